@@ -69,6 +69,14 @@ def commands_of(page: str, text: str) -> Iterator[Command]:
             yield Command(page, command)
 
 
+def write_configs(folder: Path) -> None:
+    """The configuration files that pages show: blocks of YAML that begin with "# NAME.yaml"."""
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for name, body in re.findall(r"^```yaml\n# (\S+\.yaml)\n(.*?)^```", text, re.S | re.M):
+            (folder / name).write_text(body, encoding="utf-8")
+
+
 def documented() -> list[Command]:
     """Every command in a block of any page, each text once a page."""
     found = [c for p in PAGES for c in commands_of(p, (ROOT / p).read_text(encoding="utf-8"))]
@@ -78,6 +86,7 @@ def documented() -> list[Command]:
 BASE = "ViT-B-32-quickgelu:openai"
 SMALL = {  # verb -> options that make its work small; the last of two counts
     "train": ["--batch-size=4", "--epochs=0.2", "--warmup=1", "--lr=1e-3", "--device=cpu"],
+    "sweep": ["--batch-size=4", "--epochs=0.2", "--warmup=1", "--device=cpu"],
     "evaluate": ["--resamples=20", "--device=cpu"],
     "compare": ["--resamples=20"],
     "report": ["--resamples=20"],
@@ -113,6 +122,7 @@ def outputs(words: list[str]) -> set[str]:
 def write_ready(folder: Path) -> Path:
     """A folder with everything that the documented commands read, in miniature."""
     world = write_world(folder)
+    write_configs(folder)
     run = Path("runs", "made")
     assert main(arguments(world, "negclip", folder / run, "--epochs=0.2")) == 0
     assert main(arguments(world, "negclip", folder / "runs/lora", "--epochs=0.2", "--lora")) == 0
@@ -168,7 +178,9 @@ def link_inputs(words: list[str], ready: Path, here: Path) -> None:
     """Links in `here` to what the command reads of `ready`."""
     written = outputs(words)
     verbs = 2 if words[0] in ("world", "data") else 1
-    for word in words[verbs:]:
+    configs = [ready / word for word in words if word.endswith(".yaml") and (ready / word).exists()]
+    named = [word for file in configs for word in re.findall(r"[\w./+-]+", file.read_text())]
+    for word in [*words[verbs:], *named]:
         for part in re.split(r"[=,@]", word):
             path = part.rstrip("/")
             if not path or path in written or path.startswith(("/", "-")) or ".." in path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import tyro
 import yaml
 from PIL import Image
 
-from compoclip.cli import train
+from compoclip.cli import sweep, train
 from compoclip.cli.main import main
 from doc_commands import (
     ROOT,
@@ -20,6 +21,7 @@ from doc_commands import (
     documented,
     link_inputs,
     small,
+    write_configs,
     write_ready,
 )
 
@@ -63,6 +65,10 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def only_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert main(["new", "method", "my-idea", "--out", str(tmp_path)]) == 0
     monkeypatch.chdir(tmp_path)  # where a file of one's own lies that commands name
+    write_configs(tmp_path)
+    repeats = tmp_path / "runs" / "first" / "config.yaml"
+    repeats.parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "run.yaml", repeats)
     real = tyro.cli
 
     def parse(*given: object, **named: object) -> None:
@@ -74,6 +80,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(tyro, "cli", parse)
     monkeypatch.setattr(train, "start", start)
+    monkeypatch.setattr(sweep, "carry_out", start)
 
 
 def test_commands_are_found_where_they_stand() -> None:

@@ -297,14 +297,14 @@ def test_a_resumed_run_must_show_images_alike(
 
 
 def test_the_help_says_in_words_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, words in (("clic", "whole images"), ("fsc-clip", "random crops")):
+    for name, words in (("clic", "no-crop"), ("fsc-clip", "crop")):
         with pytest.raises(SystemExit):
             main(["train", name, "--help"])
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
         assert "--crop, --no-crop Show random crops" in text
         assert f"(default: {words})" in text
-        assert "--no-attention-grad" not in text  # other flags have one form
-        assert "--no-fsdp" not in text
+        assert "--fsdp, --no-fsdp Split weights" in text
+        assert "(default: no-fsdp)" in text
 
 
 def test_what_stands_in_for_a_language_model_is_said_and_counted(

@@ -16,30 +16,25 @@ Mistakes raise `CompoclipError` (or `UsageError`, one of them) with a line that 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
-    Annotated,
     Any,
     Literal,
     TypeVar,
-    Union,
     cast,
-    get_args,
-    get_origin,
     get_type_hints,
     overload,
 )
 
 from compoclip import run
+from compoclip.config import as_kind, closest, options_of, require, shortened
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import device_named
+from compoclip.request import TrainRequest, recipe_arguments
 from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import Settings, records
 from compoclip.run import EvaluateOptions, TrainOptions, named_models
@@ -171,7 +166,7 @@ class Model:
             CompoclipError: For what `compoclip evaluate` reports.
         """
         options = _tidy(options, EvaluateOptions)
-        _require("name", name, str | None)
+        require("name", name, str | None)
         if options.models or options.activation:
             raise UsageError("this evaluates the loaded model: leave models and activation out")
         label = name or next(iter(named_models((self.loaded.name,))))
@@ -220,7 +215,7 @@ class Model:
         """
         from compoclip.models.checkpoint import save_model
 
-        _require("folder", folder, str | Path)
+        require("folder", folder, str | Path)
         save_model(self.loaded, Path(folder))
 
 
@@ -246,8 +241,8 @@ def load(
     """
     from compoclip.models.checkpoint import load_model
 
-    _require("spec", spec, str | Path)
-    _require("device", device, str)
+    require("spec", spec, str | Path)
+    require("device", device, str)
     return Model(load_model(spec, activation=activation, device=device_named(device)))
 
 
@@ -294,11 +289,11 @@ def train(
     if isinstance(method, TrainOptions):
         if data is not None or out is not None:
             raise UsageError("data and out are among the TrainOptions: leave them out here")
-        _require("method", model, _method_type())
+        require("method", model, _method_type())
         named = cast("str | Method", model)
         return _train(named, _tidy(method, TrainOptions), settings, lambda: None)
-    _require("model", model, str | Path | Model)
-    _require("method", method, _method_type() | TrainOptions)
+    require("model", model, str | Path | Model)
+    require("method", method, _method_type() | TrainOptions)
     if data is None or out is None:
         raise UsageError("name the data and the run folder: train(model, method, data, out=...)")
     known = {each.name for each in fields(TrainOptions)}
@@ -325,7 +320,7 @@ def _with_optim(method: Method, parameters: Mapping[str, Any]) -> tuple[Method, 
     kinds = get_type_hints(type(method.optim))
     steps = {name: value for name, value in parameters.items() if name in kinds}
     for name, value in steps.items():
-        _require(name, value, kinds[name])
+        require(name, value, kinds[name])
     rest = {name: value for name, value in parameters.items() if name not in kinds}
     return replace(method, optim=replace(method.optim, **steps)), rest
 
@@ -352,7 +347,7 @@ def evaluate(
     if not named or (models and options.models):
         raise UsageError("name the models, either in options.models or in models")
     for name, model in named.items():
-        _require(f"models['{name}']", model, str | Path | Model)
+        require(f"models['{name}']", model, str | Path | Model)
     found = {n: m.loaded if isinstance(m, Model) else str(m) for n, m in named.items()}
     return run.evaluate(options, found)
 
@@ -383,9 +378,9 @@ def rewrite(
         UsageError: For unknown names, and values of another type.
     """
     for name, value in (("caption", caption), ("rewrites", rewrites), ("tagger", tagger)):
-        _require(name, value, str)
-    _require("seed", seed, int)
-    _require("epoch", epoch, int)
+        require(name, value, str)
+    require("seed", seed, int)
+    require("epoch", epoch, int)
     return records([("0", caption)], Settings(rewrites_named(rewrites), seed, epoch, tagger))
 
 
@@ -399,32 +394,31 @@ def _train(
     """Train what `start` gives, or what the options name, once all else is known to be right."""
     from compoclip.methods.base import Method
 
-    _require("method", method, str | Method)
-    if isinstance(method, Method) and parameters:
-        raise UsageError(f"{method.name} is made already: leave {next(iter(parameters))} out")
-    recipe = method if isinstance(method, Method) else _recipe(method, parameters)
-    composed = run.composed_method(options, recipe, own_lr or "lr" in parameters)
-    model, summary = run.train(options, composed, start())
+    require("method", method, str | Method)
+    own_lr = own_lr or "lr" in parameters
+    config = ""
+    if isinstance(method, Method):
+        if parameters:
+            raise UsageError(f"{method.name} is made already: leave {next(iter(parameters))} out")
+        composed = run.composed_method(options, method, own_lr)
+    else:
+        request = TrainRequest(method, options, _arguments(method, parameters), own_lr)
+        composed, config = request.composed(), request.text(repeats=True)
+    own = start()
+    model, summary = run.train(options, composed, own, config="" if own else config)
     run.push(options, summary)
     return load(summary.model) if summary.model else Model(model)
 
 
-def _recipe(name: str, parameters: Mapping[str, Any]) -> Method:
-    """The method with these parameters, those of its optimiser among them."""
-    recipe = load_recipe(name)
-    own = dict(inspect.signature(recipe).parameters)
-    optim = own.pop("optim").default
-    of_optim = {each.name for each in fields(optim)}
-    odd = next((each for each in parameters if each not in {*own, *of_optim}), None)
+def _arguments(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What the recipe of that name is called with for these parameters and its optimiser's."""
+    known = options_of(load_recipe(name))
+    odd = next((each for each in parameters if each not in known), None)
     if odd is not None:
-        known = ", ".join([*own, *sorted(of_optim)])
-        raise UsageError(f"{name} has no parameter '{odd}'; it has: {known}")
-    kinds = {**get_type_hints(type(optim)), **get_type_hints(recipe)}
+        raise UsageError(f"{name} has no parameter '{odd}'; {closest(odd, known)}")
     for each, value in parameters.items():
-        _require(each, value, kinds[each])
-    chosen = {each: value for each, value in parameters.items() if each in own}
-    steps = {each: value for each, value in parameters.items() if each in of_optim}
-    return recipe(**chosen, optim=replace(optim, **steps))
+        require(each, value, known[each].kind)
+    return recipe_arguments(load_recipe(name), parameters)
 
 
 def _copy(loaded: LoadedModel) -> LoadedModel:
@@ -442,73 +436,24 @@ def _tidy(options: _Options, kind: type[_Options]) -> _Options:
 
     Raises UsageError for a value that is of another type.
     """
-    _require("options", options, kind)
-    changed: dict[str, Any] = {}
-    for each in fields(options):
-        value, stated = getattr(options, each.name), str(each.type)
-        if isinstance(value, str) and stated.startswith(("Path", "Annotated[Path")):
-            changed[each.name] = Path(value)
-        elif isinstance(value, Path) and stated == "str":
-            changed[each.name] = str(value)
-        elif "tuple[str, ...]" in stated and isinstance(value, str | list):
-            changed[each.name] = (value,) if isinstance(value, str) else tuple(value)
-    tidy = replace(options, **changed)
-    for name, expected in get_type_hints(kind).items():
-        _require(name, getattr(tidy, name), expected)
-    return tidy
-
-
-def _require(name: str, value: object, kind: Any) -> None:
-    """Raise UsageError unless an argument is of the type that it is annotated with."""
-    if not _is_a(value, kind):
-        raise UsageError(f"{name}: {_short(value)} is not {_spelled(kind)}")
-
-
-def _is_a(value: object, kind: Any) -> bool:
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _is_a(value, parts[0])
-    if origin in (Union, UnionType):
-        return any(_is_a(value, part) for part in parts)
-    if origin is Literal:
-        return isinstance(value, str) and value in parts
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_is_a(each, parts[0]) for each in value)
-    if kind in (int, float):  # numpy's own too; True is no number here
-        number = Integral if kind is int else Real
-        return isinstance(value, number) and not isinstance(value, bool)
-    return isinstance(value, kind)
-
-
-_SPELLED = {str: "a text", Path: "a path", int: "a whole number", float: "a number"}
-
-
-def _spelled(kind: Any) -> str:
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _spelled(parts[0])
-    if origin in (Union, UnionType):
-        return " or ".join(map(_spelled, parts))
-    if origin is Literal:
-        return f"one of {', '.join(map(str, parts))}"
-    if origin is tuple:
-        return f"a list, each of it {_spelled(parts[0])}"
-    return _SPELLED.get(kind) or ("None" if kind is NoneType else str(kind.__name__))
-
-
-def _short(value: object) -> str:
-    return f"{repr(value)[:80]} ({type(value).__name__})"
+    require("options", options, kind)
+    given = {
+        name: as_kind(getattr(options, name), each.kind) for name, each in options_of(kind).items()
+    }
+    for name, each in options_of(kind).items():
+        require(name, given[name], each.kind)
+    return replace(options, **given)
 
 
 def _list_of(items: Any, name: str, kinds: tuple[type, ...], wanted: str) -> Sequence[Any]:
     """`items` as a list. Raises UsageError naming the first that is of none of `kinds`."""
     if not isinstance(items, Iterable):
-        raise UsageError(f"{name}: {_short(items)} is not a list")
+        raise UsageError(f"{name}: {shortened(items)} is not a list")
     listed = list(items)
     for place, each in enumerate(listed):
         if not isinstance(each, kinds):
             hint = "; PIL.Image.fromarray makes one of an array" if len(kinds) > 1 else ""
-            raise UsageError(f"{name}[{place}]: {_short(each)} is not {wanted}{hint}")
+            raise UsageError(f"{name}[{place}]: {shortened(each)} is not {wanted}{hint}")
     return listed
 
 

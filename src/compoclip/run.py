@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from compoclip.console import note
+from compoclip.config import OptionMark
+from compoclip.console import counted, note
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
 from compoclip.ranks import device_named, launched, process_group
@@ -77,13 +78,18 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
 
 
 def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedModel]:
-    """Load models, by name, as `named_models` reads them; device: as --device names it."""
+    """Load models, by name, as `named_models` reads them; device: as --device names it.
+
+    What "auto" has chosen is noted.
+    """
     named = named_models(texts)
     if not named:
         return {}
     from compoclip.models.checkpoint import load_model
 
     place = device_named(device)
+    if device == "auto":
+        note(f"computes on {place}")
     return {name: load_model(spec, device=place) for name, spec in named.items()}
 
 
@@ -115,9 +121,9 @@ class TrainingInputs:
         activation: Override the activation a checkpoint states; recorded in the new one.
     """
 
-    data: str
-    model: str = "bundled"
-    init_from: tuple[str, ...] = ()
+    data: Annotated[str, OptionMark.PLACE]
+    model: Annotated[str, OptionMark.PLACE] = "bundled"
+    init_from: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
     images: Path | None = None
     split: str | None = None
     image_column: str | None = None
@@ -152,8 +158,6 @@ class TrainOptions(RunSettings, TrainingInputs):
         json: Print the summary as JSON.
     """
 
-    # On the command line --crop has two forms, unlike all other flags: see `compoclip.cli.train`.
-    crop: Annotated[bool | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
     workers: int | Literal["auto"] = "auto"
     device: str = "auto"
     lora: bool = False
@@ -162,11 +166,11 @@ class TrainOptions(RunSettings, TrainingInputs):
     lora_towers: Literal["both", "image", "text"] | None = None
     lora_targets: Literal["linear", "+conv"] | None = None
     lora_init: Literal["zero", "xavier_ab"] | None = None
-    texts: tuple[str, ...] = ()
-    terms: tuple[str, ...] = ()
+    texts: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
+    terms: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
     set: tuple[str, ...] = ()
-    push_to_hub: str | None = None
-    json: bool = False
+    push_to_hub: Annotated[str | None, OptionMark.ONCE] = None
+    json: Annotated[bool, OptionMark.ONCE] = False
 
 
 def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Method:
@@ -201,7 +205,7 @@ def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Meth
 
 
 def train(
-    options: TrainOptions, method: Method, model: LoadedModel | None = None
+    options: TrainOptions, method: Method, model: LoadedModel | None = None, config: str = ""
 ) -> tuple[LoadedModel, RunSummary]:
     """Load model and data as the options say, and train.
 
@@ -211,6 +215,7 @@ def train(
         options: What is trained, on what and how.
         method: The composed method (see `composed_method`).
         model: What is trained in place of what `options.model` names. Changes in place.
+        config: The text of the file that repeats the run, for its folder.
 
     Returns:
         The model as it is then, and what the run amounts to.
@@ -256,7 +261,7 @@ def train(
         if options.decoded_cache is not None:
             with ranks.rank0_first():
                 source = _decoded(options, request, source, model.preprocess, ranks.first)
-        return model, run_training(model, method, source, options, ranks)
+        return model, run_training(model, method, source, options, ranks, config)
 
 
 def _decoded(
@@ -384,11 +389,12 @@ class Measuring:
         require_data(benchmarks, self.allow_partial)
         return benchmarks
 
-    def settings(self, cache: Path | None) -> tuple[Options, torch.device]:
-        """Make the settings of `evaluation.run.evaluate`, and find the device.
+    def settings(self, cache: Path | None, precision: str = "fp32") -> tuple[Options, torch.device]:
+        """Make the settings of `evaluation.run.evaluate`, find the device, and say what it is.
 
         Args:
             cache: Folder in which features are kept, if they are.
+            precision: For the line that says what was chosen.
 
         Returns:
             Settings and device.
@@ -405,7 +411,11 @@ class Measuring:
             seed=self.seed,
             fresh=self.fresh,
         )
-        return settings, device_named(self.device)
+        device = device_named(self.device)
+        if not launched()[0]:
+            readers = counted(settings.amounts(device).workers, "thread")
+            note(f"measures on {device} in {precision}; images are read by {readers}")
+        return settings, device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -484,7 +494,9 @@ def evaluate(
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     require_writable(options.out)
     benchmarks = options.benchmarks()
-    settings, device = options.settings(options.cache or options.out / ".features")
+    settings, device = options.settings(
+        options.cache or options.out / ".features", options.precision
+    )
     from compoclip.benchmarks.audit import audit
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.evaluation.run import evaluate as evaluate_one

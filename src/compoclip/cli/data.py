@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,10 +18,11 @@ from compoclip.benchmarks.fetch import FetchJob, fetch, lacking, rebased
 from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.targets import Target, parse_targets
 from compoclip.cli.main import Verbs
-from compoclip.cli.options import parse
+from compoclip.cli.options import WorkerCount, parse, processes
 from compoclip.console import counted, emit_json, note, table
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable
+from compoclip.run import require_least
 
 TASKS = Verbs(
     "compoclip data",
@@ -459,7 +459,7 @@ class PackOptions:
         image_column: Column with image paths or bytes, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
         max_bad: Unreadable images to leave out; each is named.
-        workers: Processes that write shards.
+        workers: Processes that write shards; auto is one a core for thousands of images.
         json: Print JSON.
     """
 
@@ -474,17 +474,20 @@ class PackOptions:
     image_column: str | None = None
     caption_column: str | None = None
     max_bad: int = 0
-    workers: int = 1
+    workers: WorkerCount = "auto"
     json: bool = False
+
+
+_MANY = 4096  # images that are worth starting processes for
 
 
 def pack_main(argv: Sequence[str]) -> int:
     """Pack and say what became of the images."""
     options = parse(PackOptions, "data pack", argv)
-    if options.workers < 1 or options.max_bad < 0:
-        raise UsageError("--workers must be at least 1 and --max-bad not negative")
+    processes(options.workers, 0, 1)  # checks it
+    require_least(0, options, "max_bad")
     from compoclip.corpora.run import run
-    from compoclip.data.pack import PackSpec, Request, pack
+    from compoclip.data.pack import PackSpec, PackSummary, PackTask, Request, pack
 
     request = Request(
         options.data,
@@ -494,8 +497,14 @@ def pack_main(argv: Sequence[str]) -> int:
         options.split,
     )
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
-    workers = partial(run, workers=options.workers)
-    packed = pack(request, options.out, spec, workers, options.max_bad)
+
+    def spread(
+        work: Callable[[PackTask], PackSummary], tasks: Sequence[PackTask]
+    ) -> Iterator[PackSummary]:
+        images = len(tasks) * options.shard_size
+        return run(work, tasks, processes(options.workers, images, _MANY))
+
+    packed = pack(request, options.out, spec, spread, options.max_bad)
     if options.json:
         emit_json({**asdict(packed), "out": str(options.out)})
         return 0

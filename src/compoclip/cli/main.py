@@ -62,6 +62,7 @@ class Verbs:
 VERBS = {
     "demo": ("the main job, offline, on the bundled world; ends with a report", "demo"),
     "train": ("fine-tune with a published method, or pre-train with --from-scratch", "train"),
+    "sweep": ("train with many settings, measure each: one table, one report", "sweep"),
     "methods": ("list the training methods: paper, texts, losses, defaults", "methods"),
     "rewrites": ("list the caption rewrites, and where they come from", "lists:rewrites_main"),
     "losses": ("list the losses, and where they come from", "lists:losses_main"),

@@ -19,7 +19,7 @@ from compoclip.captions.parser import parse_records, provenance
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import DEFAULT_COLUMN, CaptionFile, caption_file
-from compoclip.cli.options import parse
+from compoclip.cli.options import WorkerCount, parse, processes
 from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
 from compoclip.corpora.run import CorpusOutcome, Engine, process
 from compoclip.corpora.shard import find_shards, kind_of, names_shards
@@ -50,7 +50,8 @@ class CorpusOptions:
         column: Column with the captions, for .jsonl, .csv and .tsv ("caption" if not given), and
             for shards (found by the usual names if not given). A column "id", where there is one,
             names the samples; else the line or row number does, in shards with their name.
-        workers: Processes; the result does not depend on it.
+        workers: Processes; the result does not depend on it. auto is one a core for megabytes of
+            captions.
         engine: For shards: processes of this machine, or tasks of a Ray cluster: the one that
             RAY_ADDRESS names, else one of --workers processes here.
         max_bad: Damaged shards to leave out before the exit code is 1.
@@ -61,11 +62,19 @@ class CorpusOptions:
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     column: str | None = None
-    workers: int = 1
+    workers: WorkerCount = "auto"
     engine: Engine = "local"
     max_bad: int = 0
     tagger: str = "hanta"
     json: bool = False
+
+
+_MUCH = 4 << 20  # bytes of captions that are worth starting processes for
+
+
+def workers_for(options: CorpusOptions, file: CaptionFile) -> int:
+    """The number of processes for a file of captions."""
+    return processes(options.workers, file.path.stat().st_size, _MUCH)
 
 
 def dispatch(
@@ -80,8 +89,7 @@ def dispatch(
     made: what a text is turned into, for messages. file, shards: get the output. Raises UsageError
     for options that do not go together.
     """
-    if options.workers < 1:
-        raise UsageError("--workers must be at least 1")
+    processes(options.workers, 0, 1)  # checks it
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
     out = options.out
     if is_corpus(options.source, out):
@@ -177,7 +185,7 @@ def run_corpus(
         out,
         job,
         column=options.column,
-        workers=options.workers,
+        workers=processes(options.workers, sum(each.stat().st_size for each in shards), _MUCH),
         engine=options.engine,
         track=lambda results: console.track(results, verb, unit="shards"),
     )
@@ -321,7 +329,9 @@ def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Se
     tallies: dict[str, RewriteTally] = {}
 
     def write(track: Track) -> int:
-        outcome = write_corpus(file, out, settings, file.identity(), options.workers, track)
+        outcome = write_corpus(
+            file, out, settings, file.identity(), workers_for(options, file), track
+        )
         tallies.update(outcome.tallies)
         return outcome.resumed
 
@@ -420,7 +430,9 @@ def _parse_produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
     def write(track: Track) -> int:
         make = partial(parse_records, tagger=options.tagger)
         made_from = {**provenance(options.tagger), "source": file.identity()}
-        return write_records(file, out, make, made_from, count, 1, options.workers, track)
+        return write_records(
+            file, out, make, made_from, count, 1, workers_for(options, file), track
+        )
 
     def report() -> dict[str, Any]:
         return {**counts, **provenance(options.tagger)}

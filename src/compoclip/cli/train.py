@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import tyro
 
 from compoclip import console
-from compoclip.cli.options import MARKERS, joined
+from compoclip.cli.options import joined, told_function, understood, value_of
+from compoclip.config import (
+    RELATIVE_TO,
+    Option,
+    checked,
+    options_of,
+    place_in,
+    read_config,
+    shortened,
+)
 from compoclip.errors import UsageError
+from compoclip.files import write_text
 from compoclip.methods.registry import load_recipe, method_summaries
-from compoclip.run import TrainOptions, composed_method, push, train
+from compoclip.request import TrainRequest
+from compoclip.run import TrainOptions, push, train
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
     from compoclip.training.run import RunSummary
+
+T = TypeVar("T")
+ConfigFile = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        help="Read options from this YAML file, each under its name, and the method under "
+        "'method'; the command line wins over the file."
+    ),
+]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -24,47 +45,119 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
-    if argv[0].startswith("-"):
-        raise UsageError("name a method first: compoclip train METHOD ...; see train --help")
-    from compoclip.methods.base import Method
+    called = Called.by(argv)
 
-    recipe = load_recipe(argv[0])
+    def parsed(
+        run: TrainOptions,
+        method: dict[str, Any],
+        config: ConfigFile = None,
+        save_config: Annotated[
+            Path | None,
+            tyro.conf.arg(help="Write all options to this file for --config, and do not train."),
+        ] = None,
+    ) -> int:
+        request = called.request(run, method)
+        if save_config is None:
+            return start(request)
+        request.composed()  # says what does not go together
+        write_text(save_config, request.text())
+        record = {"config": str(save_config)}
+        return console.tell(run.json, record, f"{save_config}: the run as a file for --config")
 
-    # The names head the help.
-    def parsed(run: TrainOptions, method: Method, crop: bool | None = None) -> int:
-        own_lr = any(word == "--lr" or word.startswith("--lr=") for word in argv)
-        return start(replace(run, crop=crop), composed_method(run, method, own_lr))
+    return called.understood(parsed, f"compoclip train {called.name}")
 
-    # The options of a method are the parameters of its recipe, known only now; so is what it does
-    # to images. Of --crop there are both forms, of all other flags one.
-    one_form = tyro.conf.FlagCreatePairsOff
-    parsed.__annotations__["run"] = Annotated[TrainOptions, one_form]
-    parsed.__annotations__["method"] = Annotated[
-        Method, tyro.conf.arg(constructor=recipe), one_form
-    ]
-    parsed.__annotations__["crop"] = Annotated[
-        bool | None,
-        tyro.conf.arg(
-            help="Show random crops of 90 to 100 % of an image, or the whole image as evaluation "
-            "does.",
-            help_behavior_hint=f"(default: {'random crops' if recipe().crop else 'whole images'})",
-        ),
-    ]
-    arguments = list(argv[1:])
-    for option in ("--texts", "--terms", "--set", "--track", "--freeze", "--init-from"):
-        arguments = joined(arguments, option)
-    return tyro.cli(
-        parsed,
-        prog=f"compoclip train {argv[0]}",
-        args=arguments,
-        config=tuple(marker for marker in MARKERS if marker is not one_form),
-    )
+
+@dataclass(frozen=True)
+class Called:
+    """A call of a verb with a method, by name or in a configuration file.
+
+    arguments: those behind the method. given: what the file says of the options of the run and of
+    the method. rest: what else it says.
+    """
+
+    name: str
+    recipe: Callable[..., Method]
+    arguments: Sequence[str]
+    given: Mapping[str, Any] = field(default_factory=dict)
+    rest: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def by(
+        cls,
+        argv: Sequence[str],
+        verb: str = "train",
+        more: Mapping[str, Option] | None = None,
+        held: Collection[str] = (),
+    ) -> Self:
+        """Read the arguments of `compoclip VERB` as far as the method and --config.
+
+        more: Options that are of the verb, and not of the run or the method. held: those of the
+        run that the verb does not have.
+        """
+        named, words = (None, argv) if argv[0].startswith("-") else (argv[0], argv[1:])
+        file = value_of(words, "--config")
+        values = read_config(Path(file)) if file else {}
+        said = values.pop("method", None)
+        if not isinstance(said, str | None):
+            raise UsageError(f"{file}: method: {shortened(said)} is not the name of a method")
+        if said and isinstance(values.get(RELATIVE_TO), str):
+            said = place_in(said, Path(values[RELATIVE_TO]))
+        name = named or said
+        if name is None:
+            where = f" or in {file} (method: NAME)" if file else ""
+            raise UsageError(
+                f"name a method first: compoclip {verb} METHOD ...{where}; see {verb} --help"
+            )
+        recipe = load_recipe(name)
+        options = options_of(TrainOptions, recipe)
+        options = {key: option for key, option in options.items() if key not in held}
+        found = checked(Path(file or ""), values, {**options, **(more or {})}, name)
+        rest = {key: found.pop(key) for key in more or {} if key in found}
+        return cls(name, recipe, words, found, rest)
+
+    def understood(
+        self,
+        function: Callable[..., T],
+        program: str,
+        about: str | None = None,
+        held: Mapping[str, Any] | None = None,
+        more: Mapping[str, Option] | None = None,
+    ) -> T:
+        """What a function of `run`, `method` and more makes of the arguments and the file.
+
+        about: The head of the help. held: Values of the run's options that the verb does not have.
+        more: Options of the verb itself.
+        """
+        # The options of a method are the parameters of its recipe, known only now.
+        arguments: Callable[..., dict[str, Any]] = told_function(self.recipe, self.given, {}, dict)
+        function.__annotations__["method"] = Annotated[
+            dict[str, Any], tyro.conf.arg(constructor=arguments)
+        ]
+        words = list(self.arguments)
+        for name, option in {**options_of(TrainOptions), **(more or {})}.items():
+            if tuple in option.types:
+                words = joined(words, f"--{name.replace('_', '-')}")
+        return understood(
+            function,
+            program,
+            words,
+            about,
+            given={**self.given, **self.rest},
+            words={"crop": "crop" if self.recipe().crop else "no-crop"},
+            fixed=(TrainOptions, held or {}),
+        )
+
+    def request(self, run: TrainOptions, arguments: Mapping[str, Any]) -> TrainRequest:
+        """What is to be trained, with these arguments of the recipe."""
+        own_lr = "lr" in self.given or value_of(self.arguments, "--lr") is not None
+        return TrainRequest(self.name, run, arguments, own_lr)
 
 
 def usage() -> str:
     """The text of `compoclip train --help`: the methods."""
     lines = [
         "usage: compoclip train METHOD --data DATA --out RUN [options]",
+        "       compoclip train --config FILE [options]    (docs/guide/configuration.md)",
         "       compoclip train METHOD --help lists the options of a method",
         "",
         console.columns([[f"  {name}", about] for name, about in method_summaries().items()]),
@@ -74,9 +167,10 @@ def usage() -> str:
     return "\n".join(lines)
 
 
-def start(options: TrainOptions, method: Method) -> int:
+def start(request: TrainRequest) -> int:
     """Train, print a summary, and put the result on the hub where the options ask for it."""
-    model, summary = train(options, method)
+    options = request.options
+    model, summary = train(options, request.composed(), config=request.text(repeats=True))
     show(options, summary, model.tokenizer.context_length)
     push(options, summary)
     return 0

@@ -13,7 +13,7 @@ import tyro
 from PIL import Image
 
 from compoclip.cli.main import Verbs
-from compoclip.cli.options import parse
+from compoclip.cli.options import WorkerCount, parse, processes
 from compoclip.console import columns, tell
 from compoclip.errors import UsageError
 from compoclip.files import write_atomically
@@ -31,6 +31,9 @@ from compoclip.world.scene import Scene, WorldConfig
 Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
 
 
+_MANY = 4096  # scenes that are worth starting processes for
+
+
 @dataclass(frozen=True)
 class WorldTrainOptions:
     """Write image-text pairs as webdataset shards; `compoclip train --data OUT` reads them.
@@ -43,7 +46,8 @@ class WorldTrainOptions:
         config: JSON with further fields of the configuration: objects, colours, caption_weights.
         seed: Another seed, other scenes.
         split: Which scenes; suites never show those of train.
-        workers: Processes; the bytes do not depend on it.
+        workers: Processes; the bytes do not depend on it. auto is one a core for thousands of
+            pictures.
         json: Print JSON.
     """
 
@@ -54,7 +58,7 @@ class WorldTrainOptions:
     config: Path | None = None
     seed: int = 0
     split: Split = "train"
-    workers: int = 1
+    workers: WorkerCount = "auto"
     json: bool = False
 
 
@@ -71,7 +75,8 @@ class PairsOptions:
         config: JSON with further fields of the configuration: objects, colours, backdrops.
         seed: Another seed, other scenes.
         split: Which scenes; suites never show those of train.
-        workers: Processes; the bytes do not depend on it.
+        workers: Processes; the bytes do not depend on it. auto is one a core for thousands of
+            pictures.
         json: Print JSON.
     """
 
@@ -81,7 +86,7 @@ class PairsOptions:
     config: Path | None = None
     seed: int = 0
     split: Split = "train"
-    workers: int = 1
+    workers: WorkerCount = "auto"
     json: bool = False
 
 
@@ -98,7 +103,8 @@ class SuiteOptions:
         seed: Another seed, other scenes.
         split: Which scenes; never those of train.
         benchmarks: Which benchmarks, e.g. sugarcrepe foils; all when not given.
-        workers: Processes; the bytes do not depend on it.
+        workers: Processes; the bytes do not depend on it. auto is one a core for thousands of
+            pictures.
         json: Print JSON.
     """
 
@@ -109,7 +115,7 @@ class SuiteOptions:
     seed: int = 0
     split: Literal["val", "test"] = "test"
     benchmarks: tuple[str, ...] = ()
-    workers: int = 1
+    workers: WorkerCount = "auto"
     json: bool = False
 
 
@@ -160,7 +166,8 @@ class AskOptions:
 def train(arguments: Sequence[str]) -> int:
     """Write a training set."""
     options = parse(WorldTrainOptions, "world train", arguments)
-    require_least(1, options, "count", "captions", "workers")
+    require_least(1, options, "count", "captions")
+    workers = processes(options.workers, options.count, _MANY)
     start = time.monotonic()
     spec = TrainingSet(
         _config(options),
@@ -169,7 +176,7 @@ def train(arguments: Sequence[str]) -> int:
         options.split,
         options.captions,
     )
-    shards = write_training_set(options.out, spec, options.workers)
+    shards = write_training_set(options.out, spec, workers)
     seconds = time.monotonic() - start
     record = {
         "out": str(options.out),
@@ -188,10 +195,10 @@ def train(arguments: Sequence[str]) -> int:
 def pairs(arguments: Sequence[str]) -> int:
     """Write minimal pairs."""
     options = parse(PairsOptions, "world pairs", arguments)
-    require_least(1, options, "workers")
     start = time.monotonic()
     skills = [_skill_count(each) for each in options.skills]
     counts = dict(skills)
+    workers = processes(options.workers, sum(counts.values()), _MANY)
     if len(counts) < len(skills):
         raise UsageError("--skills names a skill twice; give its pairs in one SKILL=COUNT")
     spec = PairSet(
@@ -200,7 +207,7 @@ def pairs(arguments: Sequence[str]) -> int:
         options.seed,
         options.split,
     )
-    rows = write_pair_set(options.out, spec, options.workers)
+    rows = write_pair_set(options.out, spec, workers)
     seconds = time.monotonic() - start
     record = {"out": str(options.out), "pairs": counts, "rows": rows, "seconds": round(seconds, 2)}
     text = f"{rows // 2} pairs, {rows} images, {seconds:.1f} s -> {options.out}"
@@ -226,10 +233,10 @@ def _skill_count(text: str) -> tuple[str, int]:
 def suite(arguments: Sequence[str]) -> int:
     """Write the benchmarks."""
     options = parse(SuiteOptions, "world suite", arguments)
-    require_least(1, options, "workers")
+    workers = processes(options.workers, options.items_per_task, _MANY / 4)  # of some 20 tasks
     start = time.monotonic()
     spec = SuiteSpec(_config(options), options.items_per_task, options.seed, options.split)
-    parts = write_suite(options.out, spec, options.workers, options.benchmarks)
+    parts = write_suite(options.out, spec, workers, options.benchmarks)
     seconds = time.monotonic() - start
     images = len({path for part in parts for path in part.images})
     items = sum(count for part in parts for count in part.items.values())

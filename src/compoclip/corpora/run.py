@@ -123,8 +123,8 @@ def _start(ray: Any, workers: int) -> None:
 
 def _dying() -> CompoclipError:
     return CompoclipError(
-        f"workers died {RETRIES + 1} times over the same shards (out of memory?); use fewer "
-        "--workers or smaller shards; finished shards stay"
+        f"workers died {RETRIES + 1} times over the same work (out of memory?); use fewer "
+        "processes or smaller shards; what is finished stays"
     )
 
 

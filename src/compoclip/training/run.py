@@ -7,8 +7,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from compoclip.config import CONFIG
 from compoclip.console import counted, note
 from compoclip.data.images import Companions
 from compoclip.data.loader import BatchLoader
@@ -23,7 +24,7 @@ from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Source
 from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import only_writer, require_writable
+from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, current_identity, save_model
 from compoclip.models.config import part_of
@@ -32,7 +33,7 @@ from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.models.projection import attach_text_map, merge_text_map
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.caches import FrozenTexts, frozen_features, kept_at
-from compoclip.training.log import Trackers
+from compoclip.training.log import LOG, Trackers
 from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.parts import frozen_by, rate_factors, with_frozen
 from compoclip.training.settings import RunSettings
@@ -92,6 +93,7 @@ def run_training(
     source: Source,
     settings: RunSettings,
     ranks: Ranks = SINGLE,
+    config: str = "",
 ) -> RunSummary:
     """Train a model in place and write its checkpoint to `settings.out / "model"`.
 
@@ -104,6 +106,7 @@ def run_training(
         settings: How the run is executed; `device` names a device that is here.
         ranks: The processes that train together, each of which calls this with the same arguments.
             All end with the same model and summary, whatever their number; rank 0 writes.
+        config: The text of the file that repeats the run, to be written into its folder.
 
     Returns:
         What the run amounts to.
@@ -143,7 +146,7 @@ def run_training(
         with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all
             if ranks.first:
                 stack.enter_context(only_writer(settings.out, folder=True))
-        return _run(model, method, source, settings, ranks)
+        return _run(model, method, source, settings, ranks, config)
 
 
 def _require_precision(settings: RunSettings) -> None:
@@ -158,6 +161,7 @@ def _run(
     source: Source,
     settings: RunSettings,
     ranks: Ranks,
+    config: str,
 ) -> RunSummary:
     # A run folder holds one run: refuse to overwrite it or to mix two.
     checkpoint, adapter = settings.out / "model", settings.out / "adapter"
@@ -238,7 +242,7 @@ def _run(
         f"{counted(total, 'step')} of {method.optim.batch_size} images"
     )
     readers = counted(workers, "worker") if workers else "this process"
-    note(f"  trains on {settings.device}; images are read by {readers}")
+    note(f"  trains on {settings.device} in {settings.precision}; images are read by {readers}")
     for word, count in still.items():
         note(f"  frozen: {word}, {counted(count, 'parameter')}")
     if method.optim.warmup_steps(total) >= total:
@@ -281,7 +285,10 @@ def _run(
         "torch": torch.__version__,
     }
     track = tuple(dict.fromkeys(settings.track)) if ranks.first else ()
-    with Trackers(track, settings.out, known, _Reporter(method.name)) as report:
+    with (
+        Trackers(track, settings.out, known, _Reporter(method.name)) as report,
+        _repeatable(settings.out, config if ranks.first else ""),
+    ):
         signature = _signature(model, method, source, settings)
         progress = train_loop(
             encoder, model.tokenizer, method, loader, settings, signature, report, ranks, texts
@@ -342,6 +349,18 @@ def _run(
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
     return summary
+
+
+@contextmanager
+def _repeatable(out: Path, config: str) -> Iterator[None]:
+    """The file that repeats the run lies in its folder; of a run that took no step none is left."""
+    if config:
+        write_text(out / CONFIG, config)
+    try:
+        yield
+    finally:
+        if config and not (out / LOG).exists() and latest_state(out / "state") is None:
+            (out / CONFIG).unlink(missing_ok=True)
 
 
 def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:

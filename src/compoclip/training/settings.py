@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from compoclip.config import OptionMark
 
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
 _EXECUTION = {
@@ -57,22 +59,22 @@ class RunSettings:
         ema: Average the weights over the steps, with this decay (0.999, say): OUT/model gets the
             average, the weights of the last step stay in OUT/state; 0 is off.
         crop: Show random crops of 90 to 100 % of an image, or the whole image as evaluation does;
-            None leaves it to the method.
+            unless given, what the method does.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
-            faster, with slightly other pixels than decoding them whole (--no-draft).
+            faster, with slightly other pixels than decoding them whole.
         max_bad: Unreadable images to tolerate; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
         stop_after: Stop after this many steps in total, to resume later; 0 is never.
         resume: Go on from the last saved state in OUT; where there is none, say so and start.
-        merge: Write adapters only, no OUT/model.
+        merge: Of a run with adapters write OUT/model, too, with them merged in.
         fsdp: Split weights, gradients and moments over the processes of torchrun (FSDP2), for
             models too large for one GPU.
         track: Log also for tensorboard, wandb or both: OUT/tensorboard for `tensorboard --logdir
             OUT`; OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set.
     """
 
-    out: Path
+    out: Annotated[Path, OptionMark.ONCE]
     seed: int = 0
     workers: int | Literal["auto"] = 0
     device: str = "cpu"
@@ -94,8 +96,8 @@ class RunSettings:
     max_bad: int = 0
     save_every: int = 500
     log_every: int = 10
-    stop_after: int = 0
-    resume: bool = False
+    stop_after: Annotated[int, OptionMark.ONCE] = 0
+    resume: Annotated[bool, OptionMark.ONCE] = False
     merge: bool = True
     fsdp: bool = False
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()

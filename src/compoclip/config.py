@@ -1,0 +1,402 @@
+"""Configuration files: the options of a run in YAML, and the file that repeats a run.
+
+An option is a field of a dataclass or a parameter of a recipe. Nothing here knows one by name: what
+a file may hold, and of which type, follows from the annotations.
+
+    method: fsc-clip
+    data: world/train
+    epochs: 2
+    lr: 1e-5
+    texts: [+synonym]
+
+Of YAML the plain part is read: `no` and `on` are texts, and 1e-5 is a number.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from compoclip.errors import UsageError
+from compoclip.files import unreadable
+
+CONFIG = "config.yaml"
+"""In a run folder: the file that repeats the run."""
+RELATIVE_TO = "relative_to"
+"""The key with the folder that relative paths in a file start from; else it is the current one."""
+
+
+class OptionMark(Enum):
+    """What is special about an option, beside its type in `Annotated`.
+
+    PLACE: a text that may hold the path of a file or folder. ONCE: of a call of the command, and
+    not of the run that it makes, so that the file that repeats the run does not hold it.
+    """
+
+    PLACE = "place"
+    ONCE = "once"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option that a file may hold.
+
+    Args:
+        kind: Its annotation.
+        default: Its value when it is not given; `dataclasses.MISSING` when it must be.
+    """
+
+    kind: Any
+    default: Any
+
+    def marked(self, mark: OptionMark) -> bool:
+        """Whether the annotation has that mark."""
+        return get_origin(self.kind) is Annotated and mark in get_args(self.kind)
+
+    @property
+    def is_place(self) -> bool:
+        """Whether a value may be, or hold, the path of a file or folder."""
+        return self.marked(OptionMark.PLACE) or Path in self.types
+
+    @property
+    def types(self) -> set[Any]:
+        """The annotation's types and their generic forms, those of the elements of lists too."""
+        return _types(self.kind)
+
+
+def options_of(*makers: Callable[..., Any]) -> dict[str, Option]:
+    """What dataclasses and functions take, by name.
+
+    Args:
+        *makers: A parameter whose default is a dataclass stands for the fields of it.
+
+    Returns:
+        The options, in order.
+    """
+    found: dict[str, Option] = {}
+    for maker in makers:
+        hints = get_type_hints(maker, include_extras=True)
+        for name, parameter in inspect.signature(maker).parameters.items():
+            default = MISSING if parameter.default is parameter.empty else parameter.default
+            if is_dataclass(default) and not isinstance(default, type):
+                inner = options_of(type(default))
+                now = {each: getattr(default, each) for each in inner}
+                found |= {each: Option(inner[each].kind, now[each]) for each in inner}
+            else:
+                found[name] = Option(hints[name], default)
+    return found
+
+
+# --- Values and the types that they are annotated with. ---
+
+
+def as_kind(value: Any, kind: Any) -> Any:
+    """A value as what its annotation wants, where it says the same in another form.
+
+    A text for a path and the reverse, one value or a list for a tuple, a whole number for another.
+    All else stays as it is.
+
+    Args:
+        value: Of a file, or of a notebook.
+        kind: The annotation.
+
+    Returns:
+        The value.
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return as_kind(value, parts[0])
+    if origin in (Union, UnionType):
+        forms = (as_kind(value, part) for part in parts)
+        return next((each for each, part in zip(forms, parts) if is_a(each, part)), value)
+    if origin is tuple:
+        several = value if isinstance(value, list | tuple) else (value,)
+        made = tuple(as_kind(each, parts[0]) for each in several)
+        return made if is_a(made, kind) else value
+    if kind is Path and isinstance(value, str):
+        return Path(value).expanduser()
+    if kind is str and isinstance(value, Path):
+        return str(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def is_a(value: object, kind: Any) -> bool:
+    """Whether a value is of the type that it is annotated with."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return is_a(value, parts[0])
+    if origin in (Union, UnionType):
+        return any(is_a(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, str) and value in parts
+    if origin is tuple:
+        return isinstance(value, tuple) and all(is_a(each, parts[0]) for each in value)
+    if kind in (int, float):  # numpy's own too; True is no number here
+        number = Integral if kind is int else Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def require(name: str, value: object, kind: Any) -> None:
+    """Raise UsageError unless a value is of the type that it is annotated with."""
+    if not is_a(value, kind):
+        raise UsageError(f"{name}: {shortened(value)} is not {_spelled(kind)}")
+
+
+def shortened(value: object) -> str:
+    """A value for a message, with its type."""
+    return f"{repr(value)[:80]} ({type(value).__name__})"
+
+
+_SPELLED = {str: "a text", Path: "a path", int: "a whole number", float: "a number"}
+_SPELLED[bool] = "true or false"
+
+
+def _spelled(kind: Any) -> str:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _spelled(parts[0])
+    if origin in (Union, UnionType):
+        return " or ".join(map(_spelled, parts))
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin is tuple:
+        return f"a list, each of it {_spelled(parts[0])}"
+    return _SPELLED.get(kind) or ("None" if kind is NoneType else str(kind.__name__))
+
+
+def _types(kind: Any) -> set[Any]:
+    found = {get_origin(kind) or kind}
+    return found.union(*map(_types, get_args(kind)))
+
+
+# --- Files. ---
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a configuration file.
+
+    Args:
+        path: Of the file; JSON is YAML, too.
+
+    Returns:
+        What it holds, by name, with _ for -; nothing is checked but that it is a list of names with
+        values, each once.
+
+    Raises:
+        CompoclipError: When the file cannot be read.
+        UsageError: When it is something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not a text in UTF-8; mend the file") from None
+    return parsed_config(text, path)
+
+
+def parsed_config(text: str, path: Path) -> dict[str, Any]:
+    """The same of the text of a file; path: for messages."""
+    try:
+        found = yaml.load(text, _YamlReader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise UsageError(f"{path}: {where}not YAML ({problem}); mend the file") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise UsageError(f"{path}: not a list of options, each 'NAME: VALUE'; mend the file")
+    named: dict[str, Any] = {}
+    for name, value in found.items():
+        known = name.replace("-", "_")
+        if known in named:
+            raise UsageError(f"{path}: '{name}' is there twice; keep one of them")
+        named[known] = value
+    return named
+
+
+def checked(
+    path: Path, values: Mapping[str, Any], options: Mapping[str, Option], what: str
+) -> dict[str, Any]:
+    """What a file says of options, of the types that they want.
+
+    Args:
+        path: Of the file, for messages.
+        values: What it holds. Under `RELATIVE_TO` it may say where relative paths start.
+        options: What it may hold.
+        what: Whose options they are, for messages.
+
+    Returns:
+        The values, by name.
+
+    Raises:
+        UsageError: For a name that there is not, with the closest one, and for a value of another
+            type.
+    """
+    given: dict[str, Any] = {}
+    folder = Path.cwd()
+    for name, value in values.items():
+        if name == RELATIVE_TO:
+            folder = as_kind(value, Path)
+            require(f"{path}: {name}", folder, Path)
+            continue
+        if name not in options:
+            raise UsageError(
+                f"{path}: {what} has no option '{name}'; {closest(name, [*options, RELATIVE_TO])}"
+            )
+        given[name] = as_kind(value, options[name].kind)
+        require(f"{path}: {name}", given[name], options[name].kind)
+    if folder != Path.cwd():
+        for name in (name for name in given if options[name].is_place):
+            if given[name] != options[name].default:
+                given[name] = _moved(given[name], folder)
+    return given
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """A hint at the names closest to one that there is not."""
+    close = difflib.get_close_matches(name, list(known))
+    return f"did you mean {' or '.join(close)}?" if close else f"it has: {', '.join(known)}"
+
+
+def config_text(heading: str, values: Mapping[str, Any]) -> str:
+    """The text of a file that holds these values.
+
+    Args:
+        heading: Lines of comment above them.
+        values: By name. None and empty lists, which say that an option is not given, are left out.
+
+    Returns:
+        YAML that `read_config` and `checked` turn into the same values again, wherever it is read.
+    """
+    said = {name: _plain(value) for name, value in values.items()}
+    said = {name: value for name, value in said.items() if value is not None and value != []}
+    said[RELATIVE_TO] = str(Path.cwd())
+    comment = "".join(f"# {line}\n" for line in heading.splitlines())
+    body: str = yaml.dump(said, Dumper=_YamlWriter, sort_keys=False, allow_unicode=True, width=1000)
+    return comment + body
+
+
+def read_value(text: str) -> Any:
+    """A value as a file would hold it, "1e-5" or "[a, b]"; what is no YAML is a text."""
+    try:
+        value = yaml.load(text, _YamlReader)
+    except yaml.YAMLError:
+        return text
+    return text if isinstance(value, dict) else value
+
+
+def one_line(value: Any) -> str:
+    """A value as YAML on one line; the reverse of `read_value`."""
+    text: str = yaml.dump(
+        _plain(value), Dumper=_YamlWriter, default_flow_style=True, width=math.inf
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, with the fields of a dataclass in its place."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if is_dataclass(value) and not isinstance(value, type):
+            found |= {each.name: getattr(value, each.name) for each in fields(value)}
+        else:
+            found[name] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value in the types of YAML."""
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    if isinstance(value, bool | str) or value is None:
+        return value
+    if isinstance(value, Real):  # numpy's own too
+        return int(value) if isinstance(value, Integral) else float(value)
+    return str(value)
+
+
+_PLACE = re.compile(r"(\+|local-dir:|[^/@]+@(?=[./\w]))?(.*?)((?::\w+|=[\d.]+)?)$", re.DOTALL)
+
+
+def _moved(value: Any, folder: Path) -> Any:
+    """A value with the relative path in it, if it holds one, as one from that folder."""
+    if isinstance(value, Path):
+        return folder / value
+    if isinstance(value, tuple):
+        return tuple(_moved(each, folder) for each in value)
+    return place_in(value, folder) if isinstance(value, str) else value
+
+
+def place_in(value: str, folder: Path) -> str:
+    """A text that may hold a path, with the path absolute if there is such a one in the folder.
+
+    Args:
+        value: PATH, PATH:NAME, PATH=NUMBER, ARCHITECTURE@PATH or local-dir:PATH, perhaps with a +.
+        folder: Where a relative path starts.
+
+    Returns:
+        The text, as it was where nothing is found.
+    """
+    match = _PLACE.match(value)
+    assert match is not None
+    before, place, after = match[1] or "", match[2], match[3]
+    if value and (folder / value).exists():
+        before, place, after = "", value, ""
+    first, *deeper = Path(place).parts or ("",)
+    # of a pattern, or a file that is made only later, the folder is there
+    there = (folder / place).exists() or (deeper and (folder / first).is_dir())
+    return f"{before}{folder / place}{after}" if place and there else value
+
+
+# --- YAML without its surprises: no, on and yes are texts, 1e-5 is a number, 1:30 is none. ---
+
+
+class _YamlReader(yaml.SafeLoader):  # type: ignore[misc]
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Names with values. Raises ConstructorError for a name that is there twice."""
+        names = [key.value for key, _ in node.value]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                problem = f"'{name}' is there twice"
+                raise yaml.constructor.ConstructorError(
+                    None, None, problem, node.value[place][0].start_mark
+                )
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+class _YamlWriter(yaml.SafeDumper):  # type: ignore[misc]
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
+
+
+_NUMBERS = list("-+.0123456789")
+_RESOLVED = (
+    ("bool", r"true|false|True|False", list("tfTF")),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", _NUMBERS),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", _NUMBERS),
+    ("float", r"[-+]?\.inf|\.nan", _NUMBERS),
+    ("null", r"~|null|", ["~", "n", ""]),
+)
+for _kind in (_YamlReader, _YamlWriter):
+    for _tag, _pattern, _first in _RESOLVED:
+        _resolver = re.compile(f"(?:{_pattern})$")
+        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _resolver, _first)

@@ -1,0 +1,329 @@
+"""Configuration files: what they may hold, and that a run is repeated from its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+import compoclip
+import own_files
+from compoclip.cli.main import main
+from compoclip.config import (
+    CONFIG,
+    OptionMark,
+    as_kind,
+    checked,
+    config_text,
+    is_a,
+    options_of,
+    place_in,
+    read_config,
+)
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.methods.registry import load_recipe, method_names
+from compoclip.models.checkpoint import load_model
+from compoclip.request import TrainRequest
+from compoclip.run import TrainOptions
+from method_data import arguments, write_world
+
+FEW = ("--epochs=0.4", "--warmup=1", "--workers=0")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def weights(run: Path) -> bytes:
+    return (run / "model" / "open_clip_model.safetensors").read_bytes()
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "run.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a wrong command prints."""
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    return error
+
+
+# --- Reading. ---
+
+
+def test_yaml_is_read_without_its_surprises(tmp_path: Path) -> None:
+    text = "split: no\non: [off, 1e-6]\nlr: 1e-5\nlong-name: 1:30\nepochs: 2\ndraft: true\nx: ~\n"
+    found = read_config(written(tmp_path, text))
+    assert found == {
+        "split": "no",
+        "on": ["off", 1e-6],
+        "lr": 1e-5,
+        "long_name": "1:30",
+        "epochs": 2,
+        "draft": True,
+        "x": None,
+    }
+    assert read_config(written(tmp_path, "# nothing\n")) == {}
+    assert read_config(written(tmp_path, '{"lr": 1e-5, "texts": ["+a"]}')) == {
+        "lr": 1e-5,
+        "texts": ["+a"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lr: 1\nlr: 2\n", "line 2: not YAML ('lr' is there twice); mend the file"),
+        ("batch-size: 1\nbatch_size: 2\n", "'batch_size' is there twice"),
+        ("- lr\n", "not a list of options, each 'NAME: VALUE'"),
+        ("1: 2\n", "not a list of options"),
+        ("lr: [1\nseed: 2\n", "line 2: not YAML"),
+        ("a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
+    ],
+)
+def test_a_malformed_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        read_config(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert message in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match="no such file"):
+        read_config(tmp_path / "none.yaml")
+    file = tmp_path / "run.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not a text in UTF-8"):
+        read_config(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epoch: 2", "fsc-clip has no option 'epoch'; did you mean epochs?"),
+        ("gama: 2", "fsc-clip has no option 'gama'; did you mean gamma?"),
+        ("config: a.yaml", "fsc-clip has no option 'config'"),
+        ("epochs: two", "epochs: 'two' (str) is not a number"),
+        ("epochs: true", "epochs: True (bool) is not a number"),
+        ("batch_size: 2.5", "batch_size: 2.5 (float) is not a whole number"),
+        ("lora: 1", "lora: 1 (int) is not true or false"),
+        ("attention: max", "attention: 'max' (str) is not one of minmax"),
+        ("texts: [1]", "texts: [1] (list) is not a list, each of it a text"),
+        ("data: 3", "data: 3 (int) is not a text"),
+        ("workers: many", "workers: 'many' (str) is not a whole number or one of auto"),
+        ("relative_to: 3", "relative_to: 3 (int) is not a path"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line_with_file_and_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    file = written(tmp_path, f"method: fsc-clip\n{text}\n")
+    assert main(["train", "--config", str(file), "--out", str(tmp_path / "run")]) == 2
+    assert said(capsys).startswith(f"compoclip train: {file}: {message}")
+
+
+def test_the_method_is_named_in_the_file_or_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, "data: x.tsv\n")
+    assert main(["train", f"--config={file}"]) == 2
+    assert f"or in {file} (method: NAME)" in said(capsys)
+    assert main(["train", "--config", str(written(tmp_path, "method: 3\n"))]) == 2
+    assert "method: 3 (int) is not the name of a method" in said(capsys)
+    # Parameters are those of the method that is taken.
+    file = written(tmp_path, "method: fsc-clip\ngamma: 1\n")
+    assert main(["train", "negclip", f"--config={file}"]) == 2
+    assert f"{file}: negclip has no option 'gamma'" in said(capsys)
+
+
+# --- Values and their types. ---
+
+
+def test_values_take_the_form_that_an_option_wants() -> None:
+    for value, kind, wanted in (
+        ("~/x", Path, Path("~/x").expanduser()),
+        (Path("x"), str, "x"),
+        (2, float, 2.0),
+        (True, float, True),
+        ("a", tuple[str, ...], ("a",)),
+        (["a"], Annotated[tuple[str, ...], OptionMark.PLACE], ("a",)),
+        ("auto", int | Literal["auto"], "auto"),
+        (3, Path | float | None, 3.0),
+        (None, Path | None, None),
+        ("x", Path | None, Path("x")),
+    ):
+        found = as_kind(value, kind)
+        assert (found, type(found)) == (wanted, type(wanted))
+    assert not is_a(True, float)
+    assert is_a(None, Path | None)
+
+
+def test_a_place_is_found_in_a_text(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "my.py").touch()
+    (tmp_path / "a=1").touch()
+    for text in ("data", "my.py", "my.py:NAME", "data=0.7", "data/{000..9}.tar", "a=1"):
+        assert place_in(text, tmp_path) == f"{tmp_path}/{text}"
+    assert place_in("+./my.py:NAME", tmp_path) == f"+{tmp_path}/my.py:NAME"
+    assert place_in("ViT-B-32@data/x.pt", tmp_path) == f"ViT-B-32@{tmp_path}/data/x.pt"
+    assert place_in("local-dir:data", tmp_path) == f"local-dir:{tmp_path}/data"
+    for text in ("", "bundled", "+synonym", "ViT-B-32:openai", "hf:data/x", "+clip.clip", "/data"):
+        assert place_in(text, tmp_path) == text
+
+
+def test_a_file_written_is_read_back_whatever_it_holds(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "a": "no",
+        "b": "1e-6",
+        "c": 1e-6,
+        "d": ["on", "~", "", "null"],
+        "e": "ü: #x",
+        "f": True,
+        "g": "true",
+        "h": 3,
+        "i": "3",
+        "j": float("inf"),
+        "k": 0.1,
+        "l": "1.5",
+    }
+    text = config_text("two\nlines", {**values, "none": None, "empty": (), "path": Path("x")})
+    assert text.startswith("# two\n# lines\na: ")
+    found = read_config(written(tmp_path, text))
+    assert found.pop("relative_to") == str(Path.cwd())
+    assert found == {**values, "path": "x"}
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_every_method_is_written_and_read_back(tmp_path: Path, name: str) -> None:
+    """Whatever options and parameters there are: none is known by name."""
+    recipe = load_recipe(name)
+    options = options_of(TrainOptions, recipe)
+    must = {each for each, option in options.items() if option.default is MISSING}
+    assert must == {"data", "out"}
+    request = TrainRequest.of(name, {"data": "x.tsv", "out": Path("run"), "lr": 0.5})
+    values = read_config(written(tmp_path, request.text()))
+    assert values.pop("method") == name
+    assert TrainRequest.of(name, checked(tmp_path, values, options, name)) == request
+    repeated = read_config(written(tmp_path, request.text(repeats=True)))
+    assert set(values) - set(repeated) == {
+        each for each in values if each in options and options[each].marked(OptionMark.ONCE)
+    }
+
+
+# --- Runs. ---
+
+COMPOSED = ("--texts", "+synonym", "--terms", "+hard-positives", "--set", "terms.clip.weight=0.5")
+RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "parameters": ("fsc-clip", ("--gamma=1", "--attention=softmax", "--no-crop", "--beta2=0.9")),
+    "composed": ("fsc-clip", (*COMPOSED, "--set", "optim.weight_decay=0.3")),
+    "adapters": ("negclip", ("--lora", "--lora-rank=2")),
+    "flags": ("fsc-clip", ("--attention-grad", "--micro-batch=4", "--max-logit-scale=50")),
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_a_run_is_repeated_from_its_own_file(world: Path, tmp_path: Path, case: str) -> None:
+    method, options = RUNS[case]
+    words = [*arguments(world, method, tmp_path / "a"), *FEW, *options]
+    if case == "adapters":
+        words = [word for word in words if not word.startswith("--lr")]  # ten times the method's
+    assert main(words) == 0
+    file = tmp_path / "a" / CONFIG
+    assert main(["train", "--config", str(file), "--out", str(tmp_path / "b")]) == 0
+    assert weights(tmp_path / "b") == weights(tmp_path / "a")
+    assert (tmp_path / "b" / CONFIG).read_text() == file.read_text()
+    one, other = (load_model(tmp_path / run / "model").provenance for run in "ab")
+    for name in ("method", "settings", "terms", "texts", "optim", "composed", "data", "crop"):
+        assert one[name] == other[name]
+    # The command line wins.
+    assert main(["train", f"--config={file}", "--out", str(tmp_path / "c"), "--lr=5e-3"]) == 0
+    assert weights(tmp_path / "c") != weights(tmp_path / "a")
+
+
+def test_a_method_of_one_s_own_is_repeated_from_another_folder(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_files.write(tmp_path, "my_method.py", own_files.METHOD)
+    own_files.write(tmp_path, "my_rewrite.py", own_files.REWRITE)
+    own_files.write(tmp_path, "my_loss.py", own_files.LOSS)
+    (tmp_path / "data").symlink_to(world)
+    monkeypatch.chdir(tmp_path)
+    own = ("--weight=0.5", "--texts", "+./my_rewrite.py", "--terms", "+./my_loss.py:half")
+    assert main([*arguments(Path("data"), "my_method.py", Path("a")), *FEW, *own]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["train", f"--config=../a/{CONFIG}", "--out=b"]) == 0
+    assert weights(Path("b")) == weights(tmp_path / "a")
+    found = read_config(Path("b", CONFIG))
+    assert found["method"] == str(tmp_path / "my_method.py")
+    assert found["terms"] == [f"+{tmp_path}/my_loss.py:half"]
+    assert found["data"] == str(tmp_path / "data" / "plain.jsonl")
+
+
+def test_a_run_goes_on_from_its_file(world: Path, tmp_path: Path) -> None:
+    words = arguments(world, "fsc-clip", tmp_path / "whole")
+    file = tmp_path / "run.yaml"
+    assert main([*words, *FEW, "--gamma=1", f"--save-config={file}"]) == 0
+    assert not (tmp_path / "whole").exists()
+    started = ["train", f"--config={file}"]
+    assert main(started) == 0  # the folder, too, is in a file that one asks for
+    half = [*started, f"--out={tmp_path / 'half'}"]
+    assert main([*half, "--stop-after=1"]) == 0
+    assert not (tmp_path / "half" / "model").exists()
+    own = ["train", f"--config={tmp_path / 'half' / CONFIG}", f"--out={tmp_path / 'half'}"]
+    assert main([*own, "--resume"]) == 0
+    assert weights(tmp_path / "half") == weights(tmp_path / "whole")
+
+
+def test_a_file_gives_defaults_that_the_help_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, "method: fsc-clip\nlr: 1e-3\ngamma: 3\ndata: x.tsv\ncrop: false\n")
+    with pytest.raises(SystemExit):
+        main(["train", f"--config={file}", "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for shown in ("(default: 0.001)", "(default: 3.0)", "(default: x.tsv)", "(default: no-crop)"):
+        assert shown in text
+
+
+def test_flags_of_a_file_are_taken_back(
+    world: Path, tmp_path: Path, run_of_file: Callable[[str, str], dict[str, Any]]
+) -> None:
+    found = run_of_file("lora: true\ncrop: true\nset: [optim.eps=1e-7]\n", "--no-lora")
+    assert found["lora"] is False
+    assert found["crop"] is True
+    assert found["set"] == ["optim.eps=1e-7"]
+    assert run_of_file("set: [a.b=1]\n", "--set=optim.eps=1e-3")["set"] == ["optim.eps=1e-3"]
+
+
+@pytest.fixture
+def run_of_file(tmp_path: Path) -> Callable[[str, str], dict[str, Any]]:
+    """The options that a file and one word of the command line come to."""
+
+    def options(text: str, word: str) -> dict[str, Any]:
+        file = written(tmp_path, f"method: clip-ft\ndata: x.tsv\nout: run\n{text}")
+        saved = tmp_path / "saved.yaml"
+        assert main(["train", f"--config={file}", word, f"--save-config={saved}"]) == 0
+        return read_config(saved)
+
+    return options
+
+
+def test_python_leaves_the_file_too(world: Path, tmp_path: Path) -> None:
+    few = {"epochs": 0.4, "batch_size": 8, "lr": 1e-3, "warmup": 1, "device": "cpu"}
+    data, base = world / "plain.jsonl", world / "base"
+    compoclip.train(base, "fsc-clip", data, out=tmp_path / "a", gamma=1.0, **few)
+    file = tmp_path / "a" / CONFIG
+    assert main(["train", f"--config={file}", f"--out={tmp_path / 'b'}"]) == 0
+    assert weights(tmp_path / "b") == weights(tmp_path / "a")
+    # A model in memory has no name that a file could hold.
+    compoclip.train(compoclip.load(base), "fsc-clip", data, out=tmp_path / "c", **few)
+    assert not (tmp_path / "c" / CONFIG).exists()
