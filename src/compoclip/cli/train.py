@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         ),
     ]
     arguments = list(argv[1:])
-    for option in ("--texts", "--terms", "--set", "--track"):
+    for option in ("--texts", "--terms", "--set", "--track", "--on", "--keep-best"):
         arguments = joined(arguments, option)
     return tyro.cli(
         parsed,
@@ -94,6 +94,13 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
         f"{summary.method}: {console.counted(summary.steps, 'step')}, {summary.images} images, "
         f"{summary.texts} texts, {summary.seconds:.0f} s -> {where}"
     )
+    if summary.ended_early:
+        print(
+            f"  ended early, before step {summary.total_steps}: {options.patience} measurements "
+            "without a better one"
+        )
+    if summary.best is not None:
+        print(f"  {_best(summary.best)}")
     for reason, count in summary.left_out.items():
         console.note(f"  left out of the data: {count} x {reason}")
     if summary.skipped:
@@ -117,3 +124,15 @@ def _each(made: dict[str, float]) -> str:
     """Texts per sample that has any, where there may be several; "" otherwise."""
     samples = made["samples"]
     return f", {made['made'] / samples:.1f} each" if samples < made["made"] else ""
+
+
+def _best(best: Mapping[str, Any]) -> str:
+    """The step that the model is of, what it scored, and where others of the front are."""
+    base = best["base"]
+    scores = ", ".join(
+        f"{name} {100 * value:.1f}" + (f" (base {100 * base[name]:.1f})" if name in base else "")
+        for name, value in best["scores"].items()
+    )
+    others = len(best["front"]) - 1
+    more = f"; {console.counted(others, 'other')} that it does not beat in OUT/front"
+    return f"model of step {best['step']}: {scores}" + (more if others else "")

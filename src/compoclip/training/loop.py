@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -43,6 +43,7 @@ from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
 from compoclip.training.step import step
+from compoclip.training.watch import Watch
 
 T = TypeVar("T")
 _MAX_BAD_STEPS = 3  # one after the other
@@ -55,9 +56,10 @@ def train_loop(
     batches: BatchLoader,
     settings: RunSettings,
     signature: str,
-    report: Callable[[dict[str, float], int], None],
+    report: Callable[[dict[str, Any], int], None],
     ranks: Ranks = SINGLE,
     frozen: FrozenImages | None = None,
+    watch: Watch | None = None,
 ) -> Progress:
     """Train an encoder in place until the last step, or until the run is asked to stop.
 
@@ -74,6 +76,7 @@ def train_loop(
         report: Called with the record of every logged step and the number of all steps, on rank 0.
         ranks: The processes that train together.
         frozen: Cached features of a frozen image tower.
+        watch: Measures the encoder now and then, and may end the run.
 
     Returns:
         Where the run ended.
@@ -106,6 +109,8 @@ def train_loop(
             loss.load_state_dict(progress.losses.get(name, {}))
     except ValueError as error:
         raise damaged(state or states, error) from error
+    if watch is not None:
+        watch.restore(progress.measured)
 
     # Only now may modules be replaced and parameters split: states are written and read whole, and
     # the optimiser of a split model takes over the moments that were just restored.
@@ -125,6 +130,8 @@ def train_loop(
         if progress.step:
             losses = {name: loss.state_dict() for name, loss in stateful.items()}
             now = replace(progress, losses=losses, rewrites=rewrites.total(ranks))
+            if watch is not None:
+                now = replace(now, measured=watch.state())
             writer.save(encoder.model, optimizer, now)
         if wait:
             writer.finish()
@@ -156,8 +163,31 @@ def train_loop(
 
         bad_steps = BadSteps(device, skipped)
 
+        # Measure the model as it is. The clock is that of training; what goes wrong with a
+        # benchmark costs no step.
+        def look(watch: Watch) -> None:
+            nonlocal clock
+            try:
+                record = watch.look(progress.step, encoder.model)
+            except PeerLostError:
+                raise
+            except CompoclipError:
+                save()
+                raise
+            log.write(record)
+            if ranks.first:
+                report(record, total)
+            clock = time.monotonic()
+
         def stopped() -> RunInterruptedError | None:
             return _stopped(requests.asked, progress.step, total, settings.out)
+
+        # The curve of what is measured begins with the model that training starts from. A run that
+        # had ended before its last step, and was killed before its result was written, has ended.
+        if watch is not None and progress.step == 0:
+            look(watch)
+        if watch is not None and watch.over():
+            return replace(progress, rewrites=rewrites.total(ranks))
 
         # Batches are a function of (seed, epoch, step): a resumed run goes on mid-epoch. Every
         # batch comes with what there is to know of the others' parts, exchanged before anything
@@ -216,20 +246,24 @@ def train_loop(
                     if ranks.first:
                         report(record, total)
 
+            if watch is not None and watch.due(progress.step, total):
+                look(watch)
+            over = progress.step == total or (watch is not None and watch.over())
+
             # Save and stop. Saving takes all ranks, so they must agree: with several, what
             # counts is the request that came with the batch, which all of them have seen.
             asked = requests.asked if ranks.world == 1 else ahead.asked or global_batch.asked
             stop = 0 < settings.stop_after <= progress.step
             # A state that is due while steps are bad waits for a good one: what is kept until
             # then is what a run that has diverged can go back to.
-            ends = stop or asked > 0 or progress.step == total
+            ends = stop or asked > 0 or over
             owed = owed or _due(progress.step, settings.save_every, total)
             if owed and not ends:
                 bad_steps.read()
             if ends or (owed and not bad_steps.in_a_row):
                 save(wait=ends)
                 owed = False
-            if stop or progress.step >= total:
+            if stop or over:
                 return replace(progress, rewrites=rewrites.total(ranks))
             if stop_asked := _stopped(asked, progress.step, total, settings.out):
                 raise stop_asked

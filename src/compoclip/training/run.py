@@ -35,6 +35,7 @@ from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
+from compoclip.training.watch import Watch
 from compoclip.workers import available_cores
 
 _FEW_IMAGES = 4096
@@ -61,6 +62,8 @@ class RunSummary:
             reads.
         adapter: The adapters alone, if any.
         skipped_steps: Steps whose loss or gradient was not finite.
+        best: With --keep-best the step whose weights the model has, and what it scored.
+        ended_early: Whether the run ended for lack of improvement.
     """
 
     model: Path | None
@@ -77,6 +80,8 @@ class RunSummary:
     cut: int = 0
     adapter: Path | None = None
     skipped_steps: int = 0
+    best: Mapping[str, Any] | None = None
+    ended_early: bool = False
 
 
 def run_training(
@@ -85,6 +90,7 @@ def run_training(
     source: Source,
     settings: RunSettings,
     ranks: Ranks = SINGLE,
+    watch: Watch | None = None,
 ) -> RunSummary:
     """Train a model in place and write its checkpoint to `settings.out / "model"`.
 
@@ -97,6 +103,7 @@ def run_training(
         settings: How the run is executed; `device` names a device that is here.
         ranks: The processes that train together, each of which calls this with the same arguments.
             All end with the same model and summary, whatever their number; rank 0 writes.
+        watch: Measures the model, which must be the one that it was made for, while it trains.
 
     Returns:
         What the run amounts to.
@@ -116,12 +123,17 @@ def run_training(
         )
     if settings.fsdp and settings.compile:
         raise UsageError("--fsdp splits the weights that --compile compiles in: leave one out")
+    if settings.fsdp and watch is not None:
+        raise UsageError(
+            "--on measures the whole model, which --fsdp never holds at once: leave one out and "
+            "evaluate the checkpoint"
+        )
     require_writable(settings.out)
     with ExitStack() as stack:
         with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all
             if ranks.first:
                 stack.enter_context(only_writer(settings.out, folder=True))
-        return _run(model, method, source, settings, ranks)
+        return _run(model, method, source, settings, ranks, watch)
 
 
 def _run(
@@ -130,6 +142,7 @@ def _run(
     source: Source,
     settings: RunSettings,
     ranks: Ranks,
+    watch: Watch | None,
 ) -> RunSummary:
     # A run folder holds one run: refuse to overwrite it or to mix two.
     checkpoint, adapter = settings.out / "model", settings.out / "adapter"
@@ -216,14 +229,17 @@ def _run(
         "optim": asdict(method.optim),
         "data": source.describe(),
         **settings.recorded(),
+        **({"watch": watch.about} if watch is not None else {}),
         "torch": torch.__version__,
     }
     track = tuple(dict.fromkeys(settings.track)) if ranks.first else ()
     with Trackers(track, settings.out, known, _Reporter(method.name)) as report:
-        signature = _signature(model, method, source, settings)
+        decisive = watch.decisive() if watch is not None else {}
+        signature = _signature(model, method, source, settings, decisive)
         progress = train_loop(
-            encoder, model.tokenizer, method, loader, settings, signature, report, ranks, frozen
-        )
+            encoder, model.tokenizer, method, loader, settings, signature, report, ranks, frozen,
+            watch,
+        )  # fmt: skip
     if frozen is not None:
         note(
             f"{frozen.asked - frozen.found} of {counted(frozen.asked, 'image')} encoded, the "
@@ -234,11 +250,12 @@ def _run(
         model.encoder.model.load_state_dict(collected)
 
     # Write the result, unless the run stops early, or hardly ever took a step.
-    finished = progress.step >= total
+    ended_early = progress.step < total and watch is not None and watch.over()
+    finished = progress.step >= total or ended_early
     if finished and 2 * progress.skipped_steps >= progress.step:
         raise CompoclipError(
             f"the loss or gradient was not finite in {progress.skipped_steps} of "
-            f"{counted(total, 'step')}, which were skipped: the model has not been trained "
+            f"{counted(progress.step, 'step')}, which were skipped: the model has not been trained "
             "and is not written; lower --lr"
         )
     whole = settings.merge or lora is None
@@ -257,23 +274,51 @@ def _run(
         rewrites=progress.rewrites["rewrites"],
         adapter=adapter if finished and lora else None,
         skipped_steps=progress.skipped_steps,
+        best=watch.told() if watch is not None and finished else None,
+        ended_early=ended_early,
     )
     provenance: dict[str, Any] = {
         **known,
         "run": asdict(replace(summary, model=None, adapter=None)),
     }
+    if lora is not None:
+        provenance["lora"] = asdict(lora)
     writes = finished and ranks.first
     with ranks.agreed():
-        if lora is not None:
-            provenance["lora"] = asdict(lora)
-            # An earlier finish of the same run may have written them, and then been interrupted.
-            if writes and not adapter.exists():
-                save_adapter(model, lora, adapter, provenance=provenance)
+        if watch is not None and summary.best is not None:
+            if writes:
+                _write_front(model, lora, watch, settings.out / "front", provenance)
+            watch.restored(model.encoder.model, summary.best["step"])
+        # An earlier finish of the same run may have written them, and then been interrupted.
+        if lora is not None and writes and not adapter.exists():
+            save_adapter(model, lora, adapter, provenance=provenance)
         merge_lora(model.encoder.model)
         if writes and whole:
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
+    if watch is not None and writes:
+        watch.clear()
     return summary
+
+
+def _write_front(
+    model: LoadedModel,
+    lora: Lora | None,
+    watch: Watch,
+    folder: Path,
+    provenance: Mapping[str, Any],
+) -> None:
+    """Write what else --keep-best keeps: a checkpoint, or adapters, of each step but the best."""
+    for step in watch.kept():
+        place = folder / f"step-{step:08d}"
+        if step == watch.best() or place.exists():
+            continue
+        watch.restored(model.encoder.model, step)
+        told = {**provenance, "run": {**provenance["run"], "steps": step}}
+        if lora is not None:
+            save_adapter(model, lora, place, provenance=told)
+        else:
+            save_model(model, place, provenance=told)
 
 
 def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
@@ -386,7 +431,13 @@ def _companions(
         return method.images.prepare(source, encode, model.preprocess, settings.out, kept)
 
 
-def _signature(model: LoadedModel, method: Method, source: Source, settings: RunSettings) -> str:
+def _signature(
+    model: LoadedModel,
+    method: Method,
+    source: Source,
+    settings: RunSettings,
+    watched: Mapping[str, Any],
+) -> str:
     """A hash over everything that must be the same for a resumed run to be the same run."""
     record = {
         "weights": model.identity.weights,
@@ -401,6 +452,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
         "data": source.describe(),
         "samples": len(source),
         **settings.decisive(),
+        **watched,
     }
     text = json.dumps(record, sort_keys=True)
     own = "".join(f" {file}@{digest}" for file, digest in method.sources.items())
@@ -420,7 +472,11 @@ class _Reporter:
         self._last = 0.0
         self._before: dict[str, float] = {}
 
-    def __call__(self, record: dict[str, float], total: int) -> None:
+    def __call__(self, record: dict[str, Any], total: int) -> None:
+        if "eval" in record:
+            scores = (f"{name} {100 * each['value']:.1f}" for name, each in record["eval"].items())
+            note(f"  step {record['step']}: {', '.join(scores)}")
+            return
         now = time.monotonic()
         if now - self._last < 5 and record["step"] != total:
             return

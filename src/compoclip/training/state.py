@@ -52,6 +52,7 @@ class Progress:
         rewrites: What the caption plan made so far, as `PlanCounts.to_json` has it.
         losses: The state of losses that have one, by name of the term.
         skipped_steps: Steps whose loss or gradient was not finite.
+        measured: What was measured while training: step -> name -> value.
     """
 
     step: int
@@ -66,6 +67,7 @@ class Progress:
     rewrites: dict[str, Any] = field(default_factory=dict)
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     skipped_steps: int = 0
+    measured: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def save_state(
@@ -342,6 +344,11 @@ def _progress(record: Any) -> Progress:
     for name, numbers in progress.losses.items():
         if not (isinstance(numbers, dict) and all(map(_finite, numbers.values()))):
             raise ValueError(f"losses: {name}")
+    for step, numbers in progress.measured.items():
+        if not (
+            step.isdecimal() and isinstance(numbers, dict) and all(map(_finite, numbers.values()))
+        ):
+            raise ValueError(f"measured: {step}")
     return progress
 
 
