@@ -28,7 +28,7 @@ from compoclip.run import Measuring
 from compoclip.training.log import Trackers, read_log
 from compoclip.training.run import RunSummary, run_training
 from compoclip.training.settings import RunSettings, WatchSettings
-from compoclip.training.watch import Measured, Watch, front, undisturbed, waited
+from compoclip.training.watch import Watch, WatchedScore, front, undisturbed, waited
 from distributed_runs import write_base
 from ranks_helpers import in_ranks
 from train_helpers import COLOURS
@@ -174,11 +174,13 @@ def scripted(
     """A run that is told what it measures, and the steps at which it asked."""
     asked: list[int] = []
 
-    def measure(step: int) -> dict[str, Measured]:
+    def measure(step: int) -> dict[str, WatchedScore]:
         asked.append(step)
         if not ranks.first:
             return {}
-        return {n: Measured(v, None, None, 0.5) for n, v in zip(names, values[step], strict=True)}
+        return {
+            n: WatchedScore(v, None, None, 0.5) for n, v in zip(names, values[step], strict=True)
+        }
 
     method = load_recipe("clip-ft")(optim=Optim(epochs=2, batch_size=10, lr=1e-3, warmup=2))
     if lora:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,12 +54,23 @@ def main(argv: Sequence[str]) -> int:
     arguments = list(argv[1:])
     for option in ("--texts", "--terms", "--set", "--track", "--on", "--keep-best"):
         arguments = joined(arguments, option)
+    arguments = _as_one(arguments, "--data")
     return tyro.cli(
         parsed,
         prog=f"compoclip train {argv[0]}",
         args=arguments,
         config=tuple(marker for marker in MARKERS if marker is not one_form),
     )
+
+
+def _as_one(argv: Sequence[str], option: str) -> list[str]:
+    """`argv` with all words behind an option as one: several data sets with their weights."""
+    if argv.count(option) != 1:
+        return list(argv)
+    place = argv.index(option) + 1
+    end = next((k for k in range(place, len(argv)) if argv[k].startswith("-")), len(argv))
+    words = argv[place:end]
+    return [*argv[:place], *([shlex.join(words)] if len(words) > 1 else words), *argv[end:]]
 
 
 def usage() -> str:
@@ -101,6 +113,8 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
         )
     if summary.best is not None:
         print(f"  {_best(summary.best)}")
+    for name, number in summary.drawn.items():
+        print(f"  {console.counted(number, 'sample')} of {name}")
     for reason, count in summary.left_out.items():
         console.note(f"  left out of the data: {count} x {reason}")
     if summary.skipped:

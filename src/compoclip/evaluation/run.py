@@ -47,7 +47,7 @@ from compoclip.evaluation.summary import clean_scores, same_faults, summarise
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import WatchSettings
-from compoclip.training.watch import Measured, Watch
+from compoclip.training.watch import Watch, WatchedScore
 
 _LISTED_MISSING = 20
 
@@ -176,7 +176,7 @@ def watch_model(
     """
     options = Options(allow_partial=settings.allow_partial, ranks=ranks)
 
-    def measure(step: int) -> dict[str, Measured]:
+    def measure(step: int) -> dict[str, WatchedScore]:
         encoder = ModelEncoder(model)
         results = evaluate(f"step-{step:08d}", encoder, benchmarks, out / "eval", options)
         with ranks.agreed():
@@ -184,7 +184,7 @@ def watch_model(
             if ranks.first:
                 scores |= {name: score_named(results, name) for name in settings.keep_best}
         return {
-            name: Measured(score.value, score.low, score.high, score.chance)
+            name: WatchedScore(score.value, score.low, score.high, score.chance)
             for name, score in scores.items()
         }
 

@@ -79,7 +79,7 @@ def read_run(folder: Path) -> Run:
     return Run(folder.resolve().name, curves, {**_record(folder / "model"), **facts})
 
 
-def _number(value: object) -> bool:
+def _number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
@@ -102,9 +102,10 @@ def _measured(records: Sequence[Mapping[str, Any]]) -> dict[str, LogCurve]:
         for name, score in scores.items() if isinstance(scores, dict) else ():
             if isinstance(score, dict) and _number(value := score.get("value")):
                 # A single photo has no interval: it is drawn as a point.
-                told = [score[key] if _number(score.get(key)) else value for key in ("low", "high")]
-                chance = score["chance"] if _number(score.get("chance")) else math.nan
-                place = (record["step"], *(100 * each for each in (value, *told, chance)))
+                told: list[Any] = [value]
+                told += (score[k] if _number(score.get(k)) else value for k in ("low", "high"))
+                told.append(score["chance"] if _number(score.get("chance")) else math.nan)
+                place = (record["step"], *(100 * each for each in told))
                 points.setdefault(name, []).append(place)
     curves = {}
     for name, found in points.items():

@@ -19,5 +19,5 @@ from .state import load_state as load_state
 from .state import save_state as save_state
 from .step import StepResult as StepResult
 from .step import weighted_loss as weighted_loss
-from .watch import Measured as Measured
 from .watch import Watch as Watch
+from .watch import WatchedScore as WatchedScore

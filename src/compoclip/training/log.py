@@ -181,6 +181,8 @@ class Trackers:
         }
         for name, score in record.get("eval", {}).items():
             numbers[f"eval/{name}"] = float(score["value"])
+        for name, drawn in record.get("drawn", {}).items():
+            numbers[f"drawn/{name}"] = float(drawn)
         for tracker in self._open or ():
             tracker.log(numbers, int(record["step"]))
 

@@ -227,7 +227,7 @@ def train_loop(
             if _due(progress.step, settings.log_every, total):
                 bad_steps.read()
                 if not bad_steps.in_a_row:
-                    record = {
+                    record: dict[str, Any] = {
                         "step": progress.step,
                         "epoch": round(progress.step / batches.steps_per_epoch, 4),
                         "lr": lr,
@@ -242,6 +242,8 @@ def train_loop(
                         "truncated": progress.truncated,
                         "seconds": round(progress.seconds, 3),
                     }
+                    if shares := batches.drawn(progress.step):
+                        record["drawn"] = shares
                     log.write(record)
                     if ranks.first:
                         report(record, total)

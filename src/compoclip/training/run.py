@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class RunSummary:
         skipped_steps: Steps whose loss or gradient was not finite.
         best: With --keep-best the step whose weights the model has, and what it scored.
         ended_early: Whether the run ended for lack of improvement.
+        drawn: Of a mixture the samples drawn of each data set.
     """
 
     model: Path | None
@@ -82,6 +83,7 @@ class RunSummary:
     skipped_steps: int = 0
     best: Mapping[str, Any] | None = None
     ended_early: bool = False
+    drawn: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_training(
@@ -276,6 +278,7 @@ def _run(
         skipped_steps=progress.skipped_steps,
         best=watch.told() if watch is not None and finished else None,
         ended_early=ended_early,
+        drawn=loader.drawn(progress.step),
     )
     provenance: dict[str, Any] = {
         **known,

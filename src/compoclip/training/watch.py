@@ -30,7 +30,7 @@ from compoclip.training.settings import WatchSettings
 
 
 @dataclass(frozen=True)
-class Measured:
+class WatchedScore:
     """A score while training: the value, its 95 % interval where it has one, and chance.
 
     All lie in [0, 1]; more is better.
@@ -42,7 +42,7 @@ class Measured:
     chance: float
 
 
-Measure = Callable[[int], Mapping[str, Measured]]
+Measure = Callable[[int], Mapping[str, WatchedScore]]
 """Measures the model as it is after a step: scores by name, those of `keep_best` among them. All
 ranks call it together, and rank 0 alone need return something."""
 

@@ -85,7 +85,7 @@ class DecodedImages(Source):
         """
         self._source, self._side = source, spec.size
         self._shards = shard_paths(folder, len(source), spec)
-        self.left_out = source.left_out
+        self.left_out, self.mix = source.left_out, source.mix
         # Of each sample: the shard, offset and size of its image, and of its negative image.
         self._places = np.zeros((len(source), 5), np.int64)
         first = 0

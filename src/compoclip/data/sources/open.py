@@ -6,7 +6,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources import Source
@@ -19,6 +21,7 @@ from compoclip.data.sources.karpathy import (
     open_karpathy,
     open_negclip,
 )
+from compoclip.data.sources.mixture import mixture_of, open_mixture
 from compoclip.data.sources.rows import (
     ALL,
     COLUMN,
@@ -154,7 +157,8 @@ def open_source(
     """The image-text source that a path, brace pattern or folder names; see FORMATS.
 
     Args:
-        spec: The path.
+        spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`, to which all other
+            options apply.
         images: Folder that image paths are relative to, by default that of the annotation file.
         image_column: Of tables; guessed when not given.
         caption_column: Of tables (several joined by commas) and of .json members in shards; guessed
@@ -172,6 +176,10 @@ def open_source(
             split that is not there, or what is no local path.
         CompoclipError: For files that are missing or malformed.
     """
+    if (weights := mixture_of(spec)) is not None:
+        options: dict[str, Any] = {"images": images, "image_column": image_column, "split": split}
+        opened = partial(open_source, caption_column=caption_column, **options)
+        return open_mixture(weights, opened)
     for each in (spec, images or ""):
         require_local(each)
     table = {"image_column": image_column, "caption_column": caption_column}
