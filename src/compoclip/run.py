@@ -96,8 +96,9 @@ class TrainingInputs:
 
     Args:
         data: Image-text data: COCO-Karpathy JSON, Flickr8k token file, NegCLIP TSV, CSV, TSV,
-            JSONL, Parquet, webdataset shards, or a folder of images with captions beside them.
-            Several with the share of each in what is drawn: a.jsonl=0.7 b.tsv=0.3.
+            JSONL, Parquet, webdataset shards, a folder of images with captions beside them, or
+            hf:NAME/SPLIT (Hugging Face). Several with the share of each in what is drawn:
+            a.jsonl=0.7 b.tsv=0.3.
         model: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE, hf-hub:ID
             or "bundled"; with --from-scratch an open_clip configuration file.
         images: Folder that image paths in the data are relative to.

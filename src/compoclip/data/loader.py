@@ -77,7 +77,7 @@ class Assembler:
             task.kind,
         )
         for drawn in task.indices:
-            # A mixture may draw a sample again in one epoch (`sources.Mix.order`).
+            # A mixture may draw a sample again in one epoch (`sources.DrawOrder.order`).
             repeat, index = divmod(drawn, len(self.source))
             sample = self.source[index]
             if repeat:

@@ -26,7 +26,7 @@ from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.caption_plan import GIVEN
 from compoclip.data.decode import decode, raw_photo
 from compoclip.data.plan import Drawn, PlanCounts, TextPlan
-from compoclip.data.sources import NEGATIVE_IMAGE, Mix, Sample, Source
+from compoclip.data.sources import NEGATIVE_IMAGE, DrawOrder, Sample, Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
 from compoclip.files import write_atomically
@@ -87,7 +87,7 @@ class ShuffledSchedule:
     seed: int
     kind: str = "single"
     alternate: bool = False
-    mix: Mix | None = None
+    mix: DrawOrder | None = None
 
     @property
     def steps_per_epoch(self) -> int:

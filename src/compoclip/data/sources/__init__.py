@@ -46,7 +46,7 @@ class Sample:
         return self.key or self.id
 
 
-class Mix(Protocol):
+class DrawOrder(Protocol):
     """How the samples of a mixture of data sets are drawn (see `mixture.WeightedMix`)."""
 
     @property
@@ -62,7 +62,7 @@ class Mix(Protocol):
     def drawn(self, seed: int, epoch: int, samples: int) -> dict[str, int]:
         """How many of the first samples of an epoch are of each data set."""
 
-    def of(self, kept: NDArray[np.int64]) -> Mix:
+    def of(self, kept: NDArray[np.int64]) -> DrawOrder:
         """The same of a part of the samples: `kept`, ascending indices."""
 
 
@@ -80,7 +80,7 @@ class Source(ABC):
 
     left_out: Mapping[str, int] = MappingProxyType({})
     decoded: bool = False
-    mix: Mix | None = None
+    mix: DrawOrder | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -111,7 +111,7 @@ class WeightedMix:
         object.__setattr__(self, "quotas", quotas)
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The samples of an epoch in the order in which they are drawn (see `sources.Mix`)."""
+        """The samples of an epoch in the order in which they are drawn."""
         sizes, total = list(self.sizes.values()), sum(self.sizes.values())
         turns = self._turns(seed, epoch)
         order = np.empty(total, np.int64)

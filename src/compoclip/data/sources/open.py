@@ -12,6 +12,7 @@ from typing import Any
 
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources import Source
+from compoclip.data.sources.hugging_face import HUB, STREAM, open_hugging_face
 from compoclip.data.sources.karpathy import (
     COLUMNS,
     KAGGLE_FILE,
@@ -140,6 +141,7 @@ FORMATS = (
     "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption, or below image,caption)",
     "webdataset shards (.tar, 'train-{000..099}.tar', or a folder of .tar)",
     "folder of images with name.txt or metadata.jsonl beside them",
+    "data set of Hugging Face (hf:NAME/SPLIT)",
 )
 
 _ENDINGS = (".json", ".csv", ".tsv", ".txt", ".tar", *ROW_FILES)
@@ -180,6 +182,8 @@ def open_source(
         options: dict[str, Any] = {"images": images, "image_column": image_column, "split": split}
         opened = partial(open_source, caption_column=caption_column, **options)
         return open_mixture(weights, opened)
+    if spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//"):
+        return open_hugging_face(spec, images, image_column, caption_column, split)
     for each in (spec, images or ""):
         require_local(each)
     table = {"image_column": image_column, "caption_column": caption_column}
@@ -286,8 +290,8 @@ def _counting(source: Source, others: Mapping[str, int]) -> Source:
 def _not_found(spec: str, file: Path) -> CompoclipError:
     if _HUB_ID.fullmatch(spec) and not has_ending(file, *_ENDINGS):
         return CompoclipError(
-            f"{spec}: not found; check the path. A Hugging Face data set is not supported by its "
-            f"name: download it first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
+            f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "
+            f"downloaded first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
         )
     return CompoclipError(f"{file}: not found; check the path")
 
