@@ -200,3 +200,19 @@ def test_groups_take_no_weights(folder: Path, capsys: pytest.CaptureFixture[str]
     arguments = ["train", "gnm-clip", f"--model={folder / 'base'}", f"--out={folder / 'run'}"]
     assert main([*arguments, "--data", *spec(folder), "--device=cpu", "--batch-size=20"]) == 2
     assert "weights say nothing about" in capsys.readouterr().err
+
+
+def test_an_option_goes_to_those_that_have_a_use_for_it(folder: Path) -> None:
+    captions = folder / "pictures"
+    captions.mkdir()
+    for place in (folder / "few").glob("*.png"):
+        shutil.copy(place, captions)
+        (captions / f"{place.stem}.txt").write_text("a square\n")
+    rows = folder / "rows.jsonl"
+    shutil.copy(folder / "few" / "rows.jsonl", rows)
+    images = folder / "few"
+    mixed = open_source(f"{captions}=1 {rows}=1", images=images)
+    assert mixed[6].image == images / "0.png"
+    assert mixed[0].image == captions / "0.png"
+    with pytest.raises(UsageError, match="image folders without metadata take no --images"):
+        open_source(f"{captions}=1 {captions}/../pictures=1", images=images)

@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +158,8 @@ def open_source(
     """The image-text source that a path, brace pattern or folder names; see FORMATS.
 
     Args:
-        spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`, to which all other
-            options apply.
+        spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`, each of which takes
+            those of the other options that it has a use for.
         images: Folder that image paths are relative to, by default that of the annotation file.
         image_column: Of tables; guessed when not given.
         caption_column: Of tables (several joined by commas) and of .json members in shards; guessed
@@ -179,9 +178,13 @@ def open_source(
         CompoclipError: For files that are missing or malformed.
     """
     if (weights := mixture_of(spec)) is not None:
-        options: dict[str, Any] = {"images": images, "image_column": image_column, "split": split}
-        opened = partial(open_source, caption_column=caption_column, **options)
-        return open_mixture(weights, opened)
+        return _open_mixture(
+            weights,
+            images=images,
+            image_column=image_column,
+            caption_column=caption_column,
+            split=split,
+        )
     if spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//"):
         return open_hugging_face(spec, images, image_column, caption_column, split)
     for each in (spec, images or ""):
@@ -278,7 +281,35 @@ def _refuse(spec: str, kind: str, **options: object) -> None:
         if value is not None and (name, value) != ("split", ALL)
     ]
     if given:
-        raise UsageError(f"{spec}: {kind} take no --{given[0]}; leave it out")
+        raise _NoUseError(f"{spec}: {kind} take no --{given[0]}; leave it out", given[0])
+
+
+class _NoUseError(UsageError):
+    """An option was given to a format that has no use for it."""
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option.replace("-", "_")
+
+
+def _open_mixture(weights: Mapping[str, float], **options: Any) -> Source:
+    """Open several data sets; an option that none of them has a use for is refused."""
+    refused: dict[str, list[_NoUseError]] = {}
+
+    def opened(spec: str) -> Source:
+        own = dict(options)
+        while True:
+            try:
+                return open_source(spec, **own)
+            except _NoUseError as error:
+                refused.setdefault(error.option, []).append(error)
+                own[error.option] = None
+
+    source = open_mixture(weights, opened)
+    for errors in refused.values():
+        if len(errors) == len(weights):
+            raise errors[0]
+    return source
 
 
 def _counting(source: Source, others: Mapping[str, int]) -> Source:
