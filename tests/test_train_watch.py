@@ -326,6 +326,24 @@ def test_random_numbers_go_on_as_if_none_had_been_drawn() -> None:
     assert (first, draw()) == expected
 
 
+def test_a_limit_of_steps_is_a_whole_run(folder: Path) -> None:
+    """Ten steps are a matter of one option: the schedule ends there, and a model is written."""
+    assert main(arguments(folder, "few", "--max-steps=3", *watching(folder))) == 0
+    log = read_log(folder / "few" / "train.jsonl")
+    assert [each["step"] for each in log if "eval" in each] == [0, 2, 3]
+    assert len([each for each in log if "lr" in each]) == 3
+    assert (folder / "few" / "model").exists()
+    # One epoch is four steps of ten: the same run, told in other words, has the same weights.
+    assert main(arguments(folder, "epoch", "--epochs=1")) == 0
+    assert main(arguments(folder, "four", "--max-steps=4")) == 0
+    assert main(arguments(folder, "more", "--epochs=1", "--max-steps=9")) == 0
+    assert weights(folder / "epoch") == weights(folder / "four") == weights(folder / "more")
+    assert main(arguments(folder, "cut", "--max-steps=4", "--stop-after=2")) == 0
+    assert main(arguments(folder, "cut", "--max-steps=5", "--resume")) == 1
+    assert main(arguments(folder, "cut", "--max-steps=4", "--resume")) == 0
+    assert weights(folder / "cut") == weights(folder / "four")
+
+
 # --- Where the scores go. ---
 
 

@@ -219,7 +219,7 @@ def train(
         CompoclipError: For what `training.run.run_training` reports.
     """
     require_seeds(options)
-    counts = ("micro_batch", "max_bad", "save_every", "log_every", "stop_after")
+    counts = ("micro_batch", "max_bad", "save_every", "log_every", "max_steps", "stop_after")
     require_least(0, options, *counts, *(["workers"] if options.workers != "auto" else []))
     if options.image_weights and not options.from_scratch:
         raise UsageError("--image-weights goes with --from-scratch")

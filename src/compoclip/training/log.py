@@ -229,8 +229,8 @@ class WandbTracker:
                 shutil.rmtree(old, ignore_errors=True)
         try:
             self._run: Any = wandb.init(
-                project="compoclip",
-                name=out.absolute().name,
+                project=os.environ.get("WANDB_PROJECT") or "compoclip",
+                name=os.environ.get("WANDB_NAME") or out.absolute().name,
                 dir=str(out),
                 id=id,
                 resume="allow",

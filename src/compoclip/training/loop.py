@@ -87,7 +87,7 @@ def train_loop(
         RunInterruptedError: After Ctrl-C or SIGTERM, once the step under way is done and saved.
     """
     # What learns decides what the optimiser holds, so freezing comes first.
-    total = total_steps(method.optim, batches)
+    total = total_steps(method.optim, batches, settings.max_steps)
     freeze(encoder.model, method.trains)
     optimizer = build_optimizer(encoder.model.named_parameters(), method.optim)
 
@@ -393,8 +393,8 @@ def _saved_before_failing(
         raise
 
 
-def total_steps(optim: Optim, batches: BatchLoader) -> int:
-    """Optimiser steps of the whole run.
+def total_steps(optim: Optim, batches: BatchLoader, most: int = 0) -> int:
+    """Optimiser steps of the whole run: those of its epochs, or `most` if that is less and not 0.
 
     Raises:
         CompoclipError: When there is not one full batch.
@@ -403,7 +403,8 @@ def total_steps(optim: Optim, batches: BatchLoader) -> int:
         raise CompoclipError(
             "the data holds fewer samples than one batch; lower --batch-size or add data"
         )
-    return max(1, round(optim.epochs * batches.steps_per_epoch))
+    steps = max(1, round(optim.epochs * batches.steps_per_epoch))
+    return min(steps, most) if most else steps
 
 
 def freeze(model: nn.Module, trains: Trains) -> None:

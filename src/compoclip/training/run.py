@@ -194,7 +194,7 @@ def _run(
         images=method.images,
         companions=_companions(model, method, source, settings, ranks),
     )
-    total = total_steps(method.optim, loader)
+    total = total_steps(method.optim, loader, settings.max_steps)
     left_out = _left_out(source)
     counts = ", ".join(f"{n} x {reason}" for reason, n in left_out.items())
     note(

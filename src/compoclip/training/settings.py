@@ -45,6 +45,8 @@ class RunSettings:
         max_bad: Unreadable images to tolerate; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
+        max_steps: Train no more steps than this, the schedule of the learning rate included; 0 sets
+            no limit beside --epochs.
         stop_after: Stop after this many steps in total, to resume later; 0 is never.
         resume: Go on from the last saved state in OUT; where there is none, say so and start.
         merge: Write adapters only, no OUT/model.
@@ -68,6 +70,7 @@ class RunSettings:
     max_bad: int = 0
     save_every: int = 500
     log_every: int = 10
+    max_steps: int = 0
     stop_after: int = 0
     resume: bool = False
     merge: bool = True
@@ -81,7 +84,10 @@ class RunSettings:
 
     def decisive(self) -> dict[str, Any]:
         """The settings that a resumed run must share with the run that it goes on with."""
-        return {k: v for k, v in self.recorded().items() if k not in _EQUIVALENT}
+        known = {k: v for k, v in self.recorded().items() if k not in _EQUIVALENT}
+        if not self.max_steps:  # as runs were signed before there was such a limit
+            del known["max_steps"]
+        return known
 
 
 @dataclass(frozen=True, kw_only=True)
