@@ -183,6 +183,48 @@ def test_true_and_false_statements(tmp_path: Path, suffix: str) -> None:
         load_benchmark("foils:left_dev", tmp_path, annotations=path)
 
 
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_further_negatives_in_columns_of_their_own(tmp_path: Path, suffix: str) -> None:
+    wrong = {"negative_caption_2": "a pan", "negative_caption3": "a pot", "note": "x"}
+    rows = [
+        row(subtask="x", **wrong),
+        row(id=2, subtask="x", **{**wrong, "negative_caption_2": None}),
+        row(id=3, subtask="x", **{**wrong, "negative_caption": None}),
+    ]
+    path = tmp_path / f"mine{suffix}"
+    WRITERS[suffix](path, rows)
+    found = load_benchmark("foils", tmp_path, annotations=path)
+    assert isinstance(found.content, tuple)
+    assert [case.texts[1:] for case in found.content] == [
+        ("a plate", "a pan", "a pot"),
+        ("a plate", "a pot"),
+        ("a pan", "a pot"),
+    ]
+    assert found.content[0].labels == {"note": "x"}
+    (tmp_path / "photos").mkdir()
+    write_photo(tmp_path / "photos" / "1.png")
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", Options(resamples=20))
+    # Chance is that of every item: of four texts, and twice of three.
+    assert result.headline_score.chance == pytest.approx((1 / 4 + 1 / 3 + 1 / 3) / 3)
+
+
+def test_an_unbalanced_set_has_the_chance_of_its_own(tmp_path: Path) -> None:
+    """One true to three false: 75 % accurate without looking, 50 % balanced and in AUC."""
+    statements = [
+        {"image": "0.png", "caption": f"{task} {k}", "label": float(k % 4 == 0), "subtask": task}
+        for task in ("left", "left_dev")
+        for k in range(16)
+    ]
+    write_photo(tmp_path / "0.png")
+    path = tmp_path / "mine.parquet"
+    as_parquet(path, statements)
+    found = load_benchmark("foils", tmp_path, annotations=path)
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", Options(resamples=20))
+    assert result.scores["left"]["accuracy"].chance == 0.75
+    assert result.scores["left"]["auc"].chance == 0.5
+    assert result.aggregates["balanced_accuracy"].chance == 0.5
+
+
 def test_words_for_truth(tmp_path: Path) -> None:
     truths = {"true": 1, "False": 0, " 1 ": 1, "0": 0, "TRUE": 1, "no": None}
     lines = [
@@ -235,6 +277,12 @@ def test_pictures_inside_a_table(tmp_path: Path) -> None:
         ((row(negative_caption=None, label=1),), "'x' has no true or no false statements; add"),
         ((row(subtask=3),), "'subtask' must be text"),
         (({"id": 1},), "no 'image', only 'id'; mend the row"),
+        ((row(caption=None),), "no 'caption', only 'id', 'image', 'negative_caption'; mend"),
+        (
+            ({"image": "1.png", "caption": "a cup", "neg_caption": "a plate"},),
+            r"line 1: has neither .* give one of them \(is 'neg_caption' the first\?\)",
+        ),
+        ((row(negative_caption_2=" "),), "negative caption 2 is empty; mend the row"),
         ((), "no rows"),
     ],
 )
@@ -252,6 +300,7 @@ def test_malformed_rows_end_in_one_line(
     ("name", "content", "message"),
     [
         ("x.csv", "image,text\n1.png,a\n", "no column 'caption', only 'image', 'text'; add it"),
+        ("x.csv", "image;caption\n1.png;a\n", "commas between the cells, not semicolons"),
         ("x.csv", "image,caption,caption\n", "two columns are called 'caption'"),
         ("x.csv", "image,caption\n1.png,a\n", "row 1: has neither 'negative_caption'"),
         ("x.tsv", 'image\tcaption\n1.png\t"a', "check quoting and delimiter"),

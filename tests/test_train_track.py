@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,38 @@ def test_a_resumed_run_has_every_step_once_and_what_its_log_has(
     assert not (whole / "wandb").exists()
     same = (read_log(whole / "train.jsonl"), logged)
     assert [r["loss"] for r in same[0]] == [r["loss"] for r in same[1]]
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_what_is_measured_while_training_stands_beside_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A measurement before the first step, one at a logged step, one at a step that is not."""
+    pytest.importorskip(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    def score(value: float) -> dict[str, Any]:
+        return {"x": {"value": value, "low": None, "high": None, "chance": 0.5}}
+
+    lines: list[dict[str, Any]] = [
+        {"step": 0, "eval": score(0.25), "eval_seconds": 0.5},
+        {"step": 2, "loss": 1.5},
+        {"step": 2, "eval": score(0.5), "eval_seconds": 0.5},
+        {"step": 3, "eval": score(0.75), "eval_seconds": 0.5},
+        {"step": 4, "loss": 1.0, "drawn": {"a.csv": 3}},
+    ]
+    with Trackers((name,), tmp_path, {}, lambda record, total: None) as report:
+        for line in lines:
+            with (tmp_path / "train.jsonl").open("a") as log:
+                log.write(json.dumps(line) + "\n")
+            report(line, 4)
+    # A process of wandb's writes the file, on a busy machine after its run is finished.
+    deadline = time.monotonic() + 120
+    while "drawn/a.csv" not in (curves := READERS[name](tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert curves["eval/x"] == [(0, 0.25), (2, 0.5), (3, 0.75)]
+    assert curves["loss"] == [(2, 1.5), (4, 1.0)]
+    assert curves["drawn/a.csv"] == [(4, 3.0)]
 
 
 def test_trackers_pass_records_on_and_open_late(

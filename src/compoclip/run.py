@@ -20,7 +20,7 @@ from compoclip.console import counted, note
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
 from compoclip.ranks import device_named, launched, process_group
-from compoclip.training.settings import RunSettings
+from compoclip.training.settings import RunSettings, WatchSettings
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +102,9 @@ class TrainingInputs:
 
     Args:
         data: Image-text data: COCO-Karpathy JSON, Flickr8k token file, NegCLIP TSV, CSV, TSV,
-            JSONL, Parquet, webdataset shards, or a folder of images with captions beside them.
+            JSONL, Parquet, webdataset shards, a folder of images with captions beside them, or
+            hf:NAME/SPLIT (Hugging Face). Several with the share of each in what is drawn:
+            a.jsonl=0.7 b.tsv=0.3.
         model: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE, hf-hub:ID
             or "bundled"; with --from-scratch an open_clip configuration file.
         init_from: Start from the mean of the weights of several checkpoints (a uniform soup), each
@@ -135,7 +137,7 @@ class TrainingInputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(RunSettings, TrainingInputs):
+class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
     """What to train, on what, and how the run is executed.
 
     Args:
@@ -225,8 +227,17 @@ def train(
         CompoclipError: For what `training.run.run_training` reports.
     """
     require_seeds(options)
-    counts = ("micro_batch", "crops", "max_bad", "save_every", "log_every", "stop_after")
-    require_least(0, options, *counts, *(["workers"] if options.workers != "auto" else []))
+    counts = [
+        "micro_batch",
+        "crops",
+        "max_bad",
+        "save_every",
+        "log_every",
+        "max_steps",
+        "stop_after",
+    ]
+    counts += ["workers"] if options.workers != "auto" else []
+    require_least(0, options, *counts)
     if options.image_weights and not options.from_scratch:
         raise UsageError("--image-weights goes with --from-scratch")
     if options.init_from and (options.from_scratch or options.model != "bundled"):
@@ -245,10 +256,12 @@ def train(
     from compoclip.data.pack import Request
     from compoclip.training.run import run_training
 
+    _require_watchable(options)
     device = device_named(options.device)
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
         with ranks.agreed():
+            benchmarks = _watched(options).benchmarks() if options.on else []
             model = model or _start(options)
             request = Request(
                 options.data,
@@ -261,7 +274,41 @@ def train(
         if options.decoded_cache is not None:
             with ranks.rank0_first():
                 source = _decoded(options, request, source, model.preprocess, ranks.first)
-        return model, run_training(model, method, source, options, ranks, config)
+        watch = None
+        if benchmarks:
+            from compoclip.evaluation.run import watch_model
+
+            watch = watch_model(model, benchmarks, options, options.out, ranks)
+        return model, run_training(model, method, source, options, ranks, config, watch)
+
+
+def _require_watchable(options: WatchSettings) -> None:
+    """Raise UsageError for options of measuring while training that do not go together."""
+    require_least(0, options, "eval_every", "patience")
+    if not options.on:
+        for name, given in (
+            ("eval-every", options.eval_every),
+            ("keep-best", options.keep_best),
+            ("eval-images", options.eval_images),
+            ("allow-partial", options.allow_partial),
+        ):
+            if given:
+                raise UsageError(f"--{name} goes with --on BENCHMARK ...")
+    if options.patience and not options.keep_best:
+        raise UsageError("--patience waits for a better model: say by what with --keep-best NAME")
+    if options.keep_best and not options.eval_every:
+        raise UsageError("--keep-best goes with --eval-every N: else nothing but the end is known")
+    if len(set(options.keep_best)) < len(options.keep_best) or len(options.keep_best) > 2:
+        raise UsageError("--keep-best takes one name, or two different ones")
+
+
+def _watched(options: WatchSettings) -> Measuring:
+    return Measuring(
+        on=options.on,
+        data=options.eval_data,
+        images=options.eval_images,
+        allow_partial=options.allow_partial,
+    )
 
 
 def _decoded(

@@ -7,10 +7,10 @@ of their names (option `annotations`: one such file, or another folder). A row, 
     {"image": "photos/17.jpg", "caption": "a cup left of a plate",
      "negative_caption": "a cup right of a plate", "subtask": "left of", "skill": "spatial"}
 
-negative_caption: a text, or a list of texts (in a cell of CSV written as JSON or Python does). The
-caption has to score better than all of them; a tie is wrong. Of several true captions, a list in
-caption, each is an item of its own against the same negatives (ID, ID#2, ...). Or, in all rows of
-all files:
+negative_caption: a text, or a list of texts (in a cell of CSV written as JSON or Python does); more
+of them in columns negative_caption_2, negative_caption_3, ... The caption has to score better than
+all of them; a tie is wrong. Of several true captions, a list in caption, each is an item of its own
+against the same negatives (ID, ID#2, ...). Or, in all rows of all files:
 
     {"image": "photos/17.jpg", "caption": "the cup is left of the plate", "label": 1}
 
@@ -28,6 +28,7 @@ over all items.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,12 +47,14 @@ from compoclip.benchmarks.case import (
     TiePolicy,
 )
 from compoclip.benchmarks.reader import Reader, aggregates, select
-from compoclip.data.textfiles import text_list
+from compoclip.data.textfiles import delimited_header, text_list
 from compoclip.errors import CompoclipError
 
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
 _KNOWN = ("id", "image", "caption", "negative_caption", "label", "subtask", "skill")
-_TRUTH = {"1": 1, "true": 1, "0": 0, "false": 0}
+_MORE = re.compile(r"negative_caption_?[0-9]+")  # columns with further false captions
+# As pandas writes whole numbers of a column that has gaps, too.
+_TRUTH = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0}
 _MEND_ROW = "mend the row"
 _MEND_FILE = "mend the file"
 _DEV = "_dev"
@@ -165,7 +168,10 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
     kind = "row"
     match path.suffix.lower():
         case ".csv" | ".tsv":
-            read = tables.read_rows(path, ("image", "caption"), "check the path", "add it")
+            lacking = "add it"
+            if (header := delimited_header(path)) and len(header) == 1 and ";" in header[0]:
+                lacking = "write commas between the cells, not semicolons"
+            read = tables.read_rows(path, ("image", "caption"), "check the path", lacking)
             rows = ({name: cell for name, cell in row.items() if cell} for _, row in read)
         case ".parquet":
             if "image" in tables.picture_columns(path, _MEND_FILE):
@@ -212,31 +218,43 @@ def _captions(row: Row, where: str) -> list[Any]:
 
 def _case(row: Row, subtask: str, key: str, picture: ImageRef, where: str) -> Case:
     caption = _text(row, "caption", where)
-    labels = {k: v for k, v in row.items() if k not in _KNOWN and isinstance(v, str) and v}
+    more = [key for key, text in row.items() if _MORE.fullmatch(key) and text is not None]
+    own = (*_KNOWN, *more)
+    labels = {k: v for k, v in row.items() if k not in own and isinstance(v, str) and v}
     negatives, label = row.get("negative_caption"), row.get("label")
+    if more:
+        negatives = [*_false_captions(negatives, where), *(row[key] for key in more)]
     if (negatives is None) is (label is None):
+        near = next((k for k in row if k.lower().startswith("neg") and k not in own), None)
         raise CompoclipError(
             f"{where}: has {'neither' if label is None else 'both'} 'negative_caption' (false "
             "captions) and 'label' (whether the caption is true); give one of them"
+            + (f" (is {near!r:.40} the first?)" if near and label is None else "")
         )
     made = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, (picture,), (caption,), subtask)
     if label is not None:
-        truth = _TRUTH.get(str(label).strip().lower()) if isinstance(label, str | int) else None
+        known = isinstance(label, str | int | float)
+        truth = _TRUTH.get(str(label).strip().lower()) if known else None
         if truth is None:
             raise CompoclipError(f"{where}: 'label' must be 1 or 0, true or false; {_MEND_ROW}")
         labels["label"] = "true" if truth else "false"
         return replace(made, form=Form.BINARY, truth=truth, labels=labels)
-    if isinstance(negatives, str):
-        negatives = text_list(negatives) or [negatives]
-    if not isinstance(negatives, list) or not negatives:
+    false = [
+        files.nonempty(text, f"{where}: negative caption {k}", _MEND_ROW)
+        for k, text in enumerate(_false_captions(negatives, where), start=1)
+    ]
+    return replace(made, texts=(caption, *false), labels=labels)
+
+
+def _false_captions(cell: Any, where: str) -> list[Any]:
+    """The texts of a cell; none for one that is not there."""
+    if isinstance(cell, str):
+        cell = text_list(cell) or [cell]
+    if cell is not None and not (isinstance(cell, list) and cell):
         raise CompoclipError(
             f"{where}: 'negative_caption' must be a text or a list of texts; {_MEND_ROW}"
         )
-    false = [
-        files.nonempty(text, f"{where}: negative caption {k}", _MEND_ROW)
-        for k, text in enumerate(negatives, start=1)
-    ]
-    return replace(made, texts=(caption, *false), labels=labels)
+    return cell or []
 
 
 def _photo(row: Row, photos: Path, where: str) -> ImageRef:
@@ -245,7 +263,7 @@ def _photo(row: Row, photos: Path, where: str) -> ImageRef:
 
 def _text(row: Row, key: str, where: str) -> str:
     if row.get(key) is None:
-        there = ", ".join(f"{name!r:.40}" for name in list(row)[:20])
+        there = ", ".join(f"{k!r:.40}" for k, v in list(row.items())[:20] if v is not None)
         raise CompoclipError(f"{where}: no {key!r}, only {there or 'nothing'}; {_MEND_ROW}")
     return files.nonempty(row[key], f"{where}: {key!r}", _MEND_ROW)
 

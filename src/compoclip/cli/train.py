@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -133,7 +134,7 @@ class Called:
         function.__annotations__["method"] = Annotated[
             dict[str, Any], tyro.conf.arg(constructor=arguments)
         ]
-        words = list(self.arguments)
+        words = _as_one(self.arguments, "--data")
         for name, option in {**options_of(TrainOptions), **(more or {})}.items():
             if tuple in option.types:
                 words = joined(words, f"--{name.replace('_', '-')}")
@@ -151,6 +152,16 @@ class Called:
         """What is to be trained, with these arguments of the recipe."""
         own_lr = "lr" in self.given or value_of(self.arguments, "--lr") is not None
         return TrainRequest(self.name, run, arguments, own_lr)
+
+
+def _as_one(argv: Sequence[str], option: str) -> list[str]:
+    """`argv` with all words behind an option as one: several data sets with their weights."""
+    if argv.count(option) != 1:
+        return list(argv)
+    place = argv.index(option) + 1
+    end = next((k for k in range(place, len(argv)) if argv[k].startswith("-")), len(argv))
+    words = argv[place:end]
+    return [*argv[:place], *([shlex.join(words)] if len(words) > 1 else words), *argv[end:]]
 
 
 def usage() -> str:
@@ -190,6 +201,15 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
         f"{summary.method}: {console.counted(summary.steps, 'step')}, {summary.images} images, "
         f"{summary.texts} texts, {summary.seconds:.0f} s{frozen} -> {where}"
     )
+    if summary.ended_early:
+        print(
+            f"  ended early, before step {summary.total_steps}: {options.patience} measurements "
+            "without a better one"
+        )
+    if summary.best is not None:
+        print(f"  {_best(summary.best)}")
+    for name, number in summary.drawn.items():
+        print(f"  {console.counted(number, 'sample')} of {name}")
     for reason, count in summary.left_out.items():
         console.note(f"  left out of the data: {count} x {reason}")
     if summary.skipped:
@@ -213,3 +233,15 @@ def _each(made: dict[str, float]) -> str:
     """Texts per sample that has any, where there may be several; "" otherwise."""
     samples = made["samples"]
     return f", {made['made'] / samples:.1f} each" if samples < made["made"] else ""
+
+
+def _best(best: Mapping[str, Any]) -> str:
+    """The step that the model is of, what it scored, and where others of the front are."""
+    base = best["base"]
+    scores = ", ".join(
+        f"{name} {100 * value:.1f}" + (f" (base {100 * base[name]:.1f})" if name in base else "")
+        for name, value in best["scores"].items()
+    )
+    others = len(best["front"]) - 1
+    more = f"; {console.counted(others, 'other')} that it does not beat in OUT/front"
+    return f"model of step {best['step']}: {scores}" + (more if others else "")

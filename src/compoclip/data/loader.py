@@ -79,8 +79,12 @@ class Assembler:
             task.kind,
             self.kept,
         )
-        for index in task.indices:
+        for drawn in task.indices:
+            # A mixture may draw a sample again in one epoch (`sources.DrawOrder.order`).
+            repeat, index = divmod(drawn, len(self.source))
             sample = self.source[index]
+            if repeat:
+                sample = replace(sample, key=f"{sample.drawn_by}\x1f{repeat}")
             try:
                 self.images.add_to_batch(building, index, sample)
             except UnreadableError as error:
@@ -159,6 +163,7 @@ class BatchLoader:
         # workers compute those that the first batches were asked for. They come with every task.
         self._requests: set[IndexRequest] = set()
         self._pin = False
+        self._drawn: list[dict[str, int]] = []  # of a mixture, in each whole epoch
         self._worker_count, self._start_method = workers, start_method
         self._workers: DataLoader[Any] | None = None
 
@@ -177,6 +182,18 @@ class BatchLoader:
     def steps_per_epoch(self) -> int:
         """Full batches in the source."""
         return self._schedule.steps_per_epoch
+
+    def drawn(self, steps: int) -> dict[str, int]:
+        """How many samples of each data set the first steps draw; {} unless it is a mixture."""
+        mix = self._assembler.source.mix
+        if mix is None:
+            return {}
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        for epoch in range(len(self._drawn), epochs):
+            shown = self.steps_per_epoch * self.batch_size
+            self._drawn.append(mix.drawn(self._assembler.seed, epoch, shown))
+        now = mix.drawn(self._assembler.seed, epochs, rest * self.batch_size)
+        return {name: sum(each[name] for each in self._drawn[:epochs]) + now[name] for name in now}
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from `start_step` on; see `steps`."""

@@ -198,13 +198,12 @@ class TextPlan:
         Args:
             sample: The sample.
             epoch: Counted from 0.
-            key: Seeds the draw in place of the sample's id, for a sample that appears more than
-                once.
+            key: Seeds the draw in place of the sample's own, for one that appears beside others.
 
         Returns:
             The texts, and what was made and refused.
         """
-        drawing = _Drawing(self, sample, epoch, sample.id if key is None else key)
+        drawing = _Drawing(self, sample, epoch, sample.drawn_by if key is None else key)
         for each in self.plan.rewrites:
             drawing.rewrite(each)
         if self.plan.graph is not None:

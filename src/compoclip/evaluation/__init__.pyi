@@ -35,9 +35,11 @@ from .results import card_rows as card_rows
 from .results import load_items as load_items
 from .results import load_results as load_results
 from .results import save_results as save_results
+from .results import score_named as score_named
 from .run import Options as Options
 from .run import evaluate as evaluate
 from .run import require_data as require_data
+from .run import watch_model as watch_model
 from .statistics import Estimate as Estimate
 from .statistics import holm as holm
 from .statistics import mcnemar as mcnemar

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
@@ -143,6 +143,36 @@ class Results:
     def main(self, subtask: str) -> Score:
         """The sub-task's score in its main metric."""
         return next(iter(self.scores[subtask].values()))
+
+
+def score_named(results: Sequence[Results], name: str) -> Score:
+    """Find one score among the results of a model.
+
+    Args:
+        results: Of a model, a result a benchmark.
+        name: BENCHMARK for its headline; BENCHMARK:NAME for another mean of it, or for a sub-task
+            in its main metric.
+
+    Returns:
+        The score.
+
+    Raises:
+        UsageError: When there is none of that name; says which there are.
+    """
+    for each in results:
+        if name == each.benchmark:
+            return each.headline_score
+    for each in results:
+        if name.startswith(f"{each.benchmark}:"):
+            rest = name.removeprefix(f"{each.benchmark}:")
+            if rest in each.aggregates:
+                return each.aggregates[rest]
+            if rest in each.scores:
+                return each.main(rest)
+            known = ", ".join([*each.aggregates, *each.scores])
+            raise UsageError(f"{name}: {each.benchmark} has no '{rest}'; it has {known}")
+    known = ", ".join(each.benchmark for each in results)
+    raise UsageError(f"{name}: not measured; there are {known}, and BENCHMARK:NAME of each")
 
 
 # --- Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it. ---

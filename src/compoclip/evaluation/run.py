@@ -22,6 +22,7 @@ from compoclip.evaluation.encode import (
 )
 from compoclip.evaluation.encoder import (
     Encoder,
+    ModelEncoder,
     Score,
     described,
     require_pairs,
@@ -34,9 +35,19 @@ from compoclip.evaluation.forms.cases import (
     groups_by_part,
 )
 from compoclip.evaluation.items import EncodedFeatures, Items
-from compoclip.evaluation.results import Results, file_stem, load_results, save_results
+from compoclip.evaluation.results import (
+    Results,
+    file_stem,
+    load_results,
+    save_results,
+    score_named,
+)
 from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.summary import clean_scores, same_faults, summarise
+from compoclip.models.checkpoint import LoadedModel
+from compoclip.ranks import SINGLE, Ranks
+from compoclip.training.settings import WatchSettings
+from compoclip.training.watch import Watch, WatchedScore
 
 _LISTED_MISSING = 20
 
@@ -142,6 +153,43 @@ def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
     """
     for benchmark in benchmarks:
         _job(benchmark, allow_partial)
+
+
+def watch_model(
+    model: LoadedModel,
+    benchmarks: Sequence[Benchmark],
+    settings: WatchSettings,
+    out: Path,
+    ranks: Ranks = SINGLE,
+) -> Watch:
+    """Make what measures a model while it trains, as `evaluate` would measure its checkpoint.
+
+    Args:
+        model: what trains; measured in full float32, adapters as they are.
+        benchmarks: what to measure on.
+        settings: when to measure and what follows from it.
+        out: the run folder; results go to OUT/eval/step-N.
+        ranks: the processes that train together; they share the encoding.
+
+    Returns:
+        It, for `training.run.run_training`.
+    """
+    options = Options(allow_partial=settings.allow_partial, ranks=ranks)
+
+    def measure(step: int) -> dict[str, WatchedScore]:
+        encoder = ModelEncoder(model)
+        results = evaluate(f"step-{step:08d}", encoder, benchmarks, out / "eval", options)
+        with ranks.agreed():
+            scores = {each.benchmark: each.headline_score for each in results}
+            if ranks.first:
+                scores |= {name: score_named(results, name) for name in settings.keep_best}
+        return {
+            name: WatchedScore(score.value, score.low, score.high, score.chance)
+            for name, score in scores.items()
+        }
+
+    about = {"on": {each.name: each.data_hash for each in benchmarks}}
+    return Watch(settings, measure, out, about, ranks)
 
 
 def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:

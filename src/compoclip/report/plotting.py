@@ -526,10 +526,16 @@ def tradeoff(study: Study) -> tuple[Tradeoff, ...]:
     return tuple(found)
 
 
+_FAR = 30.0  # points below the curves; chance lower than that would flatten them
+
+
 def training(runs: Sequence[Run], models: Sequence[str]) -> tuple[Plot, ...]:
     """One plot a logged quantity with a line a run, in the colour of the model of that name."""
     names = dict.fromkeys(name for run in runs for name in run.curves)
-    quantities = sorted(names, key=lambda name: not name.startswith("loss"))
+    measured = {name for run in runs for name, each in run.curves.items() if each.interval}
+    quantities = sorted(
+        names, key=lambda name: (name != "loss", name not in measured, not name.startswith("loss"))
+    )
     free = iter(k for k in range(1, 1000) if k >= len(models))
     places = {
         run.name: models.index(run.name) if run.name in models else next(free) for run in runs
@@ -542,16 +548,25 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> tuple[Plot, ...]:
             for run, curve in shown:
                 place = places[run.name]
                 colour, dash = theme.model(place), DASHES[place % len(DASHES)]
-                axes.plot(curve.steps, curve.values, color=colour, linewidth=0.8, alpha=0.3)
+                if curve.interval is None:
+                    axes.plot(curve.steps, curve.values, color=colour, linewidth=0.8, alpha=0.3)
+                else:
+                    axes.fill_between(curve.steps, *curve.interval, color=colour, alpha=0.15, lw=0)
                 axes.plot(
                     curve.steps,
                     curve.smooth,
                     color=colour,
                     linewidth=1.8,
                     linestyle=dash,
-                    marker=MARKERS[place % len(MARKERS)] if len(curve.steps) == 1 else "",
+                    marker=MARKERS[place % len(MARKERS)]
+                    if curve.interval or len(curve.steps) == 1
+                    else "",
+                    markersize=5,
                     label=short(run.name),
                 )
+            chance = shown[0][1].chance
+            if chance is not None and chance > axes.get_ylim()[0] - _FAR:
+                axes.axhline(chance, color=theme.soft, linewidth=1, linestyle=(0, (1, 3)))
             axes.set_xlabel("step")
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
             axes.legend(
@@ -564,6 +579,9 @@ def training(runs: Sequence[Run], models: Sequence[str]) -> tuple[Plot, ...]:
             f"in {curve.steps[-1]} steps"
             for run, curve in shown
         )
+        chance = shown[0][1].chance
+        if chance is not None:
+            told += f"; with 95 % intervals; dotted: chance, {chance:.4g}"
         height = 230 + 16 * ((len(shown) + 1) // 2)
         plots.append(plot(quantity, f"{quantity} during training. {told}", (WIDTH, height), draw))
     return tuple(plots)

@@ -18,11 +18,18 @@ POINTS = 300
 
 @dataclass(frozen=True)
 class LogCurve:
-    """values by step, at most POINTS of them; smooth: running means over a twentieth of the run."""
+    """values by step, at most POINTS of them; smooth: running means over a twentieth of the run.
+
+    Of a benchmark that was measured while training there is every value, in percent, and none is
+    smoothed; interval: the lower and upper ends of their 95 % intervals; chance: what guessing
+    reaches.
+    """
 
     steps: tuple[int, ...]
     values: tuple[float, ...]
     smooth: tuple[float, ...]
+    interval: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    chance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,23 +60,26 @@ def read_run(folder: Path) -> Run:
     steps = [each for each in records if _number(each.get("step")) and _number(each.get("loss"))]
     if not steps:
         raise CompoclipError(f"{path}: holds no logged steps; give --runs a run that has begun")
+    measured = {f"{name}, %": curve for name, curve in _measured(records).items()}
     order = ["loss", *(k for each in steps for k in each if k.startswith("loss/"))]
     order += [name for name in ("grad_norm", "logit_scale", "logit_bias") if name in steps[-1]]
     curves = {}
     for name in dict.fromkeys(order):
         series = [(each["step"], each[name]) for each in steps if _number(each.get(name))]
         curves[name] = _curve(series)
+        if name == "loss":
+            curves |= measured
     speed = _speed(steps)
     if speed:
         curves["images per second"] = _curve(speed)
-    lost = sum("loss" not in each for each in records)
+    lost = sum(isinstance(each.get("skipped"), str) for each in records)
     facts = {"last logged step": str(steps[-1]["step"])}
     if lost:
         facts["steps skipped, loss or gradient not finite"] = str(lost)
     return Run(folder.resolve().name, curves, {**_record(folder / "model"), **facts})
 
 
-def _number(value: object) -> bool:
+def _number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
@@ -82,6 +92,27 @@ def _speed(steps: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
             if seconds > 0:
                 found.append((after["step"], (after["images"] - before["images"]) / seconds))
     return found
+
+
+def _measured(records: Sequence[Mapping[str, Any]]) -> dict[str, LogCurve]:
+    """What was measured while training, by benchmark."""
+    points: dict[str, list[tuple[float, ...]]] = {}
+    for record in records:
+        scores = record.get("eval", {})
+        for name, score in scores.items() if isinstance(scores, dict) else ():
+            if isinstance(score, dict) and _number(value := score.get("value")):
+                # A single photo has no interval: it is drawn as a point.
+                told: list[Any] = [value]
+                told += (score[k] if _number(score.get(k)) else value for k in ("low", "high"))
+                told.append(score["chance"] if _number(score.get("chance")) else math.nan)
+                place = (record["step"], *(100 * each for each in told))
+                points.setdefault(name, []).append(place)
+    curves = {}
+    for name, found in points.items():
+        steps, values, low, high, chance = zip(*found)
+        known = None if math.isnan(chance[0]) else chance[0]
+        curves[name] = LogCurve(steps, values, values, (low, high), known)
+    return curves
 
 
 def _curve(series: Sequence[tuple[int, float]]) -> LogCurve:

@@ -12,6 +12,7 @@ from .run import RunSummary as RunSummary
 from .run import attach_adapters as attach_adapters
 from .run import run_training as run_training
 from .settings import RunSettings as RunSettings
+from .settings import WatchSettings as WatchSettings
 from .state import Progress as Progress
 from .state import latest_state as latest_state
 from .state import load_state as load_state
@@ -19,3 +20,5 @@ from .state import save_state as save_state
 from .step import StepResult as StepResult
 from .step import weighted_loss as weighted_loss
 from .teacher import TeacherEncoder as TeacherEncoder
+from .watch import Watch as Watch
+from .watch import WatchedScore as WatchedScore

@@ -1,4 +1,4 @@
-"""The metrics log of a run: one JSON object a line, one line a logged step."""
+"""The metrics log of a run: one JSON object a line, a line a logged step or measurement."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Trackers:
         names: tuple[str, ...],
         out: Path,
         config: Mapping[str, Any],
-        report: Callable[[dict[str, float], int], None],
+        report: Callable[[dict[str, Any], int], None],
     ) -> None:
         for name in names:
             if importlib.util.find_spec(name) is None:
@@ -161,15 +161,15 @@ class Trackers:
         for tracker in self._open or ():
             tracker.close()
 
-    def __call__(self, record: dict[str, float], total: int) -> None:
-        """Report a logged step, and track it."""
+    def __call__(self, record: dict[str, Any], total: int) -> None:
+        """Report a logged step or what was measured after it, and track it."""
         self._report(record, total)
         if not self._names:
             return
         if self._open is None:
             self._open = [_OPEN[name](self._out, self._config) for name in self._names]
             for before in read_log(self._out / LOG):
-                if before["step"] < record["step"]:
+                if before != record and before["step"] <= record["step"]:
                     self._log(before)
         self._log(record)
 
@@ -179,6 +179,10 @@ class Trackers:
             for name, value in record.items()
             if name != "step" and isinstance(value, int | float)
         }
+        for name, score in record.get("eval", {}).items():
+            numbers[f"eval/{name}"] = float(score["value"])
+        for name, drawn in record.get("drawn", {}).items():
+            numbers[f"drawn/{name}"] = float(drawn)
         for tracker in self._open or ():
             tracker.log(numbers, int(record["step"]))
 
@@ -225,8 +229,8 @@ class WandbTracker:
                 shutil.rmtree(old, ignore_errors=True)
         try:
             self._run: Any = wandb.init(
-                project="compoclip",
-                name=out.absolute().name,
+                project=os.environ.get("WANDB_PROJECT") or "compoclip",
+                name=os.environ.get("WANDB_NAME") or out.absolute().name,
                 dir=str(out),
                 id=id,
                 resume="allow",

@@ -6,10 +6,10 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -53,6 +53,7 @@ from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
 from compoclip.training.step import module_name, step
 from compoclip.training.teacher import TeacherEncoder
+from compoclip.training.watch import Watch
 
 T = TypeVar("T")
 _MAX_BAD_STEPS = 3  # one after the other
@@ -66,9 +67,10 @@ def train_loop(
     batches: BatchLoader,
     settings: RunSettings,
     signature: str,
-    report: Callable[[dict[str, float], int], None],
+    report: Callable[[dict[str, Any], int], None],
     ranks: Ranks = SINGLE,
     known: FrozenTexts | None = None,
+    watch: Watch | None = None,
 ) -> Progress:
     """Train an encoder in place until the last step, or until the run is asked to stop.
 
@@ -85,6 +87,7 @@ def train_loop(
         report: Called with the record of every logged step and the number of all steps, on rank 0.
         ranks: The processes that train together.
         known: Remembers texts, see `step`.
+        watch: Measures the encoder now and then, and may end the run.
 
     Returns:
         Where the run ended.
@@ -95,7 +98,7 @@ def train_loop(
         RunInterruptedError: After Ctrl-C or SIGTERM, once the step under way is done and saved.
     """
     # What learns decides what the optimiser holds, so freezing comes first.
-    total = total_steps(method.optim, batches)
+    total = total_steps(method.optim, batches, settings.max_steps)
     freeze(encoder.model, method.trains, settings.freeze)
     learner, teacher = encoder.learner, encoder.teacher
     factors = rate_factors(encoder.model, method.optim.lr, settings)
@@ -135,6 +138,8 @@ def train_loop(
             loss.load_state_dict(progress.losses.get(name, {}))
     except ValueError as error:
         raise damaged(state or states, error) from error
+    if watch is not None:
+        watch.restore(progress.measured)
 
     # Only now may modules be replaced and parameters split: states are written and read whole, and
     # the optimiser of a split model takes over the moments that were just restored.
@@ -154,6 +159,8 @@ def train_loop(
             losses = {name: loss.state_dict() for name, loss in stateful.items()}
             now = replace(progress, losses=losses, rewrites=rewrites.total(ranks))
             now = replace(now, scaler=scaler.state_dict())
+            if watch is not None:
+                now = replace(now, measured=watch.state())
             writer.save(learner, optimizer, now, averages)
         if wait:
             writer.finish()
@@ -186,13 +193,38 @@ def train_loop(
         most = _MAX_BAD_STEPS + (_HALVINGS if scaler.is_enabled() else 0)
         bad_steps = BadSteps(device, skipped)
 
+        # Measure the model as it would be handed out now. The clock is that of training; what goes
+        # wrong with a benchmark costs no step.
+        def look(watch: Watch) -> None:
+            nonlocal clock
+            try:
+                with averages.applied() if averages is not None else nullcontext():
+                    record = watch.look(progress.step, encoder.model)
+            except PeerLostError:
+                raise
+            except CompoclipError:
+                save()
+                raise
+            log.write(record)
+            if ranks.first:
+                report(record, total)
+            clock = time.monotonic()
+
         def stopped() -> RunInterruptedError | None:
             return _stopped(requests.asked, progress.step, total, settings.out)
+
+        # The curve of what is measured begins with the model that training starts from. A run that
+        # had ended before its last step, and was killed before its result was written, has ended.
+        if watch is not None and progress.step == 0:
+            look(watch)
+        if watch is not None and watch.over():
+            return replace(progress, rewrites=rewrites.total(ranks))
 
         # Batches are a function of (seed, epoch, step): a resumed run goes on mid-epoch. Every
         # batch comes with what there is to know of the others' parts, exchanged before anything
         # is encoded.
         last = min(total, max(settings.stop_after or total, progress.step + 1))
+        over = progress.step >= total
         ahead = _Ahead(shared.steps(progress.step, last), batches, device)
         for batch, global_batch, drawn in _saved_before_failing(ahead, save, stopped):
             lr = learning_rate(progress.step, total, method.optim)
@@ -235,7 +267,7 @@ def train_loop(
             if _due(progress.step, settings.log_every, total):
                 bad_steps.read()
                 if not bad_steps.in_a_row:
-                    record = {
+                    record: dict[str, Any] = {
                         "step": progress.step,
                         "epoch": round(progress.step / batches.steps_per_epoch, 4),
                         "lr": lr,
@@ -250,9 +282,15 @@ def train_loop(
                         "truncated": progress.truncated,
                         "seconds": round(progress.seconds, 3),
                     }
+                    if shares := batches.drawn(progress.step):
+                        record["drawn"] = shares
                     log.write(record)
                     if ranks.first:
                         report(record, total)
+
+            if watch is not None and watch.due(progress.step, total):
+                look(watch)
+            over = progress.step == total or (watch is not None and watch.over())
 
             # Save and stop. Saving takes all ranks, so they must agree: with several, what
             # counts is the request that came with the batch, which all of them have seen.
@@ -260,19 +298,19 @@ def train_loop(
             stop = 0 < settings.stop_after <= progress.step
             # A state that is due while steps are bad waits for a good one: what is kept until
             # then is what a run that has diverged can go back to.
-            ends = stop or asked > 0 or progress.step == total
+            ends = stop or asked > 0 or over
             owed = owed or _due(progress.step, settings.save_every, total)
             if owed and not ends:
                 bad_steps.read()
             if ends or (owed and not bad_steps.in_a_row):
                 save(wait=ends)
                 owed = False
-            if stop or progress.step >= total:
+            if stop or over:
                 break
             if stop_asked := _stopped(asked, progress.step, total, settings.out):
                 raise stop_asked
     # The state has the weights of the last step; what is handed out is their average.
-    if averages is not None and progress.step >= total:
+    if averages is not None and over:
         averages.apply()
     return replace(progress, rewrites=rewrites.total(ranks))
 
@@ -398,8 +436,8 @@ def _saved_before_failing(
         raise
 
 
-def total_steps(optim: Optim, batches: BatchLoader) -> int:
-    """Optimiser steps of the whole run.
+def total_steps(optim: Optim, batches: BatchLoader, most: int = 0) -> int:
+    """Optimiser steps of the whole run: those of its epochs, or `most` if that is less and not 0.
 
     Raises:
         CompoclipError: When there is not one full batch.
@@ -408,7 +446,8 @@ def total_steps(optim: Optim, batches: BatchLoader) -> int:
         raise CompoclipError(
             "the data holds fewer samples than one batch; lower --batch-size or add data"
         )
-    return max(1, round(optim.epochs * batches.steps_per_epoch))
+    steps = max(1, round(optim.epochs * batches.steps_per_epoch))
+    return min(steps, most) if most else steps
 
 
 def freeze(model: nn.Module, trains: Trains, words: Sequence[str] = ()) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -141,6 +142,18 @@ class AveragedWeights:
         """Go on from the average of a saved state."""
         for name, value in self.tensors.items():
             value.copy_(tensors[name])
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside the block the average is the weights of the network."""
+        own = {name: value.detach().clone() for name, value in self._now.items()}
+        self.apply()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, value in self._now.items():
+                    value.copy_(own[name])
 
     @torch.no_grad()
     def apply(self) -> None:

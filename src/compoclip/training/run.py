@@ -41,6 +41,7 @@ from compoclip.training.sharding import full_state
 from compoclip.training.state import latest_state
 from compoclip.training.step import module_name
 from compoclip.training.teacher import TeacherEncoder
+from compoclip.training.watch import Watch
 from compoclip.workers import available_cores
 
 _FEW_IMAGES = 4096
@@ -68,6 +69,9 @@ class RunSummary:
         adapter: The adapters alone, if any.
         skipped_steps: Steps whose loss or gradient was not finite.
         frozen: Parameters that --freeze held still, by what it names.
+        best: With --keep-best the step whose weights the model has, and what it scored.
+        ended_early: Whether the run ended for lack of improvement.
+        drawn: Of a mixture the samples drawn of each data set.
     """
 
     model: Path | None
@@ -85,6 +89,9 @@ class RunSummary:
     adapter: Path | None = None
     skipped_steps: int = 0
     frozen: Mapping[str, int] = field(default_factory=dict)
+    best: Mapping[str, Any] | None = None
+    ended_early: bool = False
+    drawn: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_training(
@@ -94,6 +101,7 @@ def run_training(
     settings: RunSettings,
     ranks: Ranks = SINGLE,
     config: str = "",
+    watch: Watch | None = None,
 ) -> RunSummary:
     """Train a model in place and write its checkpoint to `settings.out / "model"`.
 
@@ -107,6 +115,7 @@ def run_training(
         ranks: The processes that train together, each of which calls this with the same arguments.
             All end with the same model and summary, whatever their number; rank 0 writes.
         config: The text of the file that repeats the run, to be written into its folder.
+        watch: Measures the model, which must be the one that it was made for, while it trains.
 
     Returns:
         What the run amounts to.
@@ -140,13 +149,18 @@ def run_training(
         raise UsageError("--ema keeps whole weights, --fsdp splits them: leave one out")
     if not 0 <= settings.ema < 1:
         raise UsageError(f"--ema {settings.ema:g}: must be at least 0 and below 1")
+    if settings.fsdp and watch is not None:
+        raise UsageError(
+            "--on measures the whole model, which --fsdp never holds at once: leave one out and "
+            "evaluate the checkpoint"
+        )
     _require_precision(settings)
     require_writable(settings.out)
     with ExitStack() as stack:
         with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all
             if ranks.first:
                 stack.enter_context(only_writer(settings.out, folder=True))
-        return _run(model, method, source, settings, ranks, config)
+        return _run(model, method, source, settings, ranks, config, watch)
 
 
 def _require_precision(settings: RunSettings) -> None:
@@ -162,6 +176,7 @@ def _run(
     settings: RunSettings,
     ranks: Ranks,
     config: str,
+    watch: Watch | None,
 ) -> RunSummary:
     # A run folder holds one run: refuse to overwrite it or to mix two.
     checkpoint, adapter = settings.out / "model", settings.out / "adapter"
@@ -233,7 +248,7 @@ def _run(
         companions=companions,
         kept=frozen_features(model, method, source, transform, settings, ranks),
     )
-    total = total_steps(method.optim, loader)
+    total = total_steps(method.optim, loader, settings.max_steps)
     left_out = _left_out(source)
     counts = ", ".join(f"{n} x {reason}" for reason, n in left_out.items())
     note(
@@ -282,6 +297,7 @@ def _run(
         "data": source.describe(),
         **settings.recorded(),
         **({"init_from": model.provenance["soup"]} if "soup" in model.provenance else {}),
+        **({"watch": watch.about} if watch is not None else {}),
         "torch": torch.__version__,
     }
     track = tuple(dict.fromkeys(settings.track)) if ranks.first else ()
@@ -289,10 +305,12 @@ def _run(
         Trackers(track, settings.out, known, _Reporter(method.name)) as report,
         _repeatable(settings.out, config if ranks.first else ""),
     ):
-        signature = _signature(model, method, source, settings)
+        decisive = watch.decisive() if watch is not None else {}
+        signature = _signature(model, method, source, settings, decisive)
         progress = train_loop(
-            encoder, model.tokenizer, method, loader, settings, signature, report, ranks, texts
-        )
+            encoder, model.tokenizer, method, loader, settings, signature, report, ranks, texts,
+            watch,
+        )  # fmt: skip
     encoder.teacher = None  # the run's, not the model's, as heads are
     encoder.heads.clear()
     if method.trains.start_scale:
@@ -307,11 +325,12 @@ def _run(
         model.encoder.model.load_state_dict(collected)
 
     # Write the result, unless the run stops early, or hardly ever took a step.
-    finished = progress.step >= total
+    ended_early = progress.step < total and watch is not None and watch.over()
+    finished = progress.step >= total or ended_early
     if finished and 2 * progress.skipped_steps >= progress.step:
         raise CompoclipError(
             f"the loss or gradient was not finite in {progress.skipped_steps} of "
-            f"{counted(total, 'step')}, which were skipped: the model has not been trained "
+            f"{counted(progress.step, 'step')}, which were skipped: the model has not been trained "
             "and is not written; lower --lr"
         )
     whole = settings.merge or lora is None
@@ -331,23 +350,32 @@ def _run(
         adapter=adapter if finished and lora else None,
         skipped_steps=progress.skipped_steps,
         frozen=still,
+        best=watch.told() if watch is not None and finished else None,
+        ended_early=ended_early,
+        drawn=loader.drawn(progress.step),
     )
     provenance: dict[str, Any] = {
         **known,
         "run": asdict(replace(summary, model=None, adapter=None)),
     }
+    if lora is not None:
+        provenance["lora"] = asdict(lora)
     writes = finished and ranks.first
     with ranks.agreed():
-        if lora is not None:
-            provenance["lora"] = asdict(lora)
-            # An earlier finish of the same run may have written them, and then been interrupted.
-            if writes and not adapter.exists():
-                save_adapter(model, lora, adapter, provenance=provenance)
+        if watch is not None and summary.best is not None:
+            if writes:
+                _write_front(model, lora, watch, settings.out / "front", provenance)
+            watch.restored(model.encoder.model, summary.best["step"])
+        # An earlier finish of the same run may have written them, and then been interrupted.
+        if lora is not None and writes and not adapter.exists():
+            save_adapter(model, lora, adapter, provenance=provenance)
         merge_lora(model.encoder.model)
         merge_text_map(model.encoder.model)
         if writes and whole:
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
+    if watch is not None and writes:
+        watch.clear()
     return summary
 
 
@@ -361,6 +389,26 @@ def _repeatable(out: Path, config: str) -> Iterator[None]:
     finally:
         if config and not (out / LOG).exists() and latest_state(out / "state") is None:
             (out / CONFIG).unlink(missing_ok=True)
+
+
+def _write_front(
+    model: LoadedModel,
+    lora: Lora | None,
+    watch: Watch,
+    folder: Path,
+    provenance: Mapping[str, Any],
+) -> None:
+    """Write what else --keep-best keeps: a checkpoint, or adapters, of each step but the best."""
+    for step in watch.kept():
+        place = folder / f"step-{step:08d}"
+        if step == watch.best() or place.exists():
+            continue
+        watch.restored(model.encoder.model, step)
+        told = {**provenance, "run": {**provenance["run"], "steps": step}}
+        if lora is not None:
+            save_adapter(model, lora, place, provenance=told)
+        else:
+            save_model(model, place, provenance=told)
 
 
 def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
@@ -461,7 +509,13 @@ def _companions(
         return method.images.prepare(source, encode, model.preprocess, settings.out, kept)
 
 
-def _signature(model: LoadedModel, method: Method, source: Source, settings: RunSettings) -> str:
+def _signature(
+    model: LoadedModel,
+    method: Method,
+    source: Source,
+    settings: RunSettings,
+    watched: Mapping[str, Any],
+) -> str:
     """A hash over everything that must be the same for a resumed run to be the same run."""
     record = {
         "weights": model.identity.weights,
@@ -476,6 +530,7 @@ def _signature(model: LoadedModel, method: Method, source: Source, settings: Run
         "data": source.describe(),
         "samples": len(source),
         **settings.decisive(),
+        **watched,
     }
     text = json.dumps(record, sort_keys=True)
     own = "".join(f" {file}@{digest}" for file, digest in method.sources.items())
@@ -495,7 +550,11 @@ class _Reporter:
         self._last = 0.0
         self._before: dict[str, float] = {}
 
-    def __call__(self, record: dict[str, float], total: int) -> None:
+    def __call__(self, record: dict[str, Any], total: int) -> None:
+        if "eval" in record:
+            scores = (f"{name} {100 * each['value']:.1f}" for name, each in record["eval"].items())
+            note(f"  step {record['step']}: {', '.join(scores)}")
+            return
         now = time.monotonic()
         if now - self._last < 5 and record["step"] != total:
             return

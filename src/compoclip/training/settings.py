@@ -65,6 +65,8 @@ class RunSettings:
         max_bad: Unreadable images to tolerate; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
+        max_steps: Train no more steps than this, the schedule of the learning rate included; 0 sets
+            no limit beside --epochs.
         stop_after: Stop after this many steps in total, to resume later; 0 is never.
         resume: Go on from the last saved state in OUT; where there is none, say so and start.
         merge: Of a run with adapters write OUT/model, too, with them merged in.
@@ -96,6 +98,7 @@ class RunSettings:
     max_bad: int = 0
     save_every: int = 500
     log_every: int = 10
+    max_steps: int = 0
     stop_after: Annotated[int, OptionMark.ONCE] = 0
     resume: Annotated[bool, OptionMark.ONCE] = False
     merge: bool = True
@@ -113,4 +116,35 @@ class RunSettings:
 
     def decisive(self) -> dict[str, Any]:
         """The settings that a resumed run must share with the run that it goes on with."""
-        return {k: v for k, v in self.recorded().items() if k not in _EQUIVALENT}
+        known = {k: v for k, v in self.recorded().items() if k not in _EQUIVALENT}
+        if not self.max_steps:  # as runs were signed before there was such a limit
+            del known["max_steps"]
+        return known
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """How a model is measured while it trains, and what follows from it.
+
+    Args:
+        on: Benchmarks to measure on while training, before the first step and after the last one,
+            named as for evaluate (NAME, NAME:PART, a suite, NAME,root=DIR,images=DIR). Scores go
+            to train.jsonl, trackers and the report, and per item to OUT/eval/step-N.
+        eval_every: Steps between measurements; 0 measures before and after alone.
+        eval_data: Data root of these benchmarks in the default layout.
+        eval_images: Folder with their photos, when it is not in that data root.
+        allow_partial: Measure on what is there of them when images or items are missing.
+        keep_best: OUT/model is the best that was measured, not the last: BENCHMARK by its headline,
+            BENCHMARK:NAME by another mean or sub-task of it. Of two the best ones are those that
+            no other beats in both: OUT/model is the one with the highest mean, the others go to
+            OUT/front.
+        patience: Stop after this many measurements without anything better; 0 never does.
+    """
+
+    on: tuple[str, ...] = ()
+    eval_every: int = 0
+    eval_data: Path = Path("data")
+    eval_images: Path | None = None
+    allow_partial: bool = False
+    keep_best: tuple[str, ...] = ()
+    patience: int = 0

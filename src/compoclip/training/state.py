@@ -54,6 +54,7 @@ class Progress:
         losses: The state of losses that have one, by name of the term.
         skipped_steps: Steps whose loss or gradient was not finite.
         scaler: The state of the loss scale of fp16.
+        measured: What was measured while training: step -> name -> value.
     """
 
     step: int
@@ -69,6 +70,7 @@ class Progress:
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
     skipped_steps: int = 0
     scaler: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def save_state(
@@ -372,6 +374,11 @@ def _progress(record: Any) -> Progress:
     for name, numbers in progress.losses.items():
         if not (isinstance(numbers, dict) and all(map(_finite, numbers.values()))):
             raise ValueError(f"losses: {name}")
+    for step, numbers in progress.measured.items():
+        if not (
+            step.isdecimal() and isinstance(numbers, dict) and all(map(_finite, numbers.values()))
+        ):
+            raise ValueError(f"measured: {step}")
     return progress
 
 

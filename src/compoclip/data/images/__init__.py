@@ -27,7 +27,7 @@ from compoclip.data.caption_plan import GIVEN, TARGET
 from compoclip.data.decode import Mirrored, Picture, decode, raw_photo, unmirrored
 from compoclip.data.kept import KeptFeatures
 from compoclip.data.plan import Drawn, PlanCounts, TextPlan
-from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
+from compoclip.data.sources import NEGATIVE_IMAGE, DrawOrder, Sample, Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
 from compoclip.files import write_atomically
@@ -79,7 +79,8 @@ class Schedule(Protocol):
 class ShuffledSchedule:
     """A fresh permutation of all samples every epoch; the last incomplete batch is dropped.
 
-    alternate: every other step, counted over all epochs, is "single".
+    alternate: every other step, counted over all epochs, is "single". mix: says which samples of a
+    mixture of data sets make an epoch.
     """
 
     samples: int
@@ -87,6 +88,7 @@ class ShuffledSchedule:
     seed: int
     kind: str = "single"
     alternate: bool = False
+    mix: DrawOrder | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -95,8 +97,11 @@ class ShuffledSchedule:
 
     def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
         """The batches of an epoch from `start_step` on."""
-        bits = rng_for(self.seed, "", epoch, "order").getrandbits(64)
-        order = np.random.Generator(np.random.PCG64(bits)).permutation(self.samples)
+        if self.mix is not None:
+            order = self.mix.order(self.seed, epoch)
+        else:
+            bits = rng_for(self.seed, "", epoch, "order").getrandbits(64)
+            order = np.random.Generator(np.random.PCG64(bits)).permutation(self.samples)
         part = self.share.batch_size // self.share.world
         tasks = []
         for step in range(start_step, self.steps_per_epoch):
@@ -214,10 +219,10 @@ class BatchBuilder:
 
     def add(self, sample: Sample) -> list[Drawn]:
         """Add a sample by itself, its image as training shows it; returns its texts."""
-        pixels = self.shown(sample.id, sample.image, sample.id)
+        pixels = self.shown(sample.id, sample.image, sample.drawn_by)
         texts, counts = self.plan.draw(sample, self.epoch)
         photo = photo_key(sample.image)
-        self.put(sample.id, pixels, texts, counts, photo, view=self.view(photo, sample.id))
+        self.put(sample.id, pixels, texts, counts, photo, view=self.view(photo, sample.drawn_by))
         return texts
 
     def put(
@@ -423,7 +428,7 @@ class ImagePlan:
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> Schedule:
         """The order of samples. Raises UsageError when the batch cannot be made of them."""
-        return ShuffledSchedule(len(source), share, seed)
+        return ShuffledSchedule(len(source), share, seed, mix=source.mix)
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
         """Put a sample drawn, number `index` of the source, with all that goes with it in a batch.
@@ -476,5 +481,5 @@ class NegativeImages(ImagePlan):
         texts = batch.add(replace(sample, negatives=sample.negatives[:1]))
         negative = next((text.text for text in texts if text.rewrite == GIVEN), None)
         if negative is not None and sample.negative_image is not None:
-            key = f"{sample.id}\x1fnegative"
+            key = f"{sample.drawn_by}\x1fnegative"
             batch.put_pair(sample.id, sample.negative_image, negative, key, "negative image")

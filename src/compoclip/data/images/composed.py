@@ -94,14 +94,16 @@ class Composed(ImagePlan):
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> ShuffledSchedule:
         """All samples, in composites or, every other step, by themselves."""
-        return ShuffledSchedule(len(source), share, seed, "composed", self.alternate)
+        return ShuffledSchedule(
+            len(source), share, seed, "composed", self.alternate, mix=source.mix
+        )
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
         """The sample joined with another of the same orientation, drawn at random."""
         if batch.kind == "single":
             batch.add(sample)
             return
-        rng = batch.rng(sample.id, "partner")
+        rng = batch.rng(sample.drawn_by, "partner")
         chosen = partner(batch.companions, index, rng)
         if chosen is None:
             batch.whole(sample.id, sample.image)  # says why, if it cannot be read
@@ -204,9 +206,9 @@ class PairTexts:
     plan: TextPlan
 
     def draw(self, first: Sample, second: Sample, epoch: int) -> tuple[list[Drawn], PlanCounts]:
-        """The texts of `first` composed with `second`, seeded by the id of `first`."""
+        """The texts of `first` composed with `second`, seeded by `first`."""
         counts = PlanCounts(samples=1)
-        rng = self.plan.rng(first.id, epoch, "clic")
+        rng = self.plan.rng(first.drawn_by, epoch, "clic")
         mains = [sample.captions[0] for sample in (first, second)]
         one, two = map(stopped, mains)
         texts = [f"{one} {two}", f"{two} {one}"]
@@ -217,7 +219,7 @@ class PairTexts:
         for name, text in zip(CLIC_TEXTS, texts[1:]):
             drawn.append(Drawn(text, Role.POSITIVE, name))
             _count(counts, name)
-        negative = self._negative(mains, self.plan.rng(first.id, epoch, CROSS_SWAP), texts)
+        negative = self._negative(mains, self.plan.rng(first.drawn_by, epoch, CROSS_SWAP), texts)
         if isinstance(negative, Refused):
             counts.refused[CROSS_SWAP, negative.reason] += 1
         else:
@@ -325,6 +327,7 @@ class SentenceSource(Source):
         few = len(source) - len(self._kept)
         self.left_out = {**source.left_out, FEW_SENTENCES: few}
         self.decoded = source.decoded
+        self.mix = source.mix and source.mix.of(self._kept)
 
     def __len__(self) -> int:
         return len(self._kept)

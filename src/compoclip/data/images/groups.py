@@ -50,6 +50,11 @@ class Groups(ImagePlan):
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> GroupedSchedule:
         """Whole groups in every batch. Raises UsageError when it cannot be made of them."""
+        if source.mix is not None:
+            raise UsageError(
+                f"{source.describe()}: groups of variations have an order of their own, which "
+                "weights say nothing about; train on one data set, or put all rows into one"
+            )
         return GroupedSchedule(source, self, share, seed)
 
 

@@ -79,11 +79,11 @@ class Neighbours(ImagePlan):
             return
         known = batch.companions.known[index] if self.mined else sample.neighbours
         near = [int(other) for other in known if other >= 0][: self.among]
-        rng = batch.rng(sample.id, "neighbours")
+        rng = batch.rng(sample.drawn_by, "neighbours")
         for other in rng.sample(near, min(self.count, len(near))):
             neighbour = batch.source[other]
             # Draws of its own, so that it does not repeat itself if it is in the batch already.
-            key = f"{sample.id}\x1f{neighbour.id}"
+            key = f"{sample.drawn_by}\x1f{neighbour.drawn_by}"
             try:
                 pixels = batch.shown(neighbour.id, neighbour.image, key)
             except UnreadableError as error:

@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compoclip.data.decode import Picture
 
@@ -27,6 +31,8 @@ class Sample:
         negative_image: The image of the (first) negative caption, where the data has one.
         group: What variations of one object share, "" for an ordinary pair.
         positives: Captions in other words that came with the data, possibly none.
+        key: Seeds what is drawn for the sample in place of its id, where that is not enough: in a
+            mixture of data sets, and when it is shown again in one epoch.
     """
 
     id: str
@@ -37,6 +43,32 @@ class Sample:
     negative_image: Picture | None = None
     group: str = ""
     positives: tuple[str, ...] = ()
+    key: str = ""
+
+    @property
+    def drawn_by(self) -> str:
+        """What seeds the sample's crop, caption and rewrites, beside seed and epoch."""
+        return self.key or self.id
+
+
+class DrawOrder(Protocol):
+    """How the samples of a mixture of data sets are drawn (see `mixture.WeightedMix`)."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Data set -> its samples; they lie one behind the other."""
+
+    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """The samples of an epoch, as many as there are, in the order in which they are drawn.
+
+        One that is shown for the k-th time in an epoch is its index + (k - 1) times all samples.
+        """
+
+    def drawn(self, seed: int, epoch: int, samples: int) -> dict[str, int]:
+        """How many of the first samples of an epoch are of each data set."""
+
+    def of(self, kept: NDArray[np.int64]) -> DrawOrder:
+        """The same of a part of the samples: `kept`, ascending indices."""
 
 
 class Source(ABC):
@@ -47,11 +79,13 @@ class Source(ABC):
     answer from what they hold.
 
     left_out: how many captions and samples the reader left out, by reason. decoded: whether images
-    are stored as pixels, which a device can crop and resize.
+    are stored as pixels, which a device can crop and resize. mix: how a mixture of data sets is
+    drawn; an epoch of all others goes through every sample once.
     """
 
     left_out: Mapping[str, int] = MappingProxyType({})
     decoded: bool = False
+    mix: DrawOrder | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -7,9 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources import Source
+from compoclip.data.sources.hugging_face import HUB, STREAM, open_hugging_face
 from compoclip.data.sources.karpathy import (
     COLUMNS,
     KAGGLE_FILE,
@@ -19,6 +21,7 @@ from compoclip.data.sources.karpathy import (
     open_karpathy,
     open_negclip,
 )
+from compoclip.data.sources.mixture import mixture_of, open_mixture
 from compoclip.data.sources.published import open_published, open_published_json
 from compoclip.data.sources.rows import (
     ALL,
@@ -141,6 +144,7 @@ FORMATS = (
     "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption, or below image,caption)",
     "webdataset shards (.tar, 'train-{000..099}.tar', or a folder of .tar)",
     "folder of images with name.txt or metadata.jsonl beside them",
+    "data set of Hugging Face (hf:NAME/SPLIT)",
 )
 
 _ENDINGS = (".json", ".csv", ".tsv", ".txt", ".tar", *ROW_FILES)
@@ -158,7 +162,8 @@ def open_source(
     """The image-text source that a path, brace pattern or folder names; see FORMATS.
 
     Args:
-        spec: The path.
+        spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`, each of which takes
+            those of the other options that it has a use for.
         images: Folder that image paths are relative to, by default that of the annotation file.
         image_column: Of tables; guessed when not given.
         caption_column: Of tables (several joined by commas) and of .json members in shards; guessed
@@ -176,6 +181,16 @@ def open_source(
             split that is not there, or what is no local path.
         CompoclipError: For files that are missing or malformed.
     """
+    if (weights := mixture_of(spec)) is not None:
+        return _open_mixture(
+            weights,
+            images=images,
+            image_column=image_column,
+            caption_column=caption_column,
+            split=split,
+        )
+    if spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//"):
+        return open_hugging_face(spec, images, image_column, caption_column, split)
     for each in (spec, images or ""):
         require_local(each)
     table = {"image_column": image_column, "caption_column": caption_column}
@@ -299,7 +314,35 @@ def _refuse(spec: str, kind: str, **options: object) -> None:
         if value is not None and (name, value) != ("split", ALL)
     ]
     if given:
-        raise UsageError(f"{spec}: {kind} take no --{given[0]}; leave it out")
+        raise _NoUseError(f"{spec}: {kind} take no --{given[0]}; leave it out", given[0])
+
+
+class _NoUseError(UsageError):
+    """An option was given to a format that has no use for it."""
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option.replace("-", "_")
+
+
+def _open_mixture(weights: Mapping[str, float], **options: Any) -> Source:
+    """Open several data sets; an option that none of them has a use for is refused."""
+    refused: dict[str, list[_NoUseError]] = {}
+
+    def opened(spec: str) -> Source:
+        own = dict(options)
+        while True:
+            try:
+                return open_source(spec, **own)
+            except _NoUseError as error:
+                refused.setdefault(error.option, []).append(error)
+                own[error.option] = None
+
+    source = open_mixture(weights, opened)
+    for errors in refused.values():
+        if len(errors) == len(weights):
+            raise errors[0]
+    return source
 
 
 def _counting(source: Source, others: Mapping[str, int]) -> Source:
@@ -311,8 +354,8 @@ def _counting(source: Source, others: Mapping[str, int]) -> Source:
 def _not_found(spec: str, file: Path) -> CompoclipError:
     if _HUB_ID.fullmatch(spec) and not has_ending(file, *_ENDINGS):
         return CompoclipError(
-            f"{spec}: not found; check the path. A Hugging Face data set is not supported by its "
-            f"name: download it first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
+            f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "
+            f"downloaded first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
         )
     return CompoclipError(f"{file}: not found; check the path")
 

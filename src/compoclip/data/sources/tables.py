@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -170,7 +170,7 @@ class ColumnImages:
     Only names that begin with one of the columns are of the table.
     """
 
-    def __init__(self, root: Path, columns: Mapping[str, EmbeddedImages]) -> None:
+    def __init__(self, root: Path, columns: Mapping[str, Callable[[str], bytes]]) -> None:
         self._folder = FolderImages(root)
         self._columns = dict(columns)
 

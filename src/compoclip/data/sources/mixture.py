@@ -1,0 +1,227 @@
+"""Several data sets as one, each a share of what is drawn: `a.jsonl=0.7 b.tsv=0.3`.
+
+**An epoch** of a mixture is as many samples as all its data sets hold together, of each the number
+that its weight says. A data set that is asked for more than it holds is shown more than once an
+epoch, one that is asked for less goes on in the next epoch where it stopped: over many epochs every
+sample of a data set is shown equally often. Each data set runs through permutations of its own, one
+after the other, and their samples come in random turns.
+
+All of it is a function of (seed, epoch): the same for any number of workers, and after a resume.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compoclip.data.sources import Sample, Source
+from compoclip.errors import UsageError
+from compoclip.rewrites.base import rng_for
+
+_WEIGHTED = re.compile(r"(.+)=(\d+\.?\d*(?:[eE]-?\d+)?|\.\d+)")
+
+
+def mixture_of(spec: str) -> dict[str, float] | None:
+    """Read what names several data sets with their weights.
+
+    Args:
+        spec: `DATA=WEIGHT DATA=WEIGHT ...`, in shell quotes where a name holds a space.
+
+    Returns:
+        Data set -> weight; None for what names a single data set.
+
+    Raises:
+        UsageError: When a weight is missing or zero, or a data set is there twice.
+    """
+    if Path(spec).exists():
+        return None
+    try:
+        words = shlex.split(spec)
+    except ValueError:
+        return None
+    found = [_WEIGHTED.fullmatch(word) for word in words]
+    if len(words) < 2 or not (any(found) or all(Path(word).exists() for word in words)):
+        return None
+    weights: dict[str, float] = {}
+    for word, match in zip(words, found):
+        if match is None or not 0 < float(match[2]) < math.inf:
+            raise UsageError(
+                f"{word}: each of several data sets needs a weight above 0, as in "
+                f"{words[0].partition('=')[0]}=0.5"
+            )
+        if match[1] in weights:
+            raise UsageError(f"{match[1]}: is there twice; give it one weight")
+        weights[match[1]] = float(match[2])
+    return weights
+
+
+def open_mixture(weights: Mapping[str, float], open_one: Callable[[str], Source]) -> MixedSource:
+    """Open every data set of a mixture.
+
+    Args:
+        weights: As `mixture_of` returns them.
+        open_one: Opens one.
+
+    Returns:
+        All of them as one source.
+
+    Raises:
+        UsageError: When a weight is so small that an epoch has no sample of it.
+    """
+    return MixedSource({spec: open_one(spec) for spec in weights}, weights)
+
+
+@dataclass(frozen=True)
+class WeightedMix:
+    """Which samples of several data sets, one behind the other, make an epoch.
+
+    Args:
+        sizes: Data set -> its samples.
+        weights: Data set -> its share, of any sum.
+    """
+
+    sizes: Mapping[str, int]
+    weights: Mapping[str, float]
+    quotas: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises UsageError when an epoch has no sample of a data set."""
+        total, whole = sum(self.sizes.values()), math.fsum(self.weights.values())
+        exact = {name: total * weight / whole for name, weight in self.weights.items()}
+        quotas = {name: math.floor(share) for name, share in exact.items()}
+        left = total - sum(quotas.values())
+        for name in sorted(exact, key=lambda each: quotas[each] - exact[each])[:left]:
+            quotas[name] += 1
+        for name, quota in quotas.items():
+            if not quota:
+                raise UsageError(
+                    f"{name}: a weight of {self.weights[name]:g} is less than one sample in an "
+                    f"epoch of {total}; raise it, or leave the data set out"
+                )
+        object.__setattr__(self, "quotas", quotas)
+
+    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """The samples of an epoch in the order in which they are drawn."""
+        sizes, total = list(self.sizes.values()), sum(self.sizes.values())
+        turns = self._turns(seed, epoch)
+        order = np.empty(total, np.int64)
+        first = 0
+        for number, (size, quota) in enumerate(zip(sizes, self.quotas.values())):
+            begin, end = epoch * quota, (epoch + 1) * quota
+            passes = range(begin // size, -(-end // size))
+            stream = np.concatenate(
+                [
+                    first + _permutation(seed, f"mixture\x1f{number}", k, size) + repeat * total
+                    for repeat, k in enumerate(passes)
+                ]
+            )
+            offset = passes.start * size
+            order[turns == number] = stream[begin - offset : end - offset]
+            first += size
+        return order
+
+    def drawn(self, seed: int, epoch: int, samples: int) -> dict[str, int]:
+        """How many of the first samples of an epoch are of each data set."""
+        counts = np.bincount(self._turns(seed, epoch)[:samples], minlength=len(self.sizes))
+        return dict(zip(self.sizes, counts.tolist()))
+
+    def of(self, kept: NDArray[np.int64]) -> WeightedMix:
+        """The mixture of what is left of the data sets: `kept`, ascending indices."""
+        ends = np.cumsum(list(self.sizes.values()))
+        places = np.searchsorted(kept, ends)
+        sizes = np.diff(places, prepend=0).tolist()
+        return WeightedMix(dict(zip(self.sizes, sizes)), self.weights)
+
+    def _turns(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """Which data set every draw of an epoch is from, by its number."""
+        return _turns(tuple(self.quotas.values()), seed, epoch)
+
+
+@lru_cache(4)
+def _turns(quotas: tuple[int, ...], seed: int, epoch: int) -> NDArray[np.int64]:
+    turns = np.repeat(np.arange(len(quotas)), quotas)
+    return turns[_permutation(seed, "mixture", epoch, len(turns))]
+
+
+def _permutation(seed: int, key: str, number: int, size: int) -> NDArray[np.int64]:
+    bits = rng_for(seed, key, number, "order").getrandbits(64)
+    return np.random.Generator(np.random.PCG64(bits)).permutation(size)
+
+
+class MixedSource(Source):
+    """The samples of several data sets, one behind the other; `mix` says how they are drawn.
+
+    left_out: of all of them together.
+    """
+
+    mix: WeightedMix
+
+    def __init__(self, parts: Mapping[str, Source], weights: Mapping[str, float]) -> None:
+        """parts: the data sets by name. weights: the share of each."""
+        self._parts: Sequence[Source] = list(parts.values())
+        self._names = list(parts)
+        sizes = {name: len(part) for name, part in parts.items()}
+        self._starts = np.cumsum([0, *sizes.values()])
+        self.mix = WeightedMix(sizes, weights)
+        left_out: Counter[str] = Counter()
+        for part in self._parts:
+            left_out.update(part.left_out)
+        self.left_out = left_out
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._sample(index, bare=False)
+
+    def bare(self, index: int) -> Sample:
+        """The sample; images that do not lie in a file of their own may be no bytes at all."""
+        return self._sample(index, bare=True)
+
+    def _sample(self, index: int, bare: bool) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        start, part = int(self._starts[number]), self._parts[number]
+        sample = part.bare(index - start) if bare else part[index - start]
+        # Ids are unique in one data set only, and what is drawn for a sample hangs on them.
+        near = tuple(start + each for each in sample.neighbours)
+        return replace(sample, neighbours=near, key=f"{number}\x1f{sample.id}")
+
+    def ids(self) -> list[str]:
+        """The id of every sample, in order; two data sets may have the same."""
+        return [each for part in self._parts for each in part.ids()]
+
+    def caption_lists(self) -> Iterable[tuple[str, ...]]:
+        """The captions of each sample, in order."""
+        return chain.from_iterable(part.caption_lists() for part in self._parts)
+
+    def captions(self) -> Iterable[str]:
+        """All captions, in order."""
+        return chain.from_iterable(part.captions() for part in self._parts)
+
+    def brings(self) -> frozenset[str]:
+        """The columns that any of the data sets has."""
+        return frozenset().union(*(part.brings() for part in self._parts))
+
+    def image_scores(self) -> list[float | None]:
+        """The score of every sample's image, if any."""
+        return [each for part in self._parts for each in part.image_scores()]
+
+    def describe(self) -> str:
+        """The data sets with their shares, for logs and results: it tells runs apart."""
+        whole = math.fsum(self.mix.weights.values())
+        return " + ".join(
+            f"{self.mix.weights[name] / whole:.4g} of {part.describe()}"
+            for name, part in zip(self._names, self._parts)
+        )

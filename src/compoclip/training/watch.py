@@ -1,0 +1,263 @@
+"""Evaluation while a model trains: when, which weights are kept for it, when it ends the run.
+
+What is measured is the caller's matter (`run.train` measures benchmarks): here are names and
+numbers. Weights that may be asked for at the end lie in OUT/best until the run is done. All
+decisions follow from the numbers measured so far, which are part of a run's state, so that a
+resumed run takes the same ones.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from compoclip.errors import CompoclipError
+from compoclip.ranks import SINGLE, Ranks
+from compoclip.training.settings import WatchSettings
+
+
+@dataclass(frozen=True)
+class WatchedScore:
+    """A score while training: the value, its 95 % interval where it has one, and chance.
+
+    All lie in [0, 1]; more is better.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    chance: float
+
+
+Measure = Callable[[int], Mapping[str, WatchedScore]]
+"""Measures the model as it is after a step: scores by name, those of `keep_best` among them. All
+ranks call it together, and rank 0 alone need return something."""
+
+
+class Watch:
+    """Measures a model while it trains, keeps the weights that may turn out best, ends the run.
+
+    Args:
+        settings: When to measure, what to keep, and how long to wait for something better.
+        measure: Measures the model that trains.
+        out: The run folder.
+        about: What is measured, in a form that JSON keeps: recorded with the checkpoint and, where
+            the result depends on what is measured, part of what a resumed run must share.
+        ranks: The processes that train together.
+    """
+
+    def __init__(
+        self,
+        settings: WatchSettings,
+        measure: Measure,
+        out: Path,
+        about: Mapping[str, Any],
+        ranks: Ranks = SINGLE,
+    ) -> None:
+        self.settings, self.about = settings, dict(about)
+        self._measure, self._folder, self._ranks = measure, out / "best", ranks
+        self._measured: dict[int, dict[str, float]] = {}
+        self._needed: list[set[int]] = []  # by the states on disk: the last one and the one before
+
+    def decisive(self) -> dict[str, Any]:
+        """What a resumed run must share: nothing unless the result depends on what is measured."""
+        if not self.settings.keep_best:
+            return {}
+        rule = {each: getattr(self.settings, each) for each in ("eval_every", "keep_best")}
+        return {"watch": {**rule, "patience": self.settings.patience, **self.about}}
+
+    def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Go on from the state of a run; that of a run that begins is empty.
+
+        Raises:
+            CompoclipError: When weights that it kept are gone.
+        """
+        self._measured = {int(step): dict(values) for step, values in state.items()}
+        self._needed = [set(self.kept())]
+        for step in self.kept():
+            if not self.weights(step).is_file():
+                raise CompoclipError(
+                    f"{self.weights(step)}: gone, and it may be the best; start without --resume"
+                )
+
+    def state(self) -> dict[str, dict[str, float]]:
+        """What `restore` takes. Called when a state is written, whose weights are kept for it."""
+        self._needed = [*self._needed[-1:], set(self.kept())]
+        return {str(step): values for step, values in self._measured.items()}
+
+    def due(self, step: int, total: int) -> bool:
+        """Whether to measure after `step` of `total` steps (0 is the model before the first)."""
+        every = self.settings.eval_every
+        return step in (0, total) or (every > 0 and step % every == 0)
+
+    def look(self, step: int, network: nn.Module) -> dict[str, Any]:
+        """Measure the model after a step, and keep its weights if they may turn out best.
+
+        All ranks must call it. Training goes on as if it had not been called: random states and
+        the mode of every module are what they were.
+
+        Args:
+            step: Steps that are done.
+            network: The open_clip network that is measured.
+
+        Returns:
+            The record for the log: scores by name under "eval", and the seconds it took.
+
+        Raises:
+            CompoclipError: For what measuring reports, and when the weights cannot be written.
+        """
+        start = time.monotonic()
+        with undisturbed(next(network.parameters()).device):
+            own = {name: asdict(each) for name, each in self._measure(step).items()}
+        found: dict[str, dict[str, float]] = self._ranks.exchange(own)[0]
+        self._measured[step] = {name: each["value"] for name, each in found.items()}
+        with self._ranks.agreed():
+            if self._ranks.first and self.settings.keep_best:
+                self._keep(step, network)
+        return {"step": step, "eval": found, "eval_seconds": round(time.monotonic() - start, 3)}
+
+    def _keep(self, step: int, network: nn.Module) -> None:
+        kept = set(self.kept())
+        if step in kept:
+            tensors = {
+                name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+                for name, tensor in network.state_dict().items()
+            }
+            path = self.weights(step)
+            partial = path.with_suffix(".partial")
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                save_file(tensors, partial)
+                os.replace(partial, path)
+            except (OSError, SafetensorError) as error:
+                raise CompoclipError(
+                    f"cannot write the weights to {path}: {error}; free space, then --resume"
+                ) from error
+        needed = kept.union(*self._needed)
+        for path in self._folder.glob("step-*.safetensors"):
+            if path not in map(self.weights, needed):
+                path.unlink(missing_ok=True)
+
+    def weights(self, step: int) -> Path:
+        """The file of the weights that are kept of a step."""
+        return self._folder / f"step-{step:08d}.safetensors"
+
+    def kept(self) -> list[int]:
+        """The steps whose weights are kept."""
+        return front(self._values())
+
+    def best(self) -> int | None:
+        """The step whose weights are the result: of those kept the one with the highest mean.
+
+        Of equal ones the newest. None where nothing is kept.
+        """
+        values = self._values()
+        return max(self.kept(), key=lambda step: (sum(values[step]), step), default=None)
+
+    def over(self) -> bool:
+        """Whether the run ends here: nothing better for as long as its patience lasts."""
+        return 0 < self.settings.patience <= waited(self._values())
+
+    def told(self) -> dict[str, Any] | None:
+        """What is said of the best step in the summary of a run; None where nothing is kept."""
+        if (best := self.best()) is None:
+            return None
+        names = self.settings.keep_best
+        first = self._measured.get(0, {})
+        return {
+            "step": best,
+            "by": list(names),
+            "scores": {name: self._measured[best][name] for name in names},
+            "base": {name: first[name] for name in names if name in first},
+            "front": self.kept(),
+            "measured": len(self._values()),
+        }
+
+    def restored(self, network: nn.Module, step: int) -> None:
+        """Give a network the weights that were kept of a step.
+
+        Raises:
+            CompoclipError: When they cannot be read.
+        """
+        try:
+            network.load_state_dict(load_file(self.weights(step)))
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise CompoclipError(
+                f"{self.weights(step)}: cannot be read ({' '.join(str(error).split()):.200}); "
+                "start without --resume"
+            ) from error
+
+    def clear(self) -> None:
+        """Remove what is kept, once the result is written."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _values(self) -> dict[int, list[float]]:
+        """The numbers that decide, by step; the model before the first step is no result."""
+        names = self.settings.keep_best
+        steps = sorted(step for step in self._measured if step) if names else []
+        return {step: [self._measured[step][name] for name in names] for step in steps}
+
+
+def front(values: Mapping[int, Sequence[float]]) -> list[int]:
+    """Find the steps that no other one dominates; of equal ones the newest.
+
+    Args:
+        values: Step -> its numbers, more being better. Of one number the front is one step.
+
+    Returns:
+        The steps in ascending order.
+    """
+
+    def beaten(step: int) -> bool:
+        own = values[step]
+        return any(
+            all(a >= b for a, b in zip(theirs, own)) and (list(theirs) != list(own) or other > step)
+            for other, theirs in values.items()
+            if other != step
+        )
+
+    return sorted(step for step in values if not beaten(step))
+
+
+def waited(values: Mapping[int, Sequence[float]]) -> int:
+    """Count the measurements since the last one that was better than all before it.
+
+    Args:
+        values: Step -> its numbers. With several, better is what no earlier one equals or
+            dominates.
+
+    Returns:
+        0 when the last one is.
+    """
+    since = 0
+    before: list[Sequence[float]] = []
+    for step in sorted(values):
+        better = not any(all(a >= b for a, b in zip(other, values[step])) for other in before)
+        since = 0 if better else since + 1
+        before.append(values[step])
+    return since
+
+
+@contextmanager
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """Inside the block random numbers may be drawn; after it generators are as they were."""
+    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(drawn)
+        np.random.set_state(drawn_by_numpy)
