@@ -22,8 +22,10 @@ from compoclip.analysis.maps import (
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
-from compoclip.models.dual_encoder import DualEncoder, ImageFeatures, TextFeatures
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.image_tower import ImageFeatures
 from compoclip.models.preprocess import Preprocess
+from compoclip.models.text_tower import TextFeatures
 from models_thin import config, timm_config
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 1, "context_length": 8}

@@ -29,7 +29,9 @@ from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import ModelConfig
-from compoclip.models.dual_encoder import DualEncoder, ImageFeatures, TextFeatures
+from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.image_tower import ImageFeatures
+from compoclip.models.text_tower import TextFeatures
 from compoclip.world.dataset import bundled_world
 from compoclip.world.pointing import box_of, pointing_scenes
 from compoclip.world.scene import Thing

@@ -18,7 +18,7 @@ from compoclip.data import kept
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
-from compoclip.models.dual_encoder import ImageTower
+from compoclip.models.image_tower import ImageTower
 from compoclip.training.log import read_log
 from method_data import arguments, write_world
 from models_thin import config, timm_config

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from open_clip.modified_resnet import ModifiedResNet
-from open_clip.timm_model import TimmModel
-from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
@@ -20,254 +15,14 @@ from torch.nn.utils import parametrize
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features
 from compoclip.models.architecture import require_compiler
-from compoclip.models.blocks import AS_WRITTEN, Halves, is_plain, run_blocks, within_rows
 from compoclip.models.config import Part, Tower, part_of
+from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.lora import lora_state
 from compoclip.models.text_plan import EncodingPlan, TextInputs, TextPlanner
 from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
-from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work, joined
+from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-@dataclass(frozen=True)
-class ImageFeatures:
-    """Features of images, not normalised.
-
-    Attributes:
-        pooled: (B, D).
-        patches: (B, P, D) projected; None unless asked.
-    """
-
-    pooled: Tensor
-    patches: Tensor | None = None
-
-
-class ImageTower:
-    """A view of the image half of an open_clip model; owns no parameters.
-
-    Patches go through *the same projection as the pooled feature*, position by position:
-
-    - VisionTransformer: states of the last block without class token, `ln_post`, times `proj`.
-    - ModifiedResNet: position p of the last feature map as its attention pool projects it,
-      c_proj(v_proj(x_p + positional_embedding[p + 1])): what the pooled feature would be if the
-      pool attended to p alone.
-    - timm trunks (ViT-like, Swin, MobileNet, ConvNeXt, ...): every position of the last feature map
-      goes through the trunk's and the adapter's head as if it were the only position of an image,
-      so pooling does nothing, and a tower that pools by plain average before a linear head has
-      patches whose mean is the pooled feature. In a trunk that pools by attention (SigLIP) that is
-      the value and output projection of the pool, and its MLP.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._compiled: Callable[[Tensor, bool], Outputs] | None = None
-        self._halves = AS_WRITTEN
-
-    @property
-    def _visual(self) -> Any:
-        return self._model.visual
-
-    def require_local(self, purpose: str = "local losses") -> None:
-        """Raise CompoclipError, naming the `purpose`, when the tower's positions cannot be
-        projected one by one."""
-        visual = self._visual
-        reason = ""
-        if isinstance(visual, VisionTransformer):
-            if visual.attn_pool is not None or visual.pool_type not in ("tok", "avg"):
-                reason = "it pools by learned queries"
-        elif isinstance(visual, TimmModel):
-            if "pool" in dict(visual.head.named_children()):
-                reason = "its attention pool needs the whole feature map"
-        elif not isinstance(visual, ModifiedResNet):
-            reason = f"{type(visual).__name__} is not a known kind"
-        if reason:
-            raise CompoclipError(
-                f"{purpose} need patch features and this image tower has none ({reason}): "
-                f"choose another model or do without {purpose}"
-            )
-
-    def require_trunk(self) -> None:
-        """Raise UsageError when features before the last projection cannot be had: the tower ends
-        with an attention pool, or with no projection of its own."""
-        visual = self._visual
-        if isinstance(visual, TimmModel):
-            had = {name for name, _ in visual.head.named_children()} & {"pool", "proj", "mlp"}
-            splits = bool(had) and "pool" not in had
-        else:
-            splits = isinstance(visual, VisionTransformer) and visual.proj is not None
-        if not splits:
-            raise UsageError(
-                f"features of a frozen image trunk cannot be kept: this tower "
-                f"({type(visual).__name__}) does not end with a projection that could be put on "
-                "them; freeze all of it (--freeze image), or leave --cache-frozen out"
-            )
-
-    def work(
-        self, pixels: Tensor, patches: bool = False, limit: int = 0, kept: KeptAt = ""
-    ) -> Work[ImageFeatures]:
-        """How (B, 3, H, W) pixels are encoded: `limit` images a micro-batch, or all at once for 0.
-
-        Kept features of images (B, 1 + P, C), as `kept_features` gives them, may stand for pixels.
-        Raises CompoclipError when patches are impossible.
-        """
-        if patches:
-            self.require_local()
-        parts = torch.split(pixels, limit or len(pixels))
-
-        def micro_batch(part: Tensor) -> MicroBatch:
-            if kept:
-                return lambda: self._from_kept(part, patches, kept)
-            return lambda: (self._compiled or self._encode)(part, patches)
-
-        return Work(tuple(map(micro_batch, parts)), _joined)
-
-    def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
-        """(B, 1 + P, C) pooled features, and below them those of patches, if asked; before the last
-        projection ("trunk") or after it ("tower")."""
-        if at == "tower":
-            outputs = self._encode(pixels, patches)
-        elif isinstance(self._visual, VisionTransformer):
-            outputs = _vit_states(self._visual, pixels, patches)
-        else:
-            outputs = _timm_states(self._visual, pixels, patches)
-        pooled, *states = outputs
-        return torch.cat([pooled[:, None], *states], dim=1)
-
-    def _from_kept(self, features: Tensor, patches: bool, kept: KeptAt) -> Outputs:
-        if not patches:
-            features = features[:, :1]
-        if kept == "trunk":
-            visual = self._visual
-            timm = isinstance(visual, TimmModel)
-            features = visual.head(features) if timm else features @ visual.proj
-        pooled = features[:, 0]
-        return (pooled, features[:, 1:]) if patches else (pooled,)
-
-    def compile(self) -> None:
-        """Compile the tower, anew for every size of a batch until it is seen to vary: of a usual
-        vision transformer one block, which serves for all."""
-        visual = self._visual
-        if isinstance(visual, VisionTransformer) and _runs_packed(visual):
-            self._halves = AS_WRITTEN.compiled()
-        else:
-            self._compiled = torch.compile(self._encode)
-
-    def _encode(self, pixels: Tensor, patches: bool) -> Outputs:
-        # Convolutions of a ResNet are faster so; evaluation stays open_clip's to the last bit.
-        if isinstance(self._visual, ModifiedResNet) and self._visual.training:
-            pixels = pixels.contiguous(memory_format=torch.channels_last)
-        visual = self._visual
-        # In training, for the sake of the gradients; evaluation, again, stays open_clip's.
-        ours = visual.training or self._halves is not AS_WRITTEN
-        if ours and isinstance(visual, VisionTransformer) and _runs_packed(visual):
-            return _packed_vit(visual, pixels, patches, self._halves)
-        if not patches:
-            pooled = visual(pixels)  # some towers add tokens
-            return (pooled[0] if isinstance(pooled, tuple) else pooled,)
-        if isinstance(visual, VisionTransformer):
-            return _vit(visual, pixels)
-        if isinstance(visual, ModifiedResNet):
-            return _resnet(visual, pixels)
-        return _timm(visual, pixels)
-
-
-def projection_of(network: nn.Module, tower: Tower) -> tuple[str, ...]:
-    """The last projection of a tower: names in the state dict, of parameters or of modules.
-
-    Empty for a tower that has none of its own, such as one that ends with an attention pool.
-    """
-    names = [name for name, _ in network.named_parameters()]
-    if tower == "text":
-        known: tuple[str, ...] = ("text_projection", "text.text_projection", "text.proj")
-        return tuple(p for p in known if any(n == p or n.startswith(f"{p}.") for n in names))
-    visual: Any = network.visual
-    if isinstance(visual, ModifiedResNet):
-        known = ("visual.attnpool.c_proj",)
-    elif isinstance(visual, TimmModel):
-        # open_clip's own head, else the trunk's classifier, which it has made one of embeddings.
-        known = ("visual.head.proj", "visual.head.mlp")
-        if not any(n.startswith("visual.head.") for n in names):
-            made = visual.trunk.get_classifier()
-            known = tuple(n for n, module in network.named_modules() if module is made)
-    else:
-        known = ("visual.proj",)
-    return tuple(p for p in known if any(n == p or n.startswith(f"{p}.") for n in names))
-
-
-def _joined(outputs: Sequence[Outputs]) -> ImageFeatures:
-    return ImageFeatures(*map(joined, zip(*outputs)))
-
-
-def _vit(visual: VisionTransformer, pixels: Tensor) -> Outputs:
-    out = visual.forward_intermediates(
-        pixels, indices=1, normalize_intermediates=True, output_fmt="NLC"
-    )
-    patches = out["image_intermediates"][-1]
-    return out["image_features"], patches if visual.proj is None else patches @ visual.proj
-
-
-def _runs_packed(visual: VisionTransformer) -> bool:
-    """Whether the tower consists of open_clip's usual blocks, on rows of positions."""
-    return visual.transformer.batch_first and all(map(is_plain, visual.transformer.resblocks))
-
-
-def _packed_vit(
-    visual: VisionTransformer, pixels: Tensor, patches: bool, halves: Halves
-) -> Outputs:
-    """What open_clip's forward and `_vit` compute, with our own way through the blocks."""
-    outputs = _vit_states(visual, pixels, patches, halves)
-    return outputs if visual.proj is None else tuple(each @ visual.proj for each in outputs)
-
-
-def _vit_states(
-    visual: VisionTransformer, pixels: Tensor, patches: bool, halves: Halves = AS_WRITTEN
-) -> Outputs:
-    """What the projection is put on: the pooled state, and those of patches."""
-    x = visual._embeds(pixels)
-    if _runs_packed(visual):
-        recompute = visual.transformer.grad_checkpointing and torch.is_grad_enabled()
-        x = run_blocks(visual.transformer.resblocks, x, within_rows, halves, recompute)
-    else:
-        x = visual.transformer(x)
-    pooled, _ = visual._pool(x)
-    return (pooled, visual.ln_post(x)[:, 1:]) if patches else (pooled,)
-
-
-def _resnet(visual: ModifiedResNet, pixels: Tensor) -> Outputs:
-    out = visual.forward_intermediates(pixels, indices=1)
-    pool = visual.attnpool
-    positions = out["image_intermediates"][-1].flatten(2).transpose(1, 2)
-    positions = positions + pool.positional_embedding[1:].to(positions.dtype)
-    return out["image_features"], pool.c_proj(pool.v_proj(positions))
-
-
-def _timm(visual: TimmModel, pixels: Tensor) -> Outputs:
-    pooled, states = _timm_states(visual, pixels, patches=True)
-    return visual.head(pooled), visual.head(states)
-
-
-def _timm_states(visual: TimmModel, pixels: Tensor, patches: bool) -> Outputs:
-    """What open_clip's head is put on: the pooled state, and that of every position alone."""
-    trunk = visual.trunk
-    features = trunk.forward_features(pixels)
-    pooled = trunk.forward_head(features)
-    if not patches:
-        return (pooled,)
-    batch = len(features)
-    if features.ndim == 3:  # (B, prefix + P, C): a head may look for its prefix tokens
-        prefix = int(getattr(trunk, "num_prefix_tokens", 0))
-        each = features[:, prefix:].reshape(-1, 1, features.shape[-1])
-        alone = each.expand(-1, prefix + 1, -1)
-    elif getattr(trunk, "output_fmt", "NCHW") == "NHWC":
-        alone = features.reshape(-1, 1, 1, features.shape[-1])
-    else:
-        alone = features.flatten(2).transpose(1, 2).reshape(-1, features.shape[1], 1, 1)
-    states = trunk.forward_head(alone)
-    return pooled, states.reshape(batch, -1, states.shape[-1])
-
-
-__all__ = ["DualEncoder", "EncodingPlan", "ImageFeatures", "TextFeatures"]
 
 
 class DualEncoder(nn.Module):

@@ -17,7 +17,7 @@ from torch import nn
 from compoclip.errors import UsageError
 from compoclip.methods.base import Method
 from compoclip.models.config import Part, part_of
-from compoclip.models.dual_encoder import projection_of
+from compoclip.models.image_tower import projection_of
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import repeated_units
 
