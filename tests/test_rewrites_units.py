@@ -141,6 +141,21 @@ def test_units_that_are_taken_stay_away() -> None:
         assert drawn.refused == {"equals-another-text": 1, "no-unit": 1}
 
 
+def test_what_another_caption_names_is_no_foil() -> None:
+    parts = graph_parts(parse("a cat on a mat"))
+    named = frozenset({"dog", "dogs", "horse", "sheep", "rug"})
+    found = {
+        word
+        for seed in range(200)
+        for _, foil in draw_units(*parts, random.Random(seed), named=named).units
+        for word in foil.text.split()
+    }
+    assert len(found) > 20
+    assert found.isdisjoint(named)
+    anything = [draw_units(*parts, random.Random(seed)).units for seed in range(200)]
+    assert any(named & set(foil.text.split()) for units in anything for _, foil in units)
+
+
 @pytest.mark.parametrize(
     ("caption", "phrases"),
     [

@@ -102,6 +102,19 @@ def test_a_folder_of_transformers_is_trained_and_written_back(
     assert torch.allclose(logits, scores, atol=1e-4)
 
 
+def test_a_run_that_is_resumed_ends_in_the_same_weights(folder: Path) -> None:
+    method = load_recipe("c2lip")(optim=OPTIM)
+    trained(folder, method, "whole")
+    trained(folder, method, "parts", stop_after=2)
+    trained(folder, method, "parts", resume=True)
+    whole, parts = (
+        load_model(folder / name / "model").encoder.model.state_dict()
+        for name in ("whole", "parts")
+    )
+    assert whole["logit_bias"].item() != -10
+    assert all(torch.equal(whole[key], parts[key]) for key in whole)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_micro_batches_have_the_gradients_of_the_whole_batch(name: str, folder: Path) -> None:
     whole = trained(folder, still(name), "whole", stop_after=STEPS)

@@ -340,6 +340,7 @@ class _Drawing:
             relation_share=plan.relation_share,
             pair_share=plan.pair_share,
             taken=frozenset(self._taken),
+            named=frozenset(w for text in self._sample.captions for w in token_key(text)),
         )
         self.counts.refused.update({(UNIT, why): n for why, n in drawn.refused.items()})
         for kind, foil_kind, (unit, foil) in zip(plan.units, plan.foils, drawn.units):

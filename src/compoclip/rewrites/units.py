@@ -45,6 +45,8 @@ UNIT, UNIT_FOIL, NOUN_PHRASE = "unit", "unit-foil", "noun-phrase"
 ENTITY, PAIR, RELATION = "entity", "pair", "relation"
 NO_UNIT = "no-unit"
 NO_PHRASE = "no-noun-phrase"
+NAMED = "named-by-a-caption"
+_TRIES = 3  # foils of a part
 
 # --- Units, whoever found them: the caption's graph, or a file. ---
 
@@ -89,6 +91,7 @@ def draw_units(
     relation_share: float = 1.0,
     pair_share: float = 0.5,
     taken: frozenset[tuple[str, ...]] = frozenset(),
+    named: frozenset[str] = frozenset(),
 ) -> UnitDraw:
     """Draw up to `slots` units with foils, without replacement (CS-CLIP, arXiv 2602.23906).
 
@@ -104,6 +107,8 @@ def draw_units(
         relation_share: How often a slot tries the relations at all.
         pair_share: How often an entity comes with another one.
         taken: Token keys of texts that no unit may equal.
+        named: Words of all captions of the image: what they name is in it, so no foil puts it in
+            the place of a thing.
 
     Returns:
         The units.
@@ -118,7 +123,7 @@ def draw_units(
             while unit is None and left[kind]:
                 part = left[kind].pop()
                 others = entities if paired and kind == 0 else ()
-                unit = _unit(part, others, RELATION if kind else ENTITY, rng)
+                unit = _unit(part, others, RELATION if kind else ENTITY, rng, named)
                 keys = set() if isinstance(unit, Refused) else {token_key(t.text) for t in unit}
                 if isinstance(unit, Refused) or keys & known:
                     refused[unit.reason if isinstance(unit, Refused) else TAKEN] += 1
@@ -134,10 +139,14 @@ def draw_units(
 
 
 def _unit(
-    part: UnitPart, others: Sequence[UnitPart], rule: str, rng: random.Random
+    part: UnitPart,
+    others: Sequence[UnitPart],
+    rule: str,
+    rng: random.Random,
+    named: frozenset[str],
 ) -> tuple[Rewritten, Rewritten] | Refused:
     """A part as a unit, beside one of the others if there is one of another thing."""
-    foil = part.foil(rng)
+    foil = first_valid((_absent(part.foil(rng), part, named) for _ in range(_TRIES)), NO_CANDIDATE)
     if isinstance(foil, Refused):
         return foil
     text = part.text
@@ -148,6 +157,16 @@ def _unit(
     if not (fits_context(text) and fits_context(foil.text)):
         return Refused(TOO_LONG)
     return Rewritten(text, UNIT, True, rule, ()), replace(foil, rewrite=UNIT_FOIL)
+
+
+def _absent(
+    foil: Rewritten | Refused, part: UnitPart, named: frozenset[str]
+) -> Rewritten | Refused:
+    """The foil, unless it puts a thing that the image has in the place of another."""
+    if not isinstance(foil, Rewritten) or foil.rule != NEW_OBJECT:
+        return foil
+    new = set(token_key(foil.text)) - set(token_key(part.text))
+    return foil if named.isdisjoint(new) else Refused(NAMED)
 
 
 def _beside(text: str, foil: Rewritten, other: str, first: bool) -> tuple[str, Rewritten]:
