@@ -135,8 +135,9 @@ class CaptionPlan:
     """The texts that accompany a caption, all drawn again for every sample and epoch.
 
     Args:
-        rewrites: At most one text each, by name or by the file of one's own. "given" is one of the
-            negatives that came with the data, "given-positive" one of its captions in other words,
+        rewrites: At most one text each, by name or by the file of one's own; a name that stands
+            several times is drawn as often, each time another text. "given" is one of the negatives
+            that came with the data, "given-positive" one of its captions in other words,
             "written-positive" and "written-negative" are of the file `written`.
         hn_fraction: Share of captions that have negatives at all; always the same captions, and
             those of a smaller share are among those of a larger one.
@@ -147,7 +148,6 @@ class CaptionPlan:
         pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
             leaves them as they are. Other texts are made from the original.
         cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
-        given: Most negatives of the data that "given" takes at once, drawn without replacement.
         absent: Captions are shown saying of an object that it is not there, where one can be found
             (the rewrite absent-object; no caption of the image names it). Other texts are made from
             the original.
@@ -161,13 +161,10 @@ class CaptionPlan:
     written: str = ""
     pre_caption: int = 0
     cleaned: Literal["all", "variations"] = "all"
-    given: int = 1
     absent: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a share outside [0, 1] or an impossible number."""
-        if self.given < 1:
-            raise UsageError(f"{self.given} given negatives of a caption: must be 1 or more")
+        """Raises UsageError for a share outside [0, 1] or a negative number of words."""
         if self.pre_caption < 0:
             raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
         if not 0 <= self.hn_fraction <= 1:
