@@ -212,7 +212,6 @@ class CaptionPlan:
         cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
         target: A caption that a head is to write for an image, which no tower encodes: "other" is
             another caption of the image if there is one, "any" one of all, "" none.
-        given: Most negatives of the data that "given" takes at once, drawn without replacement.
         absent: Captions are shown saying of an object that it is not there, where one can be found
             (the rewrite absent-object; no caption of the image names it). Other texts are made from
             the original.
@@ -229,13 +228,10 @@ class CaptionPlan:
     pre_caption: int = 0
     cleaned: Literal["all", "variations"] = "all"
     target: Literal["", "other", "any"] = ""
-    given: int = 1
     absent: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a share outside [0, 1] or an impossible number."""
-        if self.given < 1:
-            raise UsageError(f"{self.given} given negatives of a caption: must be 1 or more")
+        """Raises UsageError for a share outside [0, 1] or a negative number of words."""
         if self.pre_caption < 0:
             raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
         if self.phrases < 0:

@@ -420,11 +420,11 @@ class _Drawing:
         self._offered[name] += 1
         rng = self._plan.rng(self._key, self._epoch, f"{kind}\x1f{again}" if again else kind)
         if name == GIVEN:
-            drawn: Sequence[Drawn | str] = [NOT_CHOSEN]
+            drawn: Drawn | str = NOT_CHOSEN
             if self._negatives:
                 known = {*self._captions, *self._taken} if again else self._captions
-                drawn = _draw_given(self._sample, known, rng, self._plan.plan.given)
-            return True in [self._add(each, name) for each in drawn]  # all are taken
+                drawn = _draw_given(self._sample, known, rng)
+            return self._add(drawn, name)
         if name == GIVEN_POSITIVE:
             return self._add(_draw_positive(self._sample, rng), name)
         if name == OTHER_CAPTION:
@@ -492,20 +492,15 @@ class _Drawing:
         self.counts.covered[name] = 1
 
 
-def _draw_given(
-    sample: Sample, captions: set[tuple[str, ...]], rng: random.Random, most: int
-) -> list[Drawn | str]:
-    """Up to `most` of the negatives that came with the data, or the reason why there is none."""
+def _draw_given(sample: Sample, captions: set[tuple[str, ...]], rng: random.Random) -> Drawn | str:
+    """One of the negatives that came with the data, or the reason why there is none."""
     if not sample.negatives:
-        return [NONE_GIVEN]
+        return NONE_GIVEN
     different = [text for text in sample.negatives if token_key(text) not in captions]
     if not different:
-        return [EQUALS_CAPTION]
+        return EQUALS_CAPTION
     fitting = [text for text in different if fits_context(text)]
-    if not fitting:
-        return [TOO_LONG]
-    drawn = [rng.choice(fitting)] if most == 1 else rng.sample(fitting, min(most, len(fitting)))
-    return [Drawn(text, Role.NEGATIVE) for text in drawn]
+    return Drawn(rng.choice(fitting), Role.NEGATIVE) if fitting else TOO_LONG
 
 
 def _draw_positive(sample: Sample, rng: random.Random) -> Drawn | str:

@@ -82,7 +82,7 @@ def neg_mcq(
     return Method(
         name="neg-mcq",
         paper="Alhamoud et al., CVPR 2025",
-        plan=plan if statements == "made" else CaptionPlan(rewrites=(GIVEN,), given=3),
+        plan=plan if statements == "made" else CaptionPlan(rewrites=(GIVEN, GIVEN, GIVEN)),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         differences=DIFFERENCES,
