@@ -171,13 +171,12 @@ def _write(array: NDArray[np.int64], path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """One image of a batch with its texts. view: see `Batch.views`. pair: see `TextBlock`."""
+    """One image of a batch with its texts. pair: see `TextBlock`."""
 
     pixels: torch.Tensor
     texts: list[Drawn]
     photo: str
     pair: int = -1
-    view: str = ""
 
 
 class UnreadableError(Exception):
@@ -217,7 +216,7 @@ class BatchBuilder:
         pixels = self.shown(sample.id, sample.image, sample.id)
         texts, counts = self.plan.draw(sample, self.epoch)
         photo = photo_key(sample.image)
-        self.put(sample.id, pixels, texts, counts, photo, view=self.view(photo, sample.id))
+        self.put(sample.id, pixels, texts, counts, photo)
         return texts
 
     def put(
@@ -227,11 +226,9 @@ class BatchBuilder:
         texts: list[Drawn],
         counts: PlanCounts,
         photo: str,
-        *,
-        view: str = "",
     ) -> None:
-        """Add the image of a sample drawn, with its texts; view: see `Batch.views`."""
-        self.images.append(_Part(pixels, texts, photo, view=view))
+        """Add the image of a sample drawn, with its texts."""
+        self.images.append(_Part(pixels, texts, photo))
         self.ids.append(id)
         self.counts.add(counts)
 
@@ -242,11 +239,9 @@ class BatchBuilder:
         counts: PlanCounts,
         photo: str,
         pair: int,
-        *,
-        view: str = "",
     ) -> None:
         """Add an image that a plan shows beside those of the samples drawn."""
-        self.added.append(_Part(pixels, texts, photo, pair, view))
+        self.added.append(_Part(pixels, texts, photo, pair))
         self.counts.add(counts)
 
     def shown(self, id: str, image: Path | bytes, key: str) -> torch.Tensor:
@@ -261,14 +256,6 @@ class BatchBuilder:
                 return self.kept.of(photo_key(image), number)
             rng = fixed_rng(image, number) if crop and crop.fixed else self.rng(key, "crop")
             return self.transform.read(image, rng, _name(id, image))
-
-    def view(self, photo: str, key: str) -> str:
-        """The name of what `shown` shows of a photo: of the crop, which `key` places, if any."""
-        crop = self.transform.crop
-        if crop is None:
-            return photo
-        place = str(self.epoch % crop.fixed) if crop.fixed else f"{key}\x1f{self.epoch}"
-        return f"{photo}\x1f{place}"
 
     def whole(
         self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
@@ -304,7 +291,6 @@ class BatchBuilder:
             kind=self.kind,
             mean=normalisation[0],
             std=normalisation[1],
-            views=tuple(part.view for part in parts),
             resize=resize,
         )
 
@@ -464,5 +450,4 @@ class NegativeImages(ImagePlan):
         caption = [Drawn(negative, Role.CAPTION)]
         pair = len(batch.images) - 1
         photo = photo_key(image)
-        view = batch.view(photo, key)
-        batch.put_beside(pixels, caption, PlanCounts(), photo, pair, view=view)
+        batch.put_beside(pixels, caption, PlanCounts(), photo, pair)
