@@ -230,7 +230,7 @@ def test_batches_do_not_depend_on_workers(plan: ImagePlan, tmp_path: Path) -> No
         assert one.resize is not None
         assert other.resize is not None
         assert torch.equal(one.resize.shapes, other.resize.shapes)
-        assert (one.block, one.ids, one.views) == (other.block, other.ids, other.views)
+        assert (one.block, one.ids) == (other.block, other.ids)
         assert torch.equal(one.normalised(DEVICE), other.normalised(DEVICE))
 
 

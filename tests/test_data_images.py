@@ -25,6 +25,7 @@ from compoclip.data.images import (
     NegativeImages,
     RankShare,
     Single,
+    photo_key,
 )
 from compoclip.data.images.composed import Composed, join_images, partner, stopped
 from compoclip.data.images.groups import Groups
@@ -433,9 +434,9 @@ class Noise(Source):
         return buffer.getvalue()
 
 
-@pytest.mark.parametrize("crop", [None, RandomCrop((0.2, 1.0))])
+@pytest.mark.parametrize("crop", [None, RandomCrop((0.2, 1.0), fixed=2)])
 @pytest.mark.parametrize("images", [Single(), Neighbours(1), NegativeImages(), Composed()], ids=str)
-def test_views_that_are_called_the_same_show_the_same(
+def test_photos_are_shown_whole_or_as_one_of_their_fixed_crops(
     images: ImagePlan, crop: RandomCrop | None, tmp_path: Path
 ) -> None:
     plan = CaptionPlan(main=True, rewrites=() if isinstance(images, Composed) else ("given",))
@@ -449,14 +450,18 @@ def test_views_that_are_called_the_same_show_the_same(
         images=images,
         companions=images.prepare(source, identity, SIZE, tmp_path, resume=False),
     )
-    shown: dict[str, bytes] = {}
+    shown: dict[tuple[str, int], bytes] = {}
     count = 0
     for epoch in (*range(6), 0):
+        number = epoch % crop.fixed if crop else 0
         for batch in loading.epoch(epoch):
-            assert len(batch.views) == len(batch.pixels)
-            for view, pixels in zip(batch.views, batch.pixels):
-                assert shown.setdefault(view, pixels.numpy().tobytes()) == pixels.numpy().tobytes()
+            if batch.kind == "composed":
+                continue
+            for photo, pixels in zip(batch.block.photos, batch.pixels, strict=True):
+                seen = pixels.numpy().tobytes()
+                assert shown.setdefault((photo, number), seen) == seen
                 count += 1
-    assert "" not in shown
+    named = {photo_key(image) for i in range(len(source)) for image in images.shows(source[i])}
+    assert {photo for photo, _ in shown} <= named
     assert len(shown) < count  # some were met again
     assert len(set(shown.values())) > len(shown) // 2

@@ -129,8 +129,6 @@ class Batch:
         kind: "single" or "composed", for methods whose steps differ.
         mean: What the pixels are to be normalised by, for each channel, of values in [0, 1].
         std: The same.
-        views: Names of what the images show, equal within a run only where the pixels are: of the
-            photo or photos, and of the crop if there is one. "" where that is not known.
         numbers: The texts as numbers, if they have been made.
         kept: Where features were taken that are in the place of pixels.
         resize: What the device makes images of the model's size with; None where they have it.
@@ -144,7 +142,6 @@ class Batch:
     kind: str = "single"
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
-    views: tuple[str, ...] = ()
     numbers: Numbers | None = None
     kept: KeptAt = ""
     resize: Resize | None = None

@@ -176,13 +176,12 @@ def _write(array: NDArray[np.int64], path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """One image of a batch with its texts. view: see `Batch.views`. pair: see `TextBlock`."""
+    """One image of a batch with its texts. pair: see `TextBlock`."""
 
     pixels: torch.Tensor
     texts: list[Drawn]
     photo: str
     pair: int = -1
-    view: str = ""
 
 
 class UnreadableError(Exception):
@@ -222,7 +221,7 @@ class BatchBuilder:
         pixels = self.shown(sample.id, sample.image, sample.drawn_by)
         texts, counts = self.plan.draw(sample, self.epoch)
         photo = photo_key(sample.image)
-        self.put(sample.id, pixels, texts, counts, photo, view=self.view(photo, sample.drawn_by))
+        self.put(sample.id, pixels, texts, counts, photo)
         return texts
 
     def put(
@@ -232,11 +231,9 @@ class BatchBuilder:
         texts: list[Drawn],
         counts: PlanCounts,
         photo: str,
-        *,
-        view: str = "",
     ) -> None:
-        """Add the image of a sample drawn, with its texts; view: see `Batch.views`."""
-        self.images.append(_Part(pixels, texts, photo, view=view))
+        """Add the image of a sample drawn, with its texts."""
+        self.images.append(_Part(pixels, texts, photo))
         self.ids.append(id)
         self.counts.add(counts)
 
@@ -247,11 +244,9 @@ class BatchBuilder:
         counts: PlanCounts,
         photo: str,
         pair: int,
-        *,
-        view: str = "",
     ) -> None:
         """Add an image that a plan shows beside those of the samples drawn."""
-        self.added.append(_Part(pixels, texts, photo, pair, view))
+        self.added.append(_Part(pixels, texts, photo, pair))
         self.counts.add(counts)
 
     def put_pair(self, id: str, image: Picture, caption: str, key: str, what: str) -> None:
@@ -264,10 +259,8 @@ class BatchBuilder:
         except UnreadableError as error:
             self.bad.append((f"{error.args[0]} ({what})", error.args[1]))
             return
-        photo = photo_key(image)
-        pair, view = len(self.images) - 1, self.view(photo, key)
         texts = [Drawn(caption, Role.CAPTION)]
-        self.put_beside(pixels, texts, PlanCounts(), photo, pair, view=view)
+        self.put_beside(pixels, texts, PlanCounts(), photo_key(image), len(self.images) - 1)
 
     def shown(self, id: str, image: Picture, key: str) -> torch.Tensor:
         """Pixels as the transform reads them, which training shows; `key` places the crop.
@@ -281,14 +274,6 @@ class BatchBuilder:
                 return self.kept.of(photo_key(image), number)
             rng = fixed_rng(image, number) if crop and crop.fixed else self.rng(key, "crop")
             return self.transform.read(image, rng, _name(id, image))
-
-    def view(self, photo: str, key: str) -> str:
-        """The name of what `shown` shows of a photo: of the crop, which `key` places, if any."""
-        crop = self.transform.crop
-        if crop is None:
-            return photo
-        place = str(self.epoch % crop.fixed) if crop.fixed else f"{key}\x1f{self.epoch}"
-        return f"{photo}\x1f{place}"
 
     def whole(
         self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
@@ -327,7 +312,6 @@ class BatchBuilder:
             kind=self.kind,
             mean=normalisation[0],
             std=normalisation[1],
-            views=tuple(part.view for part in parts),
             resize=resize,
         )
 

@@ -117,7 +117,7 @@ class Composed(ImagePlan):
             (batch.whole(each.id, each.image, half), photo_key(each.image))
             for each in (sample, other)
         ]
-        (first, one), (second, two) = rng.sample(pair, 2)
+        (first, _), (second, _) = rng.sample(pair, 2)
         joined = join_images(
             first,
             second,
@@ -129,8 +129,7 @@ class Composed(ImagePlan):
         )
         texts, counts = PairTexts(batch.plan).draw(sample, other, batch.epoch)
         photo = "\x1f".join(name for _, name in pair)
-        view = f"{one}\x1fjoined with\x1f{two}"
-        batch.put(sample.id, pixels_of(joined), texts, counts, photo, view=view)
+        batch.put(sample.id, pixels_of(joined), texts, counts, photo)
 
     def mean_and_std(
         self, preprocess: Preprocess, kind: str

@@ -91,8 +91,7 @@ class Neighbours(ImagePlan):
                 continue
             texts, counts = batch.plan.draw(neighbour, batch.epoch, key)
             photo = photo_key(neighbour.image)
-            view = batch.view(photo, key)
-            batch.put_beside(pixels, texts, counts, photo, pair=-1, view=view)
+            batch.put_beside(pixels, texts, counts, photo, pair=-1)
 
 
 # --- Finding them: the nearest photos by the model's image features. ---
