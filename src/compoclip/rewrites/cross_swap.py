@@ -62,7 +62,7 @@ class CrossSwap:
         reached = 2 * BROKEN
         order = rng.sample(common, len(common))
         for pos in (pos for pos in order for _ in range(MAX_DRAWS)):
-            if reached >= ODD and best is not None:
+            if reached >= ODD:
                 break
             a, b = rng.choice(list(mine[pos])), rng.choice(list(theirs[pos]))
             if not words_exclude(mine[pos][a], theirs[pos][b]):
