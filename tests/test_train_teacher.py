@@ -322,3 +322,10 @@ def test_a_split_model_has_no_teacher(tmp_path: Path) -> None:
     folder = write_base(tmp_path)
     with pytest.raises(UsageError, match="has a teacher beside it: leave --fsdp out"):
         trained(Ranks(0, 2), folder, "no", {"fsdp": True})
+
+
+def test_terms_without_their_teacher_are_refused(tmp_path: Path) -> None:
+    folder = write_base(tmp_path)
+    method = replace(load_recipe("degla")(optim=OPTIM), teacher=None)
+    with pytest.raises(UsageError, match="compare with a teacher, and no teacher"):
+        run(SINGLE, folder, folder / "no", folder / "data" / "data.tsv", method)

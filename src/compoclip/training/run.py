@@ -140,6 +140,11 @@ def run_training(
         raise UsageError(
             f"--fsdp splits one model, and {method.name} has {more} beside it: leave --fsdp out"
         )
+    if method.needs_teacher and method.teacher is None:
+        raise UsageError(
+            f"{method.name} has terms that compare with a teacher, and no teacher: name one in the "
+            "recipe, Method(teacher=Teacher(decay=...))"
+        )
     if method.trains.matrix and (method.lora or settings.fsdp):
         raise UsageError(
             f"{method.name} trains one matrix: adapters would train more, and there is nothing to "
