@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains the base of the photo lab: both cuts of Flickr8k as one data set (docs/real-photos.md), the image tower with ImageNet
-# weights and frozen, the text tower from nothing. Each command goes on where it was stopped; what is there is not made again.
+# weights and frozen up to its projection, the text tower from nothing. Each command goes on where it was stopped; what is there is not made again.
 # Usage: recipes/photos/pretrain.sh DATA WORK_FOLDER. Leaves WORK_FOLDER/model, and its retrieval in WORK_FOLDER/results.
 set -euo pipefail
 data=$(realpath "$1")
@@ -12,11 +12,12 @@ photos=$work/data
 python -m lab.photos "$data" "$photos"
 
 if [ ! -d "$work/model" ]; then
-  [ -d "$work/clip/model" ] || compoclip train clip --from-scratch --model examples/real-photos/mobilenetv2-clip.json \
+  [ -d "$work/clip/model" ] || compoclip train clip --from-scratch --model recipes/photos/model.json \
     --image-weights "$data/weights/mobilenetv2_100_imagenet.safetensors" \
-    --data "$photos/Flickr8k.token.txt" --split train --out "$work/clip" --resume --save-every 40 --seed 0 \
-    --epochs 12 --batch-size 256 --lr 1e-3 --warmup 20 --clip-grad 1 --no-crop --precision bf16 \
-    --set trains.image_tower=false --cache-frozen
+    --data "$photos/Flickr8k.token.txt" --split train --out "$work/clip" --resume --save-every 100 --seed 0 \
+    --freeze image-trunk --cache-frozen --features "$work/features" --no-crop \
+    --texts +other-caption --terms +read-clip.alignment \
+    --epochs 25 --batch-size 256 --lr 1e-3 --warmup 100 --weight-decay 0.5 --clip-grad 1 --ema 0.99
   rm -rf "$work/model.part"
   cp -r "$work/clip/model" "$work/model.part"
   mv "$work/model.part" "$work/model"
