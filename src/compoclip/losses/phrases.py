@@ -18,7 +18,7 @@ from compoclip.losses.contract import (
     normalise,
 )
 from compoclip.losses.contrastive import pair_loss, pairs_at
-from compoclip.losses.rows import check, every_image, true_pairs
+from compoclip.losses.rows import captions, check, true_pairs
 
 _TINY = 1e-24  # squared length of a sum of unit vectors that counts as none
 
@@ -52,8 +52,8 @@ def phrase_loss(
         when all logits are 0.
 
     Raises:
-        ValueError: When duplicates are to be masked and the layout tells neither which texts nor
-            which images are the same.
+        ValueError: When an image has no caption, or when duplicates are to be masked and the layout
+            tells neither which texts nor which images are the same.
 
     Relation: with one phrase an image this is `clip_loss` on the phrases. `patch_phrase_loss` is
     the same loss on patches.
@@ -120,7 +120,7 @@ def _contrast(
     peers = layout.peers
     _, image, share, _ = layout.indices(_phrases, phrase)
     phrases, _, _, having = layout.sizes(_phrases, phrase)
-    images = layout.sizes(every_image)[0]
+    images = layout.sizes(captions)[0]
     in_phrases, in_images = (int(each[: peers.rank].sum()) for each in (phrases, images))
     column = torch.arange(len(image), device=image.device) + in_phrases
     right = pairs_at(logits, image, column)

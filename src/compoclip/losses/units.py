@@ -11,7 +11,7 @@ from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import check, first, true_pairs
+from compoclip.losses.rows import caption_index, check, first, true_pairs
 
 Slots = Literal["filled", "all"]
 """Average over the slots that any image of the batch has a unit in, or over all of them."""
@@ -79,14 +79,16 @@ def unit_loss(
         all scores are equal and no text is missing.
 
     Raises:
-        ValueError: When there are not as many kinds of foils as of units, or when duplicates are to
-            be masked and the layout tells neither which texts nor which images are the same.
+        ValueError: When an image has no caption, when there are not as many kinds of foils as of
+            units, or when duplicates are to be masked and the layout tells neither which texts nor
+            which images are the same.
 
     Relation: added to `negclip_loss`, where an image meets the negatives of all. Of a model with a
     bias each slot is the sigmoid loss of its pairs (`symmetric_contrast`).
     Reference: CS-CLIP, arXiv 2602.23906 (2026), unit-level supervision.
     """
     check(features, layout)
+    caption_index(layout)  # units are of captions
     total, filled = [], 0
     with full_precision(features) as f:
         for unit, foil in zip(units, foils, strict=True):
