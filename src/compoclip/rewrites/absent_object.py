@@ -17,6 +17,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY
@@ -34,6 +35,7 @@ _ABSENT = {
 }
 _AFFIRMED = {"affirmed:and": " and {a}{object}", "affirmed:behind": ". There {be} {a}{object}."}
 _ENDS = " .,;:!?"
+_DRAWS = 8  # objects to try: a text that is refused is so for its length, or a word that it doubles
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def _with_object(
     rule = rng.choice(list(forms))
     reason = NO_CANDIDATE
     kept = len(caption.text.rstrip(_ENDS))
-    for thing in _missing([read(each) for each in captions], rng):
+    missing = _missing([read(each) for each in captions], rng)
+    for thing in islice(missing, _DRAWS):
         plural = thing in PLURAL_ONLY
         added = forms[rule].format(
             object=thing,
