@@ -27,7 +27,9 @@ from compoclip.rewrites.bigram_shuffle import BigramShuffle
 from rewrite_facts import facts_of
 
 # Rewrites that edit the caption; "graph-" ones write new texts.
-NAMES = tuple(name for name in rewrite_names() if not name.startswith("graph-"))
+# Of a caption these give a part, in words of their own.
+PARTS = ("graph-", "noun-phrase", "unit")
+NAMES = tuple(name for name in rewrite_names() if not name.startswith(PARTS))
 
 
 def shuffles(caption: str, count: int = 200) -> set[str]:
