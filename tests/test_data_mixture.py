@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from compoclip.cli.main import main
+from compoclip.data.decode import Picture
+from compoclip.data.images import BatchBuilder
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources.mixture import WeightedMix, mixture_of
@@ -97,7 +100,9 @@ def spec(folder: Path) -> list[str]:
     return [f"{folder / 'data' / 'data.tsv'}=0.25", f"{folder / 'few' / 'rows.jsonl'}=0.75"]
 
 
-def test_batches_are_the_same_for_any_workers_and_from_any_step(folder: Path) -> None:
+def test_batches_are_the_same_for_any_workers_and_from_any_step(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = open_source(" ".join(spec(folder)))
     assert len(source) == 46
     assert len(source.ids()) == 46
@@ -117,8 +122,16 @@ def test_batches_are_the_same_for_any_workers_and_from_any_step(folder: Path) ->
     assert equal(loading(2).steps(0, 14), iter(whole))
     assert equal(loading().steps(9, 14), iter(whole[9:]))
     # A sample that is shown again in an epoch has its caption and its crop drawn anew.
-    views = [view for batch in whole[:7] for view in batch.views]
-    assert len(set(views)) == len(views)
+    keys = []
+    shown = BatchBuilder.shown
+
+    def noted(self: BatchBuilder, id: str, image: Picture, key: str) -> torch.Tensor:
+        keys.append((self.epoch, key))
+        return shown(self, id, image, key)
+
+    monkeypatch.setattr(BatchBuilder, "shown", noted)
+    list(loading().steps(0, 14))
+    assert len(set(keys)) == len(keys) == 84
     first = [
         b.block.texts[i] for b in whole[:7] for i, id in enumerate(b.ids) if id.startswith("0.png")
     ]

@@ -182,8 +182,8 @@ def part_of(seed: int, images: int, first: int, extra: int) -> tuple[HostLayout,
         noise(images, 2, 4).requires_grad_(),
         noise(*tokens).requires_grad_(),
         mask,
-        unit(noise(images, 4), dim=-1),
-        unit(noise(len(owner), 4), dim=-1),
+        teacher_image=unit(noise(images, 4), dim=-1),
+        teacher_text=unit(noise(len(owner), 4), dim=-1),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from compoclip.errors import CompoclipError
-from compoclip.models import dual_encoder
+from compoclip.models import image_tower
 from compoclip.models.architecture import build_model
 from compoclip.models.dual_encoder import DualEncoder
 from models_thin import config, timm_config, token_ids
@@ -74,7 +74,7 @@ def test_a_vit_that_trains_is_open_clips_to_rounding(
         return [*both, *(p.grad for p in visual.parameters() if p.grad is not None)]
 
     ours = [outcome(patches) for patches in (False, True)]
-    monkeypatch.setattr(dual_encoder, "_runs_packed", lambda visual: False)
+    monkeypatch.setattr(image_tower, "_runs_packed", lambda visual: False)
     for patches, found in zip((False, True), ours):
         for got, wanted in zip(found, outcome(patches), strict=True):
             assert (got - wanted).abs().max() <= 1e-5 * wanted.abs().max()

@@ -36,4 +36,4 @@ def test_a_table_is_shown_when_a_column_is_measured(
     assert cells[4] == f"{100 * ours.aggregates['vl_compo'].value:.1f}"
     assert cells.count("-") == len(cells) - 1 == 14
     muted = re.findall(r'<tr class="muted"><th scope="row">published</th>', text)
-    assert len(muted) == 20
+    assert len(muted) == 58

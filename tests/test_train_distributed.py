@@ -23,7 +23,7 @@ from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.run import TrainOptions
+from compoclip.request import TrainRequest
 from compoclip.training import state as state_file
 from compoclip.training.distributed import sync_batch_norm
 from compoclip.training.log import read_log
@@ -42,9 +42,10 @@ def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
     """Every recipe with the options that small data need, and its data."""
     found = {}
 
-    def keep(options: TrainOptions, method: Method) -> int:
+    def keep(request: TrainRequest) -> int:
+        method = request.composed()
         optim = replace(method.optim, batch_size=16, lr=0.0, warmup_lr=0.0, min_lr=0.0)
-        found[name] = (Path(options.data), replace(method, optim=optim))
+        found[name] = (Path(request.options.data), replace(method, optim=optim))
         return 0
 
     monkeypatch.setattr(cli, "start", keep)

@@ -113,7 +113,13 @@ def test_every_setting_is_recorded_or_known_not_to_matter() -> None:
     assert known > settings._EXECUTION
     assert known > settings._EQUIVALENT
     run = RunSettings(out=Path("run"), seed=3, micro_batch=4)
-    assert run.decisive() == {"seed": 3, "precision": "auto", "crop": None, "draft": True}
+    assert run.decisive() == {
+        "seed": 3,
+        "precision": "auto",
+        "contrast": "auto",
+        "crop": None,
+        "draft": True,
+    }
     assert run.recorded() == run.decisive() | {
         "micro_batch": 4,
         "grad_checkpointing": False,

@@ -194,7 +194,7 @@ def scripted(
     )
     run = RunSettings(out=folder / out, save_every=1, log_every=1, **settings)
     source = open_source(str(folder / "data" / "data.tsv"))
-    return run_training(load_model(folder / "base"), method, source, run, ranks, watch), asked
+    return run_training(load_model(folder / "base"), method, source, run, ranks, watch=watch), asked
 
 
 def plain_steps(folder: Path) -> Callable[[int], dict[str, bytes]]:
@@ -286,7 +286,7 @@ def in_two(ranks: Ranks, folder: Path) -> dict[str, Any]:
     watch = watch_model(model, place.benchmarks(), settings, out, ranks)
     method = load_recipe("clip-ft")(optim=Optim(epochs=2, batch_size=10, lr=0.0, warmup=2))
     source = open_source(str(folder / "data" / "data.tsv"))
-    run_training(model, method, source, RunSettings(out=out), ranks, watch)
+    run_training(model, method, source, RunSettings(out=out), ranks, watch=watch)
     scores = [each["eval"] for each in read_log(out / "train.jsonl") if "eval" in each]
     return {"best": made.best, "asked": asked, "scores": scores}
 

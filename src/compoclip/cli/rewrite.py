@@ -185,7 +185,9 @@ def run_corpus(
         out,
         job,
         column=options.column,
-        workers=processes(options.workers, sum(each.stat().st_size for each in shards), _MUCH),
+        workers=processes(
+            options.workers, sum(each.stat().st_size for each in shards if each.is_file()), _MUCH
+        ),
         engine=options.engine,
         track=lambda results: console.track(results, verb, unit="shards"),
     )

@@ -203,6 +203,7 @@ NEW_OBJECT, NEW_RELATION, NEW_ATTRIBUTE = "replace-object", "replace-relation", 
 JOIN = "join-object"
 
 NO_CANDIDATE = "no-candidate"
+_PARTITIVE = ("of", "has", "have", "having")
 SAID = "said-by-caption"
 Choice = tuple[str, ...]
 
@@ -276,11 +277,8 @@ class Transform:
         )
         if slot.rule == JOIN and level < 2:
             level = 0
-        elif slot.rule == NEW_OBJECT and relation_words(slot.positive.relations[0]) in (
-            "of",
-            "has",
-            "have",
-            "having",
+        elif slot.rule == NEW_OBJECT and any(
+            relation_words(each) in _PARTITIVE for each in slot.positive.relations
         ):
             level = 0  # "a plate of sheep"; a kitchen that has pots may have food
         elif slot.rule == NEW_ATTRIBUTE and not level:

@@ -19,7 +19,7 @@ _EXECUTION = {
 # These change memory and speed, and numbers only by rounding: a resumed run may choose them anew.
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
 # Recorded where they are used alone, so that states of runs without them can still be resumed.
-_WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay", "ema"}
+_WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay", "ema", "max_steps"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +116,7 @@ class RunSettings:
 
     def decisive(self) -> dict[str, Any]:
         """The settings that a resumed run must share with the run that it goes on with."""
-        known = {k: v for k, v in self.recorded().items() if k not in _EQUIVALENT}
-        if not self.max_steps:  # as runs were signed before there was such a limit
-            del known["max_steps"]
-        return known
+        return {k: v for k, v in self.recorded().items() if k not in _EQUIVALENT}
 
 
 @dataclass(frozen=True, kw_only=True)
