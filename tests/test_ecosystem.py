@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import convert
 from models_thin import config
@@ -54,6 +54,89 @@ def test_clip_benchmark_loads_a_checkpoint_folder(tmp_path: Path) -> None:
             pixels, loaded.tokenizer([f"a photo of {text}." for text in TEXTS])
         )
     assert torch.allclose(logits, 100 * ours.image @ ours.text.T, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_llava_takes_a_tuned_image_tower(tmp_path: Path) -> None:
+    library = pytest.importorskip("transformers", reason="needs pip install -e '.[hf]'")
+    torch.manual_seed(0)
+    base = create_model(ModelConfig(config(text={"vocab_size": 49408}, quick_gelu=True)), seed=1)
+    tuned = create_model(ModelConfig(config(text={"vocab_size": 49408}, quick_gelu=True)), seed=2)
+    for name, each in (("base", base), ("tuned", tuned)):
+        save_model(each, tmp_path / f"{name}-vision", form="hf-vision")
+
+    vision = library.CLIPVisionConfig.from_pretrained(tmp_path / "base-vision")
+    language = library.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=64,
+    )  # fmt: skip
+    llava = library.LlavaForConditionalGeneration(
+        library.LlavaConfig(
+            vision_config=vision,
+            text_config=language,
+            image_token_index=63,
+            image_seq_length=16,
+            vision_feature_layer=-2,
+            vision_feature_select_strategy="default",
+        )
+    ).eval()
+
+    def take(name: str) -> None:
+        tower, info = library.CLIPVisionModel.from_pretrained(
+            tmp_path / name, output_loading_info=True
+        )
+        assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        llava.model.vision_tower = tower.eval()
+
+    processor = library.CLIPImageProcessor.from_pretrained(tmp_path / "tuned-vision")
+    pixels = processor(IMAGE, return_tensors="pt")["pixel_values"]
+    prompt = torch.tensor([[1, *[63] * 16, 5, 6, 7]])  # 4 x 4 patches, the class token left out
+    inputs = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+
+    def answers() -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            logits = llava(**inputs, pixel_values=pixels).logits
+            words = llava.generate(
+                **inputs, pixel_values=pixels, max_new_tokens=4, min_new_tokens=4, do_sample=False
+            )
+        return logits, words
+
+    def features_of(loaded: LoadedModel) -> torch.Tensor:
+        """What LLaVA's language model is shown: the layer before the last, of patches alone."""
+        kept: list[torch.Tensor] = []
+        visual = loaded.encoder.model.visual
+        last = visual.transformer.resblocks[-2]
+        handle = last.register_forward_hook(lambda module, given, out: kept.append(out))
+        with torch.no_grad():
+            visual(pixels)
+            handle.remove()
+            return llava.model.multi_modal_projector(kept[0][:, 1:])
+
+    def seen() -> torch.Tensor:
+        asked: list[torch.Tensor] = []
+        projector = llava.model.multi_modal_projector
+        handle = projector.register_forward_hook(lambda module, given, out: asked.append(out))
+        with torch.no_grad():
+            llava(**inputs, pixel_values=pixels)
+        handle.remove()
+        return asked[0]
+
+    take("base-vision")
+    first, _ = answers()
+    torch.testing.assert_close(seen(), features_of(base), atol=1e-5, rtol=1e-4)
+    take("tuned-vision")
+    torch.testing.assert_close(seen(), features_of(tuned), atol=1e-5, rtol=1e-4)
+    swapped, words = answers()
+    assert words.shape == (1, prompt.shape[1] + 4)
+    assert not torch.allclose(first, swapped, atol=1e-4)
+
+    llava.save_pretrained(tmp_path / "llava")
+    llava = library.LlavaForConditionalGeneration.from_pretrained(tmp_path / "llava").eval()
+    again, same = answers()
+    assert torch.equal(again, swapped)
+    assert torch.equal(same, words)
+    take("base-vision")
+    assert torch.equal(answers()[0], first)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from compoclip.models.formats.hf_clip import (
     to_hf_config,
     to_hf_state,
 )
-from models_thin import config
+from models_thin import config, timm_config
 
 CAPTIONS = ["a red cat on a mat", "two dogs", "A cat,  and nothing's else in sight!"]
 VOCABULARY = {"vocab_size": 49408}
@@ -240,6 +240,42 @@ def test_damaged_folders_are_one_line(tmp_path: Path) -> None:
 def test_what_a_clip_model_cannot_be_is_said(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CompoclipError, match=f"cannot express {message}"):
         to_hf_config(config(**changes), 600)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "message"),
+    [
+        (config(vision={"layers": [1, 1, 1, 1]}, text=VOCABULARY), "a ResNet image tower"),
+        (
+            timm_config("resnet10t", 64) | {"text_cfg": config(text=VOCABULARY)["text_cfg"]},
+            r"a timm image tower \(resnet10t\)",
+        ),
+        (config(vision={"ls_init_value": 0.1}, text=VOCABULARY), "'ls_init_value': 0.1"),
+    ],
+)
+def test_what_a_clip_vision_model_cannot_be_is_said(
+    cfg: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    loaded = create_model(ModelConfig(cfg), seed=1)
+    with pytest.raises(CompoclipError, match=f"CLIPVisionModel cannot express {message}: use") as e:
+        save_model(loaded, tmp_path / "vision", form="hf-vision")
+    assert len(str(e.value).splitlines()) == 1
+    assert not (tmp_path / "vision").exists()
+
+
+def test_an_image_tower_goes_alone_whatever_the_text_tower_is(tmp_path: Path) -> None:
+    odd = ModelConfig(config(text={**VOCABULARY, "no_causal_mask": True}, init_logit_bias=-10))
+    loaded = create_model(odd, seed=1)
+    with pytest.raises(CompoclipError, match="cannot express"):
+        save_model(loaded, tmp_path / "whole", form="hf")
+    for dtype, number in (("float32", torch.float32), ("float16", torch.float16)):
+        save_model(loaded, tmp_path / dtype, form="hf-vision", dtype=dtype)
+        state = load_file(tmp_path / dtype / "model.safetensors")
+        assert all(name.startswith("vision_model.") for name in state)
+        own = loaded.encoder.model.state_dict()["visual.conv1.weight"]
+        stored = state["vision_model.embeddings.patch_embedding.weight"]
+        assert stored.dtype == number
+        assert torch.equal(stored, own.to(number))
 
 
 def test_foreign_parameters_are_named() -> None:

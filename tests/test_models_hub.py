@@ -202,6 +202,24 @@ def test_offline_says_so() -> None:
         load_model("hf-hub:compoclip-test/no-such-model")
 
 
+@pytest.mark.parametrize("spec", ["RN50-quickgelu:openai", "hf-hub:nobody/nothing"])
+def test_a_hub_that_does_not_answer_is_not_asked_again(
+    spec: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens
+    asked: list[str] = []
+    monkeypatch.setattr("time.sleep", lambda seconds: asked.append(str(seconds)))
+    with pytest.raises(CompoclipError, match=r"no answer from http://127\.0\.0\.1:9: .*; connect"):
+        load_model(spec)
+    assert asked == []  # retries sleep between
+    assert capfd.readouterr().err == ""
+    assert constants.HF_HUB_OFFLINE is False
+
+
 def test_local_dir_is_the_folder_everywhere(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,16 +151,10 @@ def to_hf_config(config: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
     vocabulary: one more than the id of the end-of-text token, which is the last one used. Raises
     CompoclipError when CLIPModel cannot express it.
     """
-    vision, text = dict(config["vision_cfg"]), dict(config["text_cfg"])
-    for part, known in ((config, _TOP_KEYS), (vision, _VISION_KEYS), (text, _TEXT_KEYS)):
-        odd = [key for key in part if key not in known]
-        if odd:
-            raise _inexpressible(f"'{odd[0]}': {part[odd[0]]}")
-    if not isinstance(vision.get("layers"), int):
-        raise _inexpressible("a ResNet image tower")
-    act = "quick_gelu" if config.get("quick_gelu") else "gelu"
-    width, text_width = int(vision["width"]), int(text["width"])
-    dim = int(config["embed_dim"])
+    text = dict(config["text_cfg"])
+    _require_known((config, _TOP_KEYS), (text, _TEXT_KEYS), kind="CLIPModel")
+    vision = to_hf_vision_config(config, "CLIPModel")
+    text_width, dim = int(text["width"]), int(config["embed_dim"])
     return {
         "architectures": ["CLIPModel"],
         "model_type": "clip",
@@ -177,26 +171,50 @@ def to_hf_config(config: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
             "num_hidden_layers": int(text["layers"]),
             "num_attention_heads": int(text["heads"]),
             "max_position_embeddings": int(text.get("context_length", 77)),
-            "hidden_act": act,
-            "layer_norm_eps": _epsilon(text),
+            "hidden_act": vision["hidden_act"],
+            "layer_norm_eps": _epsilon(text, "CLIPModel"),
             "bos_token_id": vocabulary - 2,
             "eos_token_id": vocabulary - 1,
             "pad_token_id": vocabulary - 1,
         },
-        "vision_config": {
-            "model_type": "clip_vision_model",
-            "hidden_size": width,
-            "intermediate_size": int(width * vision.get("mlp_ratio", 4.0)),
-            "projection_dim": dim,
-            "num_hidden_layers": vision["layers"],
-            "num_attention_heads": width // int(vision.get("head_width", 64)),
-            "num_channels": 3,
-            "image_size": _square(vision.get("image_size", 224), "image"),
-            "patch_size": _square(vision["patch_size"], "patch"),
-            "hidden_act": act,
-            "layer_norm_eps": _epsilon(vision),
-        },
+        "vision_config": vision,
     }
+
+
+def to_hf_vision_config(config: Mapping[str, Any], kind: str = "CLIPVisionModel") -> dict[str, Any]:
+    """`config.json` of the CLIPVisionModel that computes what the image tower of an open_clip
+    configuration does, whatever its text tower is.
+
+    kind: The model of transformers that errors speak of. Raises CompoclipError when it cannot
+    express the tower.
+    """
+    vision = dict(config["vision_cfg"])
+    if "timm_model_name" in vision:
+        raise _inexpressible(f"a timm image tower ({vision['timm_model_name']})", kind)
+    if not isinstance(vision.get("layers"), int):
+        raise _inexpressible("a ResNet image tower", kind)
+    _require_known((vision, _VISION_KEYS), kind=kind)
+    width = int(vision["width"])
+    return {
+        "model_type": "clip_vision_model",
+        "hidden_size": width,
+        "intermediate_size": int(width * vision.get("mlp_ratio", 4.0)),
+        "projection_dim": int(config["embed_dim"]),
+        "num_hidden_layers": vision["layers"],
+        "num_attention_heads": width // int(vision.get("head_width", 64)),
+        "num_channels": 3,
+        "image_size": _square(vision.get("image_size", 224), "image", kind),
+        "patch_size": _square(vision["patch_size"], "patch", kind),
+        "hidden_act": "quick_gelu" if config.get("quick_gelu") else "gelu",
+        "layer_norm_eps": _epsilon(vision, kind),
+    }
+
+
+def _require_known(*parts: tuple[Mapping[str, Any], set[str]], kind: str) -> None:
+    for part, known in parts:
+        odd = [key for key in part if key not in known]
+        if odd:
+            raise _inexpressible(f"'{odd[0]}': {part[odd[0]]}", kind)
 
 
 def from_hf_config(data: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -265,24 +283,24 @@ def _ratio(hidden: int, width: int) -> float:
     return ratio if int(width * ratio) == hidden else (hidden + 0.5) / width
 
 
-def _epsilon(part: Mapping[str, Any]) -> float:
+def _epsilon(part: Mapping[str, Any], kind: str) -> float:
     options = dict(part.get("norm_kwargs") or {})
     epsilon = float(options.pop("eps", 1e-5))
     if options:
-        raise _inexpressible(f"norm_kwargs {options}")
+        raise _inexpressible(f"norm_kwargs {options}", kind)
     return epsilon
 
 
-def _square(size: Any, what: str) -> int:
+def _square(size: Any, what: str, kind: str) -> int:
     values = {int(s) for s in size} if isinstance(size, list | tuple) else {int(size)}
     if len(values) > 1:
-        raise _inexpressible(f"an oblong {what} size {size}")
+        raise _inexpressible(f"an oblong {what} size {size}", kind)
     return values.pop()
 
 
-def _inexpressible(what: str) -> CompoclipError:
+def _inexpressible(what: str, kind: str) -> CompoclipError:
     return CompoclipError(
-        f"Hugging Face's CLIPModel cannot express {what}: use --to open-clip or --to onnx"
+        f"Hugging Face's {kind} cannot express {what}: use --to open-clip or --to onnx"
     )
 
 
@@ -313,22 +331,29 @@ class HFClip(HuggingFaceFolder):
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Write a CLIPModel folder, or one of CLIPVisionModel alone."""
-        if loaded.tokenizer.simple is None:
+        alone = form == "hf-vision"
+        if alone:
+            config = {
+                "architectures": ["CLIPVisionModel"],
+                **to_hf_vision_config(loaded.config.model_cfg),
+            }
+            architecture = dict(loaded.config.model_cfg)
+        elif loaded.tokenizer.simple is None:
             raise CompoclipError(
                 f"{loaded.name}: its tokenizer is not CLIP's BPE: no CLIPModel form"
             )
-        config = to_hf_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size)
+        else:
+            config = to_hf_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size)
+            architecture = from_hf_config(config, "")
+        if dtype == "float16":
+            config["torch_dtype"] = "float16"
         network = loaded.encoder.model.state_dict()
         unnested = {name.removeprefix("text."): value for name, value in network.items()}
         plain = as_stored(unnested, dtype, loaded.name)
-        state = to_hf_state(plain)
-        alone = form == "hf-vision"
-        architecture = loaded.config.model_cfg if alone else from_hf_config(config, "")
+        written = {name: value for name, value in plain.items() if name.startswith("visual.")}
+        state = to_hf_state(written if alone else plain)
         if alone:
             state = {k: v for k, v in state.items() if k.startswith("vision_model.")}
-            config = {"architectures": ["CLIPVisionModel"], **config["vision_config"]}
-        elif dtype == "float16":
-            config["torch_dtype"] = "float16"
         named = {key: value for key, value in architecture.items() if key != "custom_text"}
         identity = replace(
             current_identity(loaded),

@@ -6,9 +6,11 @@ The card is README.md beside the weights, made from the checkpoint's own record.
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -19,6 +21,8 @@ from compoclip.models.checkpoint import Above, Adapted, Format, LoadedModel, for
 from compoclip.models.config import MERGES, RECORD, ModelIdentity, read_record
 
 HUB = "hf-hub:"
+_PATIENCE = 5.0  # seconds for the hub to answer at all; the files may take as long as they do
+_GATEWAYS = (502, 503, 504)  # what a proxy says of a server that it does not reach
 _SMALL = ("*.json", "*.txt", "*.gz", "*.model")
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -88,9 +92,12 @@ def fetch(spec: str) -> Path:
 
 @contextmanager
 def downloading(spec: str) -> Iterator[None]:
-    """Any failure to fetch weights as one line with the remedy."""
+    """Any failure to fetch weights as one line with the remedy. Where the hub does not answer, the
+    cache is used at once, without the library's minute of trying again."""
+    silence = "" if _offline() else _silence()
     try:
-        yield
+        with _cache_alone() if silence else nullcontext():
+            yield
     except CompoclipError:
         raise
     except Exception as error:  # network libraries raise dozens of unrelated types
@@ -99,11 +106,43 @@ def downloading(spec: str) -> Iterator[None]:
                 f"{spec}: could not be downloaded: HF_HUB_OFFLINE forbids the network and the "
                 "cache has it not; unset it, or fetch the model once where there is a network"
             ) from error
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        first = silence or (str(error).splitlines() or [type(error).__name__])[0]
         raise CompoclipError(
             f"{spec}: could not be downloaded ({first}); connect to the network once, "
             "or give a file with ARCHITECTURE@FILE"
         ) from error
+
+
+def _silence() -> str:
+    """Why the hub cannot be asked; "" when it answers within HF_HUB_ETAG_TIMEOUT seconds (5)."""
+    from huggingface_hub import constants, get_session
+
+    set_by_user = "HF_HUB_ETAG_TIMEOUT" in os.environ
+    try:
+        found = get_session().head(
+            constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT if set_by_user else _PATIENCE
+        )
+        if found.status_code in _GATEWAYS:
+            return f"no answer from {constants.ENDPOINT}: HTTP {found.status_code}"
+    except Exception as error:  # of whichever HTTP library the hub's client uses
+        why = " ".join(str(error).split()) or type(error).__name__
+        return f"no answer from {constants.ENDPOINT}: {why}"
+    return ""
+
+
+@contextmanager
+def _cache_alone() -> Iterator[None]:
+    """What HF_HUB_OFFLINE does, for a while, without the libraries' own words on failure."""
+    from huggingface_hub import constants
+
+    before = logging.root.manager.disable
+    constants.HF_HUB_OFFLINE = True
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = False
+        logging.disable(before)
 
 
 def publish(
