@@ -115,7 +115,7 @@ def test_what_cannot_train_is_refused(values: dict[str, Any], message: str) -> N
 
 def test_lab_clip_is_negclip_at_a_temperature_of_its_own() -> None:
     method = load_recipe("lab-clip")()
-    assert method.trains == Trains(False, False, True, "after", 1.0)
+    assert method.trains == Trains(False, False, True, matrix="after", start_scale=1.0)
     optim = method.optim
     assert (optim.epochs, optim.batch_size, optim.lr, optim.weight_decay) == (10, 1024, 1e-3, 0)
     assert (optim.warmup, optim.beta2, optim.eps) == (0, 0.999, 1e-8)
@@ -127,7 +127,7 @@ def test_lab_clip_is_negclip_at_a_temperature_of_its_own() -> None:
     assert loss == negclip_loss(features, layout)
     torch.testing.assert_close(loss, negclip_loop(features, layout), atol=1e-5, rtol=1e-5)
     own = load_recipe("lab-clip")(matrix="projection", start_scale=0.0)
-    assert own.trains == Trains(False, False, True, "projection", 0.0)
+    assert own.trains == Trains(False, False, True, matrix="projection")
 
 
 def step_of(model: Any, method: Method, micro_batch: int) -> dict[str, Tensor]:

@@ -40,8 +40,9 @@ def in_pieces(
     """How far gradients are from those of one process, and how many numbers a process keeps."""
 
     def cut(*args: Any) -> Any:
-        *others, settings, whole, frozen, mean = args
-        return step(*others, replace(settings, micro_batch=micro_batch), whole, frozen, mean)
+        *others, settings, whole, mean, scaler, known = args
+        settings = replace(settings, micro_batch=micro_batch)
+        return step(*others, settings, whole, mean, scaler, known)
 
     loop.step = cut
     kept: list[int] = []

@@ -201,7 +201,7 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
         text_tower=method.trains.text_tower and "text" not in gone,
         logit_scale=method.trains.logit_scale and "temperature" not in gone,
     )
-    if freeze and not (trains.image_tower or trains.text_tower):
+    if freeze and not (trains.image_tower or trains.text_tower or trains.matrix):
         raise UsageError(
             f"--freeze {' '.join(freeze)}: leaves {method.name} no tower to train; freeze less"
         )
