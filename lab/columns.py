@@ -58,6 +58,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("relation", ("relation", "spatial"), "accuracy"),
     Column("role", ("role",), "accuracy"),
     Column("order", ("order",), "accuracy"),
+    Column("negation", ("negation",), "accuracy"),
     Column("augmented", ("invariance",), "augmented"),
     Column("brittleness", ("invariance",), "brittleness"),
     Column("zero-shot", ("recognition",), "accuracy"),

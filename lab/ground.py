@@ -99,12 +99,12 @@ class World(Ground):
     )
 
     def prepare(self, settings: LabSettings, out: Path, choosing: bool) -> None:
-        """Draw the scenes, and write the world's benchmarks of the splits test and val."""
+        """Draw the scenes, and write the world's benchmarks."""
         world = bundled_world()
         tables = tuple((name, tuple(weights.items())) for name, weights in settings.tables.items())
         trained = world_of({**asdict(lab_world(world)), **settings.world}, "world")
         write_data(out / DATA, DataSpec(trained, settings.scenes, tables=tables))
-        _suite(settings, out / SUITE, SuiteSpec(world, settings.items))
+        _suite(settings, out / SUITE, SuiteSpec(world, settings.items, split=settings.split))
         if choosing:
             spec = SuiteSpec(world, settings.choice_items, split="val")
             _suite(settings, out / CHOICE_SUITE, spec)

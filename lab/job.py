@@ -94,7 +94,8 @@ class Job:
         """All that decides its outcome, as JSON has it."""
         others = {
             *("arms", "effects", "control", "seeds", "left_out", "lrs", "lora_lrs", "quick"),
-            *("photos", "compare_with"),  # which data it is, is checked when they are written
+            # Which data it is, is checked when they are written.
+            *("photos", "split", "compare_with"),
         }
         common = {k: v for k, v in asdict(self.settings).items() if k not in others}
         arm = asdict(replace(self.arm, about="")) if self.arm else None

@@ -122,7 +122,8 @@ class Photos(Ground):
             raise CompoclipError("a lab of photos needs the folder that holds them: --photos DATA")
         data = Path(self.data).resolve()
         write_photos(out / DATA, data, self.dev)
-        self._suite(settings, out, SUITE, "test", settings.items)
+        split = {"test": "test", "val": "dev"}[settings.split]
+        self._suite(settings, out, SUITE, split, settings.items)
         if choosing:
             self._suite(settings, out, CHOICE_SUITE, "dev", settings.choice_items)
 

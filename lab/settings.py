@@ -63,10 +63,11 @@ class LabSettings:
     that of another when the optimiser is the same or differ by one weight; with it, every further
     recipe that no arm names gets an arm. world: fields of the world of the training scenes that
     differ from `lab.ground.lab_world`. tables: further training tables: name -> weights of caption
-    types. scenes: training scenes. items: test items of each sub-task; choice_items: of each
-    sub-task of the validation suite. steps, batch_size: of every run; a batch is so many images,
-    whatever they are. lrs, lora_lrs: peak learning rates to choose from, of all weights and of
-    adapters. quick: what differs with --quick; its arms are names.
+    types. scenes: training scenes. split: "val" measures on scenes or photos that the tables of the
+    lab are not of, for whatever is to be chosen. items: of each sub-task that is measured;
+    choice_items: of each sub-task of the validation suite. steps, batch_size: of every run; a batch
+    is so many images, whatever they are. lrs, lora_lrs: peak learning rates to choose from, of all
+    weights and of adapters. quick: what differs with --quick; its arms are names.
     """
 
     arms: tuple[Arm, ...]
@@ -80,6 +81,7 @@ class LabSettings:
     tables: Mapping[str, Any] = field(default_factory=dict)
     scenes: int = 1920
     items: int = 150
+    split: Literal["test", "val"] = "test"
     choice_items: int = 50
     steps: int = 120
     batch_size: int = 32
@@ -115,8 +117,11 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
     Raises CompoclipError, naming the file, when it is missing or malformed, has unknown fields, or
     names arms, methods' tables or columns that do not exist.
     """
-    data = read_json(path, damaged="mend the file")
-    where = str(path)
+    return settings_of(read_json(path, damaged="mend the file"), str(path), quick)
+
+
+def settings_of(data: Any, where: str, quick: bool = False) -> LabSettings:
+    """The settings in what a JSON file holds; see `read_settings`. where: its name, in errors."""
     if not isinstance(data, dict):
         raise CompoclipError(f"{where}: not an object; mend the file")
     values = dict(data)
@@ -225,6 +230,7 @@ def _check(settings: LabSettings, where: str) -> None:
         whole and 0 < len(set(seeds)) == len(seeds),
         f"{where}: seeds must be different whole numbers from 0",
     )
+    _one_of(settings.split, ("test", "val"), f"{where}: split")
     for name in ("scenes", "items", "choice_items", "steps", "batch_size"):
         _require(getattr(settings, name) > 0, f"{where}: '{name}' must be more than 0")
     columns = [column.name for column in settings.ground.columns]

@@ -246,6 +246,7 @@ def scr(
     beta: float,
     reduction: str = "valid",
     missing_hn: str = "mask",
+    positive_share: float = 0.0,
 ) -> Tensor:
     """Hard-negative loss; score(f, i, t) compares image i with text t."""
     total, rows = torch.tensor(0.0).double(), 0
@@ -254,11 +255,20 @@ def scr(
         if not negatives:
             continue
         rows += 1
-        z = [score(f, i, t) for t in [caption_of(layout, i), *negatives]]
+        positives = [
+            t
+            for t in range(len(layout.owner))
+            if layout.owner[t] == i and layout.role[t] == Role.POSITIVE and positive_share
+        ]
+        z = [score(f, i, t) for t in [caption_of(layout, i), *positives, *negatives]]
         phantoms = missing_of(layout, i) if missing_hn == "zero" else 0
         norm = lse(z + [torch.tensor(0.0).double()] * phantoms)
         for k, z_k in enumerate(z):
-            y = beta / (1 + len(negatives)) + (1 - beta if k == 0 else 0.0)
+            y = beta / len(z)
+            if k == 0:
+                y += (1 - beta) * (1 - positive_share if positives else 1)
+            elif k <= len(positives):
+                y += (1 - beta) * positive_share / len(positives)
             p = torch.exp(z_k - norm)
             total = total - y * (1 - p) ** gamma * (z_k - norm)
     return total / max(1, rows if reduction == "valid" else layout.images)

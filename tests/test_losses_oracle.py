@@ -59,6 +59,8 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
         {"gamma": 0.5, "beta": 0.3, "reduction": "batch"},
         {"gamma": 2.0, "beta": 0.1, "missing_hn": "zero"},
         {"gamma": 1.0, "beta": 0.0, "missing_hn": "zero", "reduction": "batch"},
+        {"gamma": 2.0, "beta": 0.02, "positive_share": 0.3},
+        {"gamma": 0.0, "beta": 0.1, "missing_hn": "zero", "positive_share": 1.0},
     ]
     for c in calibrations:
         pairs[f"global {c}"] = (

@@ -25,6 +25,7 @@ def selective_calibrated_rows(
     gamma: float = 0.0,
     beta: float = 0.0,
     phantoms: Tensor | None = None,
+    shares: Tensor | None = None,
 ) -> RowSum:
     """Sum over rows, and number of rows, behind `selective_calibrated_loss` (see there)."""
     if not (gamma >= 0 and 0 <= beta <= 1):
@@ -43,7 +44,10 @@ def selective_calibrated_rows(
     # 1 - p without cancellation. Kept above zero, where x**gamma has no finite slope for gamma < 1.
     focus = (-torch.expm1(-nll)).clamp_min(torch.finfo(z.dtype).tiny) ** gamma
     target = beta * valid.to(z.dtype) / valid.sum(1, keepdim=True).clamp_min(1)
-    target[:, 0].add_((1.0 - beta) * counted.to(z.dtype))
+    if shares is None:
+        target[:, 0].add_((1.0 - beta) * counted.to(z.dtype))
+    else:
+        target.add_((1.0 - beta) * shares.to(z.dtype) * counted[:, None])
     return RowSum(total=(target * focus * nll).sum(), count=counted.sum())
 
 
@@ -54,6 +58,7 @@ def selective_calibrated_loss(
     beta: float = 0.0,
     reduction: Reduction = "valid",
     phantoms: Tensor | None = None,
+    shares: Tensor | None = None,
 ) -> Tensor:
     r"""Row-wise softmax loss with focal factor and label smoothing (SCR): column 0 is the target.
 
@@ -75,6 +80,8 @@ def selective_calibrated_loss(
         phantoms: (B,) number of entries of logit 0 that join the softmax of a row without being a
             negative (no target, not in K_i): how the released code treats negatives that do not
             exist.
+        shares: (B, 1+K) of the label, 1 in every row, where several texts of a row are true: the
+            factor of 1 - beta in y. By default all of it is the caption's.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any row that counts.
@@ -88,7 +95,7 @@ def selective_calibrated_loss(
     focal factor is that of Lin et al., Focal Loss for Dense Object Detection (ICCV 2017),
     equation 4.
     """
-    rows = selective_calibrated_rows(logits, valid, gamma, beta, phantoms)
+    rows = selective_calibrated_rows(logits, valid, gamma, beta, phantoms, shares)
     return rows.mean() if reduction == "valid" else rows.total / max(1, logits.shape[0])
 
 
@@ -100,6 +107,7 @@ def global_hn_loss(
     reduction: Reduction = "valid",
     missing_hn: MissingHN = "mask",
     kinds: Sequence[str] = (),
+    positive_share: float = 0.0,
 ) -> Tensor:
     r"""Hard-negative loss on global features: each image ranks its caption above its own negatives.
 
@@ -116,6 +124,9 @@ def global_hn_loss(
         missing_hn: "mask" leaves out negatives that do not exist; "zero" gives each an entry of
             logit 0 in the softmax of its row, as the released code does.
         kinds: The kinds of negative a caption should have; read under "zero" only.
+        positive_share: m. Above 0 the POSITIVE texts of an image join its row, P_i of them: the
+            label is then (1 - m) on the caption and m / P_i on each of them, so that what says the
+            same is to score the same. An image without one is treated as before.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without negatives.
@@ -128,10 +139,11 @@ def global_hn_loss(
     Reference: Oh et al. (EMNLP 2024), global hard-negative loss.
     """
     check(features, layout)
-    rows = hard_negative_rows(layout)
+    rows = hard_negative_rows(layout, positives=positive_share > 0)
     with full_precision(features) as f:
         image, text = f.image.index_select(0, rows.image), f.text.index_select(0, rows.texts)
         logits = rows.spread(f.logit_scale * (image * text).sum(-1))
         phantoms = phantom_count(layout, missing_hn, kinds) if missing_hn == "zero" else None
-        found = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms)
+        shares = rows.shares(positive_share, logits.dtype)
+        found = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
         return hard_negative_mean(layout, found, reduction)

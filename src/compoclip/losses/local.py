@@ -95,6 +95,7 @@ def local_hn_loss(
     reduction: Reduction = "valid",
     missing_hn: MissingHN = "mask",
     kinds: Sequence[str] = (),
+    positive_share: float = 0.0,
 ) -> Tensor:
     r"""Local hard-negative loss (LHN): as `global_hn_loss`, on log local scores.
 
@@ -114,6 +115,7 @@ def local_hn_loss(
         reduction: Divide by the images that have a negative, or by all.
         missing_hn: What stands for a negative that does not exist, see `global_hn_loss`.
         kinds: The kinds of negative a caption should have; read under "zero" only.
+        positive_share: Of the label that is the positives', see `global_hn_loss`.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without negatives.
@@ -127,7 +129,7 @@ def local_hn_loss(
     Reference: Oh et al. (EMNLP 2024), local hard-negative (LHN) loss.
     """
     check(features, layout)
-    rows = hard_negative_rows(layout)
+    rows = hard_negative_rows(layout, positives=positive_share > 0)
     with full_precision(features) as f:
         if f.patches is None or f.tokens is None or f.token_mask is None:
             raise ValueError("the local hard-negative loss needs patch and token features")
@@ -140,5 +142,8 @@ def local_hn_loss(
             attention_grad,
         )
         phantoms = phantom_count(layout, missing_hn, kinds) if missing_hn == "zero" else None
-        found = selective_calibrated_rows(rows.spread(scores), rows.valid, gamma, beta, phantoms)
+        shares = rows.shares(positive_share, scores.dtype)
+        found = selective_calibrated_rows(
+            rows.spread(scores), rows.valid, gamma, beta, phantoms, shares
+        )
         return hard_negative_mean(layout, found, reduction)

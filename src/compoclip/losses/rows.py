@@ -38,13 +38,15 @@ class RowIndex:
 
     texts: (N,) int64, the texts in use, row by row. image: (N,) the image of each. place: (N,)
     where each stands in the rows laid out flat. valid: (B, 1+K) bool. In rows of hard negatives an
-    image without one is not valid anywhere: it does not count.
+    image without one is not valid anywhere: it does not count. positive: (B, 1+K) bool, the texts
+    that are true beside the caption, if the rows were asked for them.
     """
 
     texts: Tensor
     image: Tensor
     place: Tensor
     valid: Tensor
+    positive: Tensor | None = None
 
     @property
     def index(self) -> Tensor:
@@ -55,6 +57,17 @@ class RowIndex:
         """(B, 1+K) rows of the (N,) scores of `texts`; 0 where not valid."""
         flat = scores.new_zeros(self.valid.numel()).index_copy(0, self.place, scores)
         return flat.view(self.valid.shape)
+
+    def shares(self, of_positives: float, dtype: torch.dtype) -> Tensor | None:
+        """(B, 1+K) of the label: this share in equal parts on the positives of a row that has any,
+        the rest on the caption; None where the rows were not asked for positives."""
+        if self.positive is None:
+            return None
+        positive = self.positive.to(dtype)
+        count = positive.sum(1, keepdim=True)
+        share = of_positives * positive / count.clamp_min(1)
+        caption = 1.0 - of_positives * (count > 0).to(share.dtype)
+        return torch.cat([caption, share[:, 1:]], dim=1)
 
 
 def row_arrays(host: HostLayout, index: Ints, valid: Ints) -> tuple[Ints, ...]:
@@ -171,6 +184,16 @@ def _negative_rows(host: HostLayout) -> tuple[Ints, ...]:
     return row_arrays(host, index, np.concatenate([counted, valid], axis=1))
 
 
+def _rows_with_positives(host: HostLayout) -> tuple[Ints, ...]:
+    positive, said = by_owner(host, Role.POSITIVE)
+    negative, valid = by_owner(host, Role.NEGATIVE)
+    index = np.concatenate([captions(host)[0][:, None], positive, negative], axis=1)
+    counted = valid.any(1, keepdims=True)
+    nothing = np.zeros_like(counted), np.zeros_like(valid)
+    true = np.concatenate([nothing[0], said & counted, nothing[1]], axis=1)
+    return *row_arrays(host, index, np.concatenate([counted, said & counted, valid], axis=1)), true
+
+
 def _with_negative(host: HostLayout) -> tuple[Ints, ...]:
     return (np.unique(host.owner[host.of(Role.NEGATIVE)]),)
 
@@ -206,9 +229,12 @@ def caption_index(layout: Layout) -> Tensor:
     return layout.indices(captions)[0]
 
 
-def hard_negative_rows(layout: Layout) -> RowIndex:
-    """(B, 1+K) rows: the first caption of each image, then its own negatives."""
-    return RowIndex(*layout.indices(_negative_rows))
+def hard_negative_rows(layout: Layout, positives: bool = False) -> RowIndex:
+    """(B, 1+K) rows: the first caption of each image, then its own negatives.
+
+    positives: its positives stand between the two.
+    """
+    return RowIndex(*layout.indices(_rows_with_positives if positives else _negative_rows))
 
 
 def hard_negative_mean(layout: Layout, rows: RowSum, reduction: Reduction) -> Tensor:

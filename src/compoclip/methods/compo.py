@@ -1,0 +1,129 @@
+"""compo: the parts of several recipes in one, each as far as it was found to help."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from compoclip.data.caption_plan import OneOf, UnitPlan
+from compoclip.errors import UsageError
+from compoclip.losses.alignment import caption_alignment
+from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.hard_negative import global_hn_loss
+from compoclip.losses.local import local_hn_loss
+from compoclip.losses.rows import OnlyKinds
+from compoclip.losses.teacher import feature_distillation
+from compoclip.losses.units import unit_loss
+from compoclip.methods.base import (
+    NEGATIVES,
+    POSITIVES,
+    CaptionPlan,
+    Lora,
+    LossTerm,
+    Method,
+    Optim,
+    Teacher,
+    Trains,
+)
+from compoclip.methods.registry import recipe
+
+OPTIM = Optim()
+PARAPHRASE = OneOf("paraphrase", ("synonym", "and-swap"))
+HARD_NEGATIVES = ("negclip", "replace")
+
+
+@recipe
+def compo(
+    *,
+    contrast: Literal["clip", "negclip"] = "clip",
+    global_weight: float = 0.5,
+    local_weight: float = 0.2,
+    gamma: float = 2.0,
+    beta: float = 0.02,
+    positive_share: float = 0.5,
+    align_weight: float = 0.5,
+    unit_weight: float = 0.5,
+    distill_weight: float = 7.68,
+    shuffle: bool = True,
+    negation: bool = True,
+    image_tower: bool = True,
+    adapters: bool = False,
+    optim: Optim = OPTIM,
+) -> Method:
+    """Calibrated hard negatives, paraphrases, units of captions, and the base as an anchor.
+
+    Args:
+        contrast: Whether the contrast of the batch has the negatives in it (negclip).
+        global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
+        local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
+        gamma: Focal exponent of both hard-negative losses.
+        beta: Label smoothing of both.
+        positive_share: Of their label, what is on the paraphrase; 0 leaves it out of them.
+        align_weight: Weight of the alignment of paraphrases with captions; 0 leaves it out.
+        unit_weight: Weight of the loss on units of captions; 0 leaves it out.
+        distill_weight: Weight of the distance to the model before training; 0 leaves it out.
+        shuffle: Whether captions with their words in another order are among the negatives.
+        negation: Whether denied captions are among the negatives.
+        image_tower: Whether the image tower learns too, or the text tower alone.
+        adapters: Whether adapters learn in place of all weights.
+        optim: Optimiser and schedule.
+    """
+    weights = (global_weight, local_weight, align_weight, unit_weight, distill_weight)
+    if min(weights) < 0:
+        raise UsageError(f"loss weights must be >= 0, not {min(weights)}")
+    if not (gamma >= 0 and 0 <= beta <= 1 and 0 <= positive_share <= 1):
+        raise UsageError(
+            f"gamma must be >= 0, beta and positive_share in [0, 1], not {gamma}, {beta} and "
+            f"{positive_share}"
+        )
+    paraphrased = positive_share > 0 or align_weight > 0
+    plan = CaptionPlan(
+        rewrites=(
+            *HARD_NEGATIVES,
+            *(("bigram-shuffle",) if shuffle else ()),
+            *(("crepe-negate",) if negation else ()),
+            *((PARAPHRASE,) if paraphrased else ()),
+        )
+    )
+    units = UnitPlan()
+    global_hn = partial(global_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
+    local_hn = partial(local_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
+    unit = partial(unit_loss, units=units.units, foils=units.foils, mask_duplicates=True)
+    # Units and their foils are for their own loss alone.
+    kinds = plan.rewrite_names
+    read = (*NEGATIVES, *(POSITIVES if positive_share > 0 else ()))
+    terms = (
+        LossTerm("clip", clip_loss)
+        if contrast == "clip"
+        else LossTerm("negclip", OnlyKinds(negclip_loss, kinds), reads=NEGATIVES),
+        LossTerm(
+            "global_hn",
+            OnlyKinds(global_hn, kinds),
+            weight=global_weight,
+            reads=read,
+        ),
+        LossTerm(
+            "local_hn",
+            OnlyKinds(local_hn, kinds),
+            weight=local_weight,
+            needs_local=True,
+            reads=read,
+        ),
+        LossTerm(
+            "align",
+            partial(caption_alignment, positives=PARAPHRASE.of),
+            weight=align_weight,
+            reads=POSITIVES,
+        ),
+        LossTerm("unit", unit, weight=unit_weight, reads=(*POSITIVES, *NEGATIVES)),
+        LossTerm("distill", feature_distillation, weight=distill_weight, needs_teacher=True),
+    )
+    method = Method(
+        name="compo",
+        plan=plan if unit_weight == 0 else CaptionPlan(rewrites=plan.rewrites, units=units),
+        losses=tuple(term for term in terms if term.weight > 0),
+        optim=optim,
+        trains=Trains(image_tower=image_tower),
+        teacher=Teacher(),
+    )
+    return method.with_lora(Lora()) if adapters else method
