@@ -46,6 +46,11 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def own_cores() -> int:
+    """The cores for this process, of those that ranks on one machine (torchrun) share."""
+    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+
+
 class WorkersDiedError(CompoclipError):
     """Workers were killed over the same work, again and again."""
 

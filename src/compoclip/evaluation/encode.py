@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.files import write_atomically
 from compoclip.models.config import Tower
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.workers import Workers, available_cores
+from compoclip.workers import Workers, own_cores
 
 # --- Encoded features on disk, so that an interrupted or repeated evaluation encodes nothing
 # twice. ---
@@ -198,17 +197,12 @@ class EncodeOptions:
         """
         usual = Amounts(64, 64, 2)
         if device.type == "cuda":
-            usual = Amounts(512, 1024, _cores())
+            usual = Amounts(512, 1024, own_cores())
         return Amounts(
             self.batch_size or usual.images,
             self.batch_size or usual.texts,
             self.workers or usual.workers,
         )
-
-
-def _cores() -> int:
-    """Cores for this process, of those that ranks on one machine share."""
-    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:

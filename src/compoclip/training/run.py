@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,7 +41,7 @@ from compoclip.training.state import latest_state
 from compoclip.training.step import module_name
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.training.watch import Watch
-from compoclip.workers import available_cores
+from compoclip.workers import own_cores
 
 _FEW_IMAGES = 4096
 _MOST_WORKERS = 16  # read more than any one GPU takes
@@ -436,7 +435,7 @@ def reading_processes(settings: RunSettings, method: Method, samples: int) -> in
     images = samples * method.optim.epochs * method.images.images_per_sample
     if images < _FEW_IMAGES:
         return 0
-    own = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    own = own_cores()
     if torch.device(settings.device).type == "cpu":
         return own // 8
     return min(max(1, own - 1), _MOST_WORKERS)
