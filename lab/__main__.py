@@ -10,11 +10,10 @@ written to OUT/table.md, all numbers to OUT/lab.json; --page puts the table into
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-from compoclip.errors import CompoclipError
+from compoclip.console import end_with
 from lab.page import write_section
 from lab.run import run_lab
 from lab.settings import read_settings
@@ -53,8 +52,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except CompoclipError as error:
-        print(f"lab: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    end_with(main, "lab")

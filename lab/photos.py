@@ -24,7 +24,6 @@ import hashlib
 import io
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,7 +36,7 @@ from PIL import Image
 
 from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.retrieval import Captioned, read_flickr8k
-from compoclip.console import note, track
+from compoclip.console import end_with, note, track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json, write_text
 from compoclip.methods.base import Method
@@ -325,8 +324,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except CompoclipError as error:
-        print(f"lab.photos: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    end_with(main, "lab.photos")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ import numpy as np
 from scipy.linalg import hadamard
 from scipy.stats import t as student
 
-from compoclip.console import table
+from compoclip.console import end_with, table
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json, write_text
 from lab.columns import KEPT, LOWER_IS_BETTER, means_of, merit
@@ -192,8 +191,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except CompoclipError as error:
-        print(f"lab.screen: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    end_with(main, "lab.screen")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import tyro
 from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
 
 from compoclip.cli.caption_input import read_captions
-from compoclip.errors import CompoclipError
+from compoclip.console import end_with
 from compoclip.files import write_atomically
 
 Pair = tuple[str, str]
@@ -140,7 +139,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except CompoclipError as error:
-        sys.exit(f"build_bpe: {error}")
+    end_with(main, "build_bpe")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -29,6 +28,7 @@ from compoclip.captions.types import (
     SceneGraph,
     Span,
 )
+from compoclip.console import end_with
 from compoclip.errors import CompoclipError
 from compoclip.files import unreadable, write_atomically
 from compoclip.rewrites.graph_edits import VOCABULARY_FORMAT, WORD_KINDS, GraphVocabulary
@@ -257,7 +257,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except CompoclipError as error:
-        sys.exit(f"build_graph_vocabulary: {error}")
+    end_with(main, "build_graph_vocabulary")

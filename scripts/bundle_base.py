@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from pathlib import Path
 
-from compoclip.errors import CompoclipError
+from compoclip.console import end_with
 from compoclip.models.checkpoint import load_model, save_model
 from compoclip.world.dataset import read_world_config
 
@@ -39,7 +38,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except CompoclipError as error:
-        sys.exit(f"bundle_base: {error}")
+    end_with(main, "bundle_base")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -26,8 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import compoclip
-from compoclip.console import note, table
-from compoclip.errors import CompoclipError
+from compoclip.console import end_with, note, table
 from compoclip.evaluation.statistics import wilson
 from compoclip.world.captions import captions_for
 from compoclip.world.dataset import read_world_config
@@ -202,7 +200,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except CompoclipError as error:
-        sys.exit(f"measure_base: {error}")
+    end_with(main, "measure_base")

@@ -10,12 +10,10 @@ finds false, is wrong. What the oracle cannot judge (scrambled or vague text) is
 from __future__ import annotations
 
 import argparse
-import sys
 
 from rewrite_truth import Judged, judge_rewrites
 
-from compoclip.console import table
-from compoclip.errors import CompoclipError
+from compoclip.console import end_with, table
 from compoclip.evaluation.statistics import wilson
 
 _HEADER = ["rewrite", "coverage", "made", "undecided", "judged", "wrong", "rate", "95 % interval"]
@@ -60,7 +58,4 @@ def _row(name: str, count: Judged) -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except CompoclipError as error:
-        sys.exit(f"measure_false_negatives: {error}")
+    end_with(main, "measure_false_negatives")

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError
+from compoclip.console import end_with
 from compoclip.files import replacing
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import read_config
@@ -314,7 +313,4 @@ def _batches(
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except CompoclipError as error:
-        sys.exit(f"pretrain_image_tower: {error}")
+    end_with(main, "pretrain_image_tower")

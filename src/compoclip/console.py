@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, NoReturn, TypeVar
+
+from compoclip.errors import CompoclipError
 
 T = TypeVar("T")
 
@@ -19,6 +21,15 @@ def note(message: str) -> None:
 def counted(number: int, noun: str) -> str:
     """ "1 image", "2 images"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def end_with(main: Callable[[], int], program: str) -> NoReturn:
+    """Run a script, and end the process with its exit code; an error is one line on stderr."""
+    try:
+        sys.exit(main())
+    except CompoclipError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def emit_json(data: Any) -> None:
