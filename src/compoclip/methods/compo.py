@@ -6,9 +6,11 @@ from functools import partial
 from typing import Literal
 
 from compoclip.data.caption_plan import OneOf, UnitPlan
+from compoclip.data.images import Single
+from compoclip.data.images.neighbours import Neighbours
 from compoclip.errors import UsageError
 from compoclip.losses.alignment import caption_alignment
-from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.rows import OnlyKinds
@@ -44,6 +46,7 @@ def compo(
     align_weight: float = 0.5,
     unit_weight: float = 0.5,
     distill_weight: float = 7.68,
+    neighbours: int = 0,
     shuffle: bool = True,
     negation: bool = True,
     image_tower: bool = True,
@@ -62,6 +65,8 @@ def compo(
         align_weight: Weight of the alignment of paraphrases with captions; 0 leaves it out.
         unit_weight: Weight of the loss on units of captions; 0 leaves it out.
         distill_weight: Weight of the distance to the model before training; 0 leaves it out.
+        neighbours: Similar images that each sample brings into its batch, of the 3 nearest by the
+            model's image features.
         shuffle: Whether captions with their words in another order are among the negatives.
         negation: Whether denied captions are among the negatives.
         image_tower: Whether the image tower learns too, or the text tower alone.
@@ -93,9 +98,13 @@ def compo(
     kinds = plan.rewrite_names
     read = (*NEGATIVES, *(POSITIVES if positive_share > 0 else ()))
     terms = (
-        LossTerm("clip", clip_loss)
-        if contrast == "clip"
-        else LossTerm("negclip", OnlyKinds(negclip_loss, kinds), reads=NEGATIVES),
+        LossTerm(
+            contrast,
+            OnlyKinds(
+                partial(negclip_loss, mask_duplicates=True), kinds if contrast == "negclip" else ()
+            ),
+            reads=NEGATIVES if contrast == "negclip" else (),
+        ),
         LossTerm(
             "global_hn",
             OnlyKinds(global_hn, kinds),
@@ -123,6 +132,7 @@ def compo(
         plan=plan if unit_weight == 0 else CaptionPlan(rewrites=plan.rewrites, units=units),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
+        images=Neighbours(count=neighbours, mined=True) if neighbours else Single(),
         trains=Trains(image_tower=image_tower),
         teacher=Teacher(),
     )
