@@ -31,7 +31,6 @@ from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
 PARAPHRASE = OneOf("paraphrase", ("synonym", "and-swap"))
-HARD_NEGATIVES = ("negclip", "replace")
 
 
 @recipe
@@ -49,6 +48,7 @@ def compo(
     neighbours: int = 0,
     shuffle: bool = True,
     negation: bool = True,
+    fluent: bool = False,
     image_tower: bool = True,
     adapters: bool = False,
     optim: Optim = OPTIM,
@@ -69,6 +69,7 @@ def compo(
             model's image features.
         shuffle: Whether captions with their words in another order are among the negatives.
         negation: Whether denied captions are among the negatives.
+        fluent: Whether of the swaps only those are taken whose words captions show together.
         image_tower: Whether the image tower learns too, or the text tower alone.
         adapters: Whether adapters learn in place of all weights.
         optim: Optimiser and schedule.
@@ -84,7 +85,7 @@ def compo(
     paraphrased = positive_share > 0 or align_weight > 0
     plan = CaptionPlan(
         rewrites=(
-            *HARD_NEGATIVES,
+            *("negclip-fluent" if fluent else "negclip", "replace"),
             *(("bigram-shuffle",) if shuffle else ()),
             *(("crepe-negate",) if negation else ()),
             *((PARAPHRASE,) if paraphrased else ()),
