@@ -68,7 +68,8 @@ def compo(
         neighbours: Similar images that each sample brings into its batch, of the 3 nearest by the
             model's image features.
         shuffle: Whether captions with their words in another order are among the negatives.
-        negation: Whether denied captions are among the negatives.
+        negation: Whether captions that deny what is there are among the negatives, and those that
+            deny what is absent among the positives.
         fluent: Whether of the swaps only those are taken whose words captions show together.
         image_tower: Whether the image tower learns too, or the text tower alone.
         adapters: Whether adapters learn in place of all weights.
@@ -87,7 +88,7 @@ def compo(
         rewrites=(
             *("negclip-fluent" if fluent else "negclip", "replace"),
             *(("bigram-shuffle",) if shuffle else ()),
-            *(("crepe-negate",) if negation else ()),
+            *(("crepe-negate", "absent-object") if negation else ()),
             *((PARAPHRASE,) if paraphrased else ()),
         )
     )
