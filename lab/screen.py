@@ -2,13 +2,13 @@
 
     python -m lab.screen recipes/compo-screen.json [--out FOLDER] [--photos DATA --base MODEL]
 
-The settings are those of a lab, with `factors`: name -> [settings of the recipe without it, with
-it]. The runs are a fractional factorial: 16 with the first seed, which switch up to 15 factors so
-that each is on in half of them whatever any other is, and with the second seed their mirror image,
-all switches turned round. Together they tell the effect of a factor from that of any two others
-together (resolution IV). The effect is the mean of the runs that have the factor less the mean of
-those that have not; its error is Lenth's, of all 31 contrasts of the design. What is finished is
-not done again. The table is printed and written to OUT/screen.md, its numbers to OUT/screen.json.
+The settings are those of a lab and `screen`: the `method`, the `settings` that all runs have, and
+`factors`, name -> [settings of the recipe without it, with it]. The runs are a fractional
+factorial: 16 with the first seed, which switch up to 15 factors so that each is on in half of them
+whatever any other is, and with the second seed their mirror image, all switches turned round.
+Together they tell the effect of a factor from that of any two others together (resolution IV). The
+effect is the mean of the runs that have the factor less the mean of those that have not; its error
+is Lenth's, of all 31 contrasts of the design. What is finished is not done again. The table is printed and written to OUT/screen.md, its numbers to OUT/screen.json.
 """
 
 from __future__ import annotations
@@ -88,47 +88,56 @@ def effects(values: Sequence[float], runs: Sequence[Sequence[int]]) -> list[Effe
     ]
 
 
-def read_screen(path: Path) -> tuple[LabSettings, list[Factor]]:
-    """Settings and factors of a file.
+@dataclass(frozen=True)
+class Screen:
+    """What is screened: a recipe, the settings that all runs have, and the factors."""
+
+    method: str
+    settings: Mapping[str, Any]
+    factors: tuple[Factor, ...]
+
+    def arm(self, number: int, table: str) -> Arm:
+        """The arm of a run of the design."""
+        switched = zip(self.factors, design(len(self.factors))[number])
+        chosen = [f.on if switch > 0 else f.off for f, switch in switched]
+        every = {name: value for part in (self.settings, *chosen) for name, value in part.items()}
+        return Arm(f"run{number:02}", self.method, every, table)
+
+
+def read_screen(path: Path) -> tuple[LabSettings, Screen]:
+    """A lab's settings and what is screened, of a file.
 
     Raises CompoclipError, naming the file, when it is missing or malformed.
     """
     data = read_json(path, damaged="mend the file")
-    factors = data.pop("factors", None) if isinstance(data, dict) else None
-    if not isinstance(factors, dict) or not all(
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(each, dict) for each in pair)
-        for pair in factors.values()
-    ):
-        raise CompoclipError(f"{path}: 'factors' must be NAME: [settings without, settings with]")
+    screen: Any = data.pop("screen", None) if isinstance(data, dict) else None
+    try:
+        factors = tuple(Factor(name, *pair) for name, pair in screen["factors"].items())
+        found = Screen(str(screen["method"]), dict(screen.get("settings", {})), factors)
+        known = all(isinstance(each, dict) for f in factors for each in (f.off, f.on))
+    except (TypeError, KeyError, AttributeError, ValueError):
+        known = False
+    if not known:
+        raise CompoclipError(
+            f"{path}: 'screen' must hold 'method' and 'factors', NAME: [settings without, with]"
+        )
     settings = settings_of(data, str(path))
     if len(settings.seeds) != 2:
         raise CompoclipError(f"{path}: 'seeds' must be two, one for each half of the design")
-    return settings, [Factor(name, off, on) for name, (off, on) in factors.items()]
+    return settings, found
 
 
-def run_screen(settings: LabSettings, factors: Sequence[Factor], method: str, out: Path) -> str:
+def run_screen(settings: LabSettings, screen: Screen, out: Path) -> str:
     """Train and measure every run of the design; returns the table of effects.
 
     Raises what `run_lab` raises.
     """
-    runs = design(len(factors))
+    runs = design(len(screen.factors))
     values: dict[str, list[float]] = {}
     controls: dict[str, dict[str, list[float]]] = {}
     for half, seed in enumerate(settings.seeds):
-        switched = runs[half * RUNS : (half + 1) * RUNS]
-        arms = [
-            Arm(
-                f"run{half * RUNS + number:02}",
-                method,
-                {
-                    k: v
-                    for f, on in zip(factors, run)
-                    for k, v in (f.on if on > 0 else f.off).items()
-                },
-                settings.ground.tables[0],
-            )
-            for number, run in enumerate(switched)
-        ]
+        table_of = settings.ground.tables[0]
+        arms = [screen.arm(half * RUNS + run, table_of) for run in range(RUNS)]
         # The arms of the file are run beside them, to compare with.
         part = replace(settings, arms=(*settings.arms, *arms), seeds=(seed,), left_out=None)
         run_lab(part, out)
@@ -148,14 +157,14 @@ def run_screen(settings: LabSettings, factors: Sequence[Factor], method: str, ou
         ["mean of the runs", *(f"{100 * fmean(each):.1f} " for each in values.values())],
         *(
             [factor.name, *(str(found[column][k]) for column in values)]
-            for k, factor in enumerate(factors)
+            for k, factor in enumerate(screen.factors)
         ),
         ["95 % +-", *(f"{100 * found[column][0].margin:.1f} " for column in values)],
     ]
     text = table(rows, ["factor", *values])
     numbers = {
-        "factors": [asdict(each) for each in factors],
-        "runs": [dict(zip((f.name for f in factors), run)) for run in runs],
+        "screen": asdict(screen),
+        "runs": [dict(zip((f.name for f in screen.factors), run)) for run in runs],
         "values": values,
         "controls": controls,
         "effects": {column: [asdict(each) for each in of] for column, of in found.items()},
@@ -176,17 +185,16 @@ def _with_sums(means: Mapping[str, float]) -> dict[str, float]:
 def main() -> int:
     """Run the screening of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("settings", type=Path, help="a lab's settings with factors")
-    parser.add_argument("--method", default="compo", help="the recipe that has the factors")
+    parser.add_argument("settings", type=Path, help="a lab's settings and what is screened")
     parser.add_argument("--out", type=Path, default=Path("screen-out"), help="folder")
     parser.add_argument("--photos", metavar="DATA", help="on the photos of this folder")
     parser.add_argument("--base", metavar="MODEL", help="what every run starts from")
     options = parser.parse_args()
-    settings, factors = read_screen(options.settings)
+    settings, screen = read_screen(options.settings)
     if options.photos:
         settings = replace(settings, photos={**settings.photos, "data": options.photos})
     settings = replace(settings, model=options.base or settings.model)
-    print(run_screen(settings, factors, options.method, options.out))
+    print(run_screen(settings, screen, options.out))
     return 0
 
 

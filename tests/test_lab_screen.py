@@ -29,11 +29,16 @@ SETTINGS: dict[str, Any] = {
     "control": "clip-ft",
     "benchmarks": ["world-sugarcrepe", "world-sugarcrepe-pp", "world-foils", "world-aro"],
     "arms": [{"name": "clip-ft", "method": "clip-ft"}],
-    "factors": {
-        "global": [{"global_weight": 0.0}, {"global_weight": 0.5}],
-        "shuffle": [{"shuffle": False}, {"shuffle": True}],
+    "screen": {
+        "method": "compo",
+        "settings": {"gamma": 0.0},
+        "factors": {
+            "global": [{"global_weight": 0.0}, {"global_weight": 0.5}],
+            "shuffle": [{"shuffle": False}, {"shuffle": True}],
+        },
     },
 }
+FACTORS = SETTINGS["screen"]["factors"]
 
 
 @pytest.mark.parametrize("factors", [1, 8, 12, 15])
@@ -84,6 +89,7 @@ def test_every_run_of_the_design_is_trained_once(
         for arm in settings.arms:
             on = (arm.settings.get("global_weight") == 0.5, arm.settings.get("shuffle") is True)
             if arm.method == "compo":
+                assert arm.settings["gamma"] == 0.0
                 asked.append((arm.name, *settings.seeds, on))
             values = {**level, "order": [0.5 + 0.2 * on[1]]}
             lines.append({"name": arm.name, "values": {**values, "i2t": [0.6 - 0.1 * on[0]]}})
@@ -94,8 +100,8 @@ def test_every_run_of_the_design_is_trained_once(
     monkeypatch.setattr(screen, "run_lab", lab)
     path = tmp_path / "screen.json"
     path.write_text(json.dumps(SETTINGS))
-    settings, factors = read_screen(path)
-    text = run_screen(settings, factors, "compo", tmp_path / "out")
+    settings, found = read_screen(path)
+    text = run_screen(settings, found, tmp_path / "out")
     runs = design(2)
     assert asked == [
         (f"run{k:02}", int(k >= RUNS), (run[0] > 0, run[1] > 0)) for k, run in enumerate(runs)
@@ -109,15 +115,17 @@ def test_every_run_of_the_design_is_trained_once(
     assert shown["global"]["kept"] == "-3.3*"
     assert shown["shuffle"]["i2t"].startswith("+0.0")
     assert rows["clip-ft"][1] == "50.0"
-    found = json.loads((tmp_path / "out" / FOUND).read_text())
-    assert found["effects"]["order"][1]["value"] == pytest.approx(0.2)
+    numbers = json.loads((tmp_path / "out" / FOUND).read_text())
+    assert numbers["effects"]["order"][1]["value"] == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"factors": None}, "'factors' must be NAME"),
-        ({"factors": {"a": [{}]}}, "'factors' must be NAME"),
+        ({"screen": None}, "'screen' must hold 'method' and 'factors'"),
+        ({"screen": {"factors": FACTORS}}, "'screen' must hold"),
+        ({"screen": {"method": "compo", "factors": {"a": [{}]}}}, "'screen' must hold"),
+        ({"screen": {"method": "compo", "factors": {"a": [{}, 1]}}}, "'screen' must hold"),
         ({"seeds": [0]}, "'seeds' must be two"),
         ({"split": "train"}, "split: no 'train'; there are: test, val"),
     ],
