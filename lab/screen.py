@@ -8,7 +8,8 @@ factorial: 16 with the first seed, which switch up to 15 factors so that each is
 whatever any other is, and with the second seed their mirror image, all switches turned round.
 Together they tell the effect of a factor from that of any two others together (resolution IV). The
 effect is the mean of the runs that have the factor less the mean of those that have not; its error
-is Lenth's, of all 31 contrasts of the design. What is finished is not done again. The table is printed and written to OUT/screen.md, its numbers to OUT/screen.json.
+is Lenth's, of all 31 contrasts of the design. What is finished is not done again. The table is
+printed and written to OUT/screen.md, its numbers to OUT/screen.json.
 """
 
 from __future__ import annotations
