@@ -80,7 +80,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(tyro, "cli", parse)
     monkeypatch.setattr(train, "start", start)
-    monkeypatch.setattr(sweep, "carry_out", start)
+    monkeypatch.setattr(sweep, "start", start)
 
 
 def test_commands_are_found_where_they_stand() -> None:
