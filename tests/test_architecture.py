@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from compoclip.errors import pip_install
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "compoclip"
@@ -267,6 +271,21 @@ def test_every_room_says_what_it_offers() -> None:
         room for room in ROOMS if room != "cli" and not (PACKAGE / room / "__init__.pyi").is_file()
     ]
     assert missing == []
+
+
+def test_hints_name_the_packages_of_an_extra() -> None:
+    """No index has compoclip, so that installing `compoclip[hf]` from there fails."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for extra, packages in extras.items():
+        if extra not in ("dev", "docs"):
+            names = [re.split(r"[^\w-]", each)[0] for each in packages]
+            assert pip_install(extra) == " ".join(["pip install", *names])
+    named = re.compile(r"pip install ['\"]?compoclip\[(?!\.\.\.)")
+    pages = [*modules(), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    wrong = [path for path in pages if named.search(path.read_text(encoding="utf-8"))]
+    assert wrong == []
 
 
 def test_what_a_room_exports_exists_and_names_its_arguments() -> None:

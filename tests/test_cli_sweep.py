@@ -214,7 +214,7 @@ def test_several_jobs_make_the_same_runs(world: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ray_makes_the_same_runs(world: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs pip install 'compoclip[ray]'")
+    pytest.importorskip("ray", reason="needs the extra ray")
     what = ("--grid", "lr=1e-4,1e-3")
     assert sweep(world, tmp_path / "one", *what) == 0
     assert sweep(world, tmp_path / "two", *what, "--jobs=2", "--engine=ray") == 0

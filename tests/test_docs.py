@@ -111,10 +111,10 @@ def test_every_command_runs(
     command: Command, ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "--to onnx" in command.text:
-        pytest.importorskip("onnxscript", reason="needs pip install 'compoclip[onnx]'")
+        pytest.importorskip("onnxscript", reason="needs the extra onnx")
     if "--track" in command.text:
         for package in ("tensorboard", "wandb"):
-            pytest.importorskip(package, reason="needs pip install 'compoclip[track]'")
+            pytest.importorskip(package, reason="needs the extra track")
     words = small(command)
     if words[-1:] == ["..."] or "..." in words:
         words[words.index("...") :] = ["sugarcrepe", *words[words.index("...") + 1 :]]
