@@ -38,7 +38,7 @@ from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.parts import frozen_by, rate_factors, with_frozen
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
-from compoclip.training.state import latest_state
+from compoclip.training.state import latest_state, remove_states
 from compoclip.training.step import module_name
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.training.watch import Watch
@@ -379,8 +379,10 @@ def _run(
         if writes and whole:
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
-    if watch is not None and writes:
-        watch.clear()
+    if writes:  # nothing can resume it: what was kept to go on with is not needed any more
+        if watch is not None:
+            watch.clear()
+        remove_states(settings.out / "state")
     return summary
 
 
