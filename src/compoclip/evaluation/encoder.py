@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -235,7 +235,8 @@ class _Uploads:
 class ModelEncoder:
     """An `Encoder` over a loaded model, in evaluation mode.
 
-    The identity is taken when it is made: weights that train on need a new ModelEncoder.
+    The identity, which takes a hash of all weights, is taken when it is first asked for and then
+    kept: weights that train on need a new ModelEncoder. Encoding alone does not ask for it.
 
     Args:
         loaded: the model.
@@ -247,8 +248,12 @@ class ModelEncoder:
         self._uploads = _Uploads()
         self._entered = False
         self.read_image = ImageReader(loaded.preprocess)
-        self.identity = current_identity(loaded)
         self.precision = precision
+
+    @cached_property
+    def identity(self) -> ModelIdentity:
+        """What features depend on, the weights as they were when it was first asked for."""
+        return current_identity(self._loaded)
 
     @property
     def device(self) -> torch.device:
