@@ -124,8 +124,10 @@ def full_float32() -> Iterator[None]:
     Everything else, such as whether cuDNN is used, stays as it is, and all is restored afterwards.
     """
     backends: Any = torch.backends
-    places = [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
-    places += [backends.mkldnn.conv, backends.mkldnn.rnn, backends.mkldnn.matmul]
+    places = []
+    if hasattr(backends.cudnn, "conv"):  # before torch 2.9 there are the older switches alone
+        places += [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
+        places += [backends.mkldnn.conv, backends.mkldnn.rnn, backends.mkldnn.matmul]
     before = [place.fp32_precision for place in places]
     try:  # the older switches are set as well, lest reading them inside is refused
         older = torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32

@@ -268,7 +268,7 @@ def _run(
     if method.optim.warmup_steps(total) >= total:
         note(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
-            "learning rate never reaches --lr (lower --warmup)"
+            f"learning rate never reaches --lr (lower --warmup, to {max(1, total // 10)} say)"
         )
 
     # The model, on its device. The seed is for dropout; order, crops and rewrites draw their own.
