@@ -379,9 +379,9 @@ def _run(
         if writes and whole:
             describe = lora.describe() if lora else None
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
-    if writes:  # nothing can resume it: what was kept to go on with is not needed any more
-        if watch is not None:
-            watch.clear()
+    if watch is not None and writes:
+        watch.clear()
+    if writes and whole:  # nothing can resume it (adapters alone may still be merged)
         remove_states(settings.out / "state")
     return summary
 
