@@ -18,18 +18,25 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from PIL.Image import Image
+from torch.nn.functional import normalize
 
 import compoclip
 from compoclip.benchmarks.case import Case, Form, Retrieval
 from compoclip.benchmarks.targets import parse_targets
+from compoclip.console import track
 from compoclip.data.decode import decode
 from compoclip.evaluation import Reranker, mcnemar
+from compoclip.evaluation.encoder import evaluating, full_float32
 from compoclip.run import named_models
 
 Flags = NDArray[np.bool_]
+Patches = NDArray[np.float16]
 Item = TypeVar("Item")
 LOCAL = "local"
+_AT_ONCE = 64
 
 
 class Searched:
@@ -51,10 +58,27 @@ class Searched:
         best = {"global": int(similarity.argmax()), LOCAL: int(local.argmax())}
         return best | {f"{w:g}": int((similarity + w * local).argmax()) for w in self.weights}
 
+    def encoded(self, files: Sequence[Path | Image]) -> tuple[NDArray[np.float32], Patches]:
+        """(N, D) global vectors and (N, P, D) patches of images, in one pass over the tower."""
+        loaded = self.model.loaded
+        vectors, patches = [], []
+        starts = range(0, len(files), _AT_ONCE)
+        for start in track(starts, "encoding images", len(starts), f"times {_AT_ONCE}"):
+            shown = [
+                each if isinstance(each, Image) else decode(each)
+                for each in files[start : start + _AT_ONCE]
+            ]
+            pixels = torch.stack([loaded.preprocess.evaluation(each) for each in shown])
+            with evaluating(loaded.encoder), torch.inference_mode(), full_float32():
+                found = loaded.encoder.encode_images(pixels, patches=True)
+            assert found.patches is not None
+            vectors.append(normalize(found.pooled, dim=-1).numpy())
+            patches.append(found.patches.numpy().astype(np.float16))
+        return np.concatenate(vectors), np.concatenate(patches)
+
     def retrieval(self, content: Retrieval) -> dict[str, Flags]:
         """Whether the best image is right, for each text, by score and K."""
-        files = [ref.path for ref in content.images]
-        images, patches = self.model.encode_images(files), self.reranker.patches(files)
+        images, patches = self.encoded([ref.path for ref in content.images])
         right: dict[int, set[int]] = defaultdict(set)
         for image, text in content.pairs:
             right[text].add(image)
@@ -83,7 +107,7 @@ class Searched:
         """Whether each choice is right, by kind of choice and score."""
         refs = list(dict.fromkeys(ref for case in cases for ref in case.images))
         files = [decode(ref.path, box=ref.box) for ref in refs]
-        image = dict(zip(refs, zip(self.model.encode_images(files), self.reranker.patches(files))))
+        image = dict(zip(refs, zip(*self.encoded(files))))
         hits: dict[tuple[str, str], list[bool]] = defaultdict(list)
         for case in cases:
             vectors, patches = (

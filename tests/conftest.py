@@ -38,6 +38,12 @@ def shared_data() -> Path:
     return path
 
 
+@pytest.fixture
+def states_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished runs keep OUT/state, for tests that look into it."""
+    monkeypatch.setattr("compoclip.training.run.remove_states", lambda folder: None)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A headless Chromium of the system, driven by Playwright; skips when either is absent.

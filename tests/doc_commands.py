@@ -110,12 +110,14 @@ def small(command: Command) -> list[str]:
     more = SMALL.get(" ".join(words[:2]), SMALL.get(words[0], []))
     if "--sweep" in words:
         more = [*more, "--steps=2"]
+    if "--suite" in words:
+        more = [*more, "--suite-items=3"]
     return [*words, *more]
 
 
 def outputs(words: list[str]) -> set[str]:
     """What a command writes."""
-    named = {b for a, b in pairwise(words) if a in ("-o", "--out")}
+    named = {b for a, b in pairwise(words) if a in ("-o", "--out", "--suite")}
     return named | ({words[2]} if words[0] == "convert" else set())
 
 

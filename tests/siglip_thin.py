@@ -31,7 +31,7 @@ if not is_model("vit_thin_patch8_siglip_32"):
 
 def write_siglip(folder: Path, **text: Any) -> Any:
     """A SiglipModel with random weights and a tokenizer of a few words; the model."""
-    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]")
     inner = tokenizers.Tokenizer(words)

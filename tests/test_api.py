@@ -7,7 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +22,7 @@ import compoclip
 from compoclip.cli.main import main
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
+from compoclip.models.weights import weights_hash
 from method_data import write_world
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "python"
@@ -64,6 +65,36 @@ def test_scores_are_cosines_of_the_models_own_features(base: compoclip.Model, wo
             features = loaded.encoder.features(pixels[None], loaded.tokenizer(captions))
             expected = (features.image @ features.text.T)[0].numpy()
             np.testing.assert_allclose(scores[row], expected, atol=1e-5)
+
+
+def test_encoding_hashes_no_weights_and_notices_changed_ones(
+    base: compoclip.Model, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hash of all weights costs many times what a short text does."""
+    hashed: list[int] = []
+
+    def counted(state: Mapping[str, torch.Tensor]) -> str:
+        hashed.append(len(state))
+        return weights_hash(state)
+
+    for module in ("evaluation.encoder", "models.checkpoint"):
+        monkeypatch.setattr(f"compoclip.{module}.weights_hash", counted)
+    model = compoclip.load(world / "base")
+    before = model.identity
+    hashed.clear()
+    texts = ["a red star", "a blue mug"]
+    first = model.encode_texts(texts)
+    model.score([world / "0.png"], texts)
+    assert np.array_equal(model.encode_texts(texts), first)
+    assert hashed == []
+    assert model.identity == before
+    assert len(hashed) == 1  # when it is asked for
+    # However weights are changed, features and identity are those of the new ones.
+    with torch.no_grad():
+        model.loaded.encoder.model.get_parameter("text_projection").data.mul_(-1)
+    assert np.abs(model.encode_texts(texts) + first).max() < 1e-6
+    assert model.identity.weights != before.weights
+    assert model.identity.base == before.weights
 
 
 def test_pictures_with_transparency_are_read_like_files(

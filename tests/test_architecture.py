@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from compoclip.errors import pip_install
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "compoclip"
@@ -88,8 +92,8 @@ def test_imports_run_downwards_only() -> None:
         allowed = ROOMS[: ROOMS.index(room) + 1] if room else ()
         if name_of(path) == "compoclip.__main__":
             allowed = ROOMS
-        called = ("compoclip.api", "compoclip.request", "compoclip.run")  # by the command line
-        if name_of(path) in called:
+        called = ("api", "request", "run", "sweep")  # by the command line
+        if name_of(path) in {f"compoclip.{each}" for each in called}:
             allowed = ROOMS[: ROOMS.index("cli")]
         for line, name in imported(path):
             other = room_of(name) if name.split(".")[0] == "compoclip" else ""
@@ -267,6 +271,21 @@ def test_every_room_says_what_it_offers() -> None:
         room for room in ROOMS if room != "cli" and not (PACKAGE / room / "__init__.pyi").is_file()
     ]
     assert missing == []
+
+
+def test_hints_name_the_packages_of_an_extra() -> None:
+    """No index has compoclip, so that installing `compoclip[hf]` from there fails."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for extra, packages in extras.items():
+        if extra not in ("dev", "docs"):
+            names = [re.split(r"[^\w-]", each)[0] for each in packages]
+            assert pip_install(extra) == " ".join(["pip install", *names])
+    named = re.compile(r"pip install ['\"]?compoclip\[(?!\.\.\.)")
+    pages = [*modules(), ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    wrong = [path for path in pages if named.search(path.read_text(encoding="utf-8"))]
+    assert wrong == []
 
 
 def test_what_a_room_exports_exists_and_names_its_arguments() -> None:

@@ -334,7 +334,7 @@ def test_inspect_a_file_without_and_with_its_base(
 @pytest.mark.parametrize("kind", ["vit", "resnet"])
 def test_onnx_computes_the_same(tmp_path: Path, kind: str) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(package, reason="needs pip install 'compoclip[onnx]'")
+        pytest.importorskip(package, reason="needs the extra onnx")
     import onnxruntime
 
     cfg = RESNET
@@ -359,8 +359,8 @@ def test_onnx_computes_the_same(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.slow
 def test_peft_computes_the_same(base: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
-    peft = pytest.importorskip("peft", reason="needs pip install 'compoclip[hf]'")
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+    peft = pytest.importorskip("peft", reason="needs the extra hf")
     adapted = write_own_adapter(base, tmp_path / "own", Lora(rank=2, alpha=3.0, targets="+conv"))
     convert(str(base), tmp_path / "hf", "hf")
     convert(str(tmp_path / "own"), tmp_path / "peft", "peft")

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from compoclip.cli import sweep as sweeping
+from compoclip import sweep as sweeping
 from compoclip.cli.main import main
-from compoclip.cli.sweep import DrawnRange, names_of, points, space_of
 from compoclip.config import CONFIG, options_of
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import load_recipe
 from compoclip.run import TrainOptions
+from compoclip.sweep import DrawnRange, names_of, points, space_of
 from method_data import write_world
 
 FEW = ("--epochs=0.4", "--batch-size=8", "--warmup=0", "--device=cpu", "--workers=0")
@@ -214,7 +214,7 @@ def test_several_jobs_make_the_same_runs(world: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ray_makes_the_same_runs(world: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs pip install 'compoclip[ray]'")
+    pytest.importorskip("ray", reason="needs the extra ray")
     what = ("--grid", "lr=1e-4,1e-3")
     assert sweep(world, tmp_path / "one", *what) == 0
     assert sweep(world, tmp_path / "two", *what, "--jobs=2", "--engine=ray") == 0

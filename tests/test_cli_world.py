@@ -50,6 +50,28 @@ def test_train_writes_shards(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert "2 scenes, 4 captions, 1 shards" in text
 
 
+def test_train_writes_a_suite_of_the_same_world(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked = ("--seed", 3, "--size", 32, "--json")
+    train = ("train", "--out", tmp_path / "set", "--count", 2)
+    code, text, _ = run(capsys, *train, "--suite", tmp_path / "a", "--suite-items", 3, *asked)
+    assert code == 0
+    found = json.loads(text)
+    code, text, _ = run(capsys, "suite", "--out", tmp_path / "b", "--items-per-task", 3, *asked)
+    assert code == 0
+    alone = json.loads(text)
+    assert found["suite"]["items"] == alone["items"]
+    assert read_scenes(tmp_path / "a") == read_scenes(tmp_path / "b")
+    # What cannot be written is said before anything is drawn.
+    other = ("train", "--out", tmp_path / "new" / "set", "--count", 2)
+    code, _, err = run(capsys, *other, "--suite", tmp_path / "a")
+    assert (code, "already exists" in err) == (1, True)
+    code, _, err = run(capsys, *other, "--suite", tmp_path / "new")
+    assert (code, "a folder of its own" in err) == (2, True)
+    assert not (tmp_path / "new").exists()
+
+
 def test_train_leaves_nothing_half_written(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

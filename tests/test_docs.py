@@ -80,7 +80,7 @@ def only_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(tyro, "cli", parse)
     monkeypatch.setattr(train, "start", start)
-    monkeypatch.setattr(sweep, "carry_out", start)
+    monkeypatch.setattr(sweep, "start", start)
 
 
 def test_commands_are_found_where_they_stand() -> None:
@@ -111,10 +111,10 @@ def test_every_command_runs(
     command: Command, ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "--to onnx" in command.text:
-        pytest.importorskip("onnxscript", reason="needs pip install 'compoclip[onnx]'")
+        pytest.importorskip("onnxscript", reason="needs the extra onnx")
     if "--track" in command.text:
         for package in ("tensorboard", "wandb"):
-            pytest.importorskip(package, reason="needs pip install 'compoclip[track]'")
+            pytest.importorskip(package, reason="needs the extra track")
     words = small(command)
     if words[-1:] == ["..."] or "..." in words:
         words[words.index("...") :] = ["sugarcrepe", *words[words.index("...") + 1 :]]
@@ -125,6 +125,28 @@ def test_every_command_runs(
     except SystemExit as ended:  # --help
         code = ended.code if isinstance(ended.code, int) else 1
     assert code == 0
+
+
+@pytest.mark.slow
+def test_six_commands_compare_an_own_method_with_a_published_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In an empty folder, one after the other, as the guide has them but for their size."""
+    page = (ROOT / "docs" / "guide" / "your-own.md").read_text(encoding="utf-8")
+    block = page.partition("```sh\n")[2].partition("```")[0]
+    commands = list(commands_of("your-own.md", f"```sh\n{block}```"))
+    assert len(commands) == len(block.splitlines()) == 6
+    less = {
+        "world": ["--count=24", "--suite-items=2"],
+        "train": ["--max-steps=2", "--batch-size=8", "--device=cpu"],
+        "evaluate": ["--resamples=20", "--device=cpu"],
+        "compare": ["--resamples=20"],
+    }
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        assert command.run([*command.words, *less.get(command.words[0], [])]) == 0, command.text
+    told = capsys.readouterr().out
+    assert "mine against fsc (base), on the same items" in told
 
 
 def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def words() -> list[str]:
 
 def write_blip(folder: Path, **text: Any) -> Any:
     """A BlipForImageTextRetrieval with random weights and a tokenizer of words; the model."""
-    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {word: i for i, word in enumerate(words())}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))

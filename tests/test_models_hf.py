@@ -292,7 +292,7 @@ def test_foreign_parameters_are_named() -> None:
 
 @pytest.fixture(scope="module")
 def transformers() -> Any:
-    return pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+    return pytest.importorskip("transformers", reason="needs the extra hf")
 
 
 @pytest.mark.slow

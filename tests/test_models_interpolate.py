@@ -273,3 +273,13 @@ def test_training_starts_from_the_mean(tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert main([*run[:-3], f"--out={tmp_path / 'no'}", *run[-2:], *more]) == 2
         assert said in capsys.readouterr().err
+    # A run that goes on starts from the same mean, and from no other.
+    words = ["train", "clip-ft", f"--data={data}", "--batch-size=8", "--epochs=2", "--lr=1e-3"]
+    assert main([*words, f"--out={tmp_path / 'whole'}", *start]) == 0
+    cut = [*words, f"--out={tmp_path / 'cut'}"]
+    assert main([*cut, "--stop-after=2", *start]) == 0
+    assert main([*cut, "--resume", f"--model={paths[0]}"]) == 1
+    assert "other settings" in capsys.readouterr().err
+    assert main([*cut, "--resume", *start]) == 0
+    file = "model/open_clip_model.safetensors"
+    assert (tmp_path / "cut" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()

@@ -209,7 +209,7 @@ def test_every_published_architecture_can_be_written(name: str) -> None:
 @pytest.mark.parametrize("form", ["hf", "open-clip"])
 @pytest.mark.parametrize("act", ["gelu", "gelu_pytorch_tanh"])
 def test_a_written_folder_is_the_model_for_everybody(form: str, act: str, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
     write_siglip(tmp_path / "theirs", hidden_act=act, hidden_size=24, projection_size=32)
     before = load_model(tmp_path / "theirs")
     save_model(before, tmp_path / "oc")

@@ -54,7 +54,7 @@ def test_the_towers_are_read_without_their_code(wrapper: str, tmp_path: Path) ->
 
 
 def test_outputs_equal_those_of_transformers(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
     write_towers(tmp_path)
     loaded = load_model(tmp_path / "split")
     whole = transformers.CLIPConfig.from_pretrained(tmp_path / "whole")

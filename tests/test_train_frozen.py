@@ -135,6 +135,29 @@ def test_every_recipe_learns_the_same_from_kept_features(
     assert moved
 
 
+@pytest.mark.parametrize("more", [TRUNK, ("--freeze", "image")], ids=["trunk", "tower"])
+def test_a_teacher_sees_the_kept_features(
+    more: tuple[str, ...], world: Path, tmp_path: Path, encoded: list[int]
+) -> None:
+    """A teacher that moves, and one that stays: the run is that without, and goes on as it was."""
+    for method, decay in (("degla", "--decay=0.9"), ("degla", "--decay=1")):
+        out = tmp_path / decay
+        words = (*more, decay, "--no-crop", "--epochs=2")
+        run = arguments(world, method, out / "plain", *words)
+        assert main(run) == 0
+        encoded.clear()
+        kept = [*words, "--cache-frozen"]
+        assert main(arguments(world, method, out / "kept", *kept)) == 0
+        assert sum(encoded) == (40 if decay.endswith("0.9") else 0)  # of all runs once
+        assert_alike(out / "kept", out / "plain")
+        assert all(record["loss/distill"] >= 0 for record in read_log(out / "kept/train.jsonl"))
+        assert any(record["loss/distill"] > 0 for record in read_log(out / "kept/train.jsonl"))
+        cut = arguments(world, method, out / "cut", *kept)
+        assert main([*cut, "--stop-after=4"]) == 0
+        assert main([*cut, "--resume"]) == 0
+        assert_equal(out / "cut", out / "kept")
+
+
 def test_features_are_of_the_tower_the_crops_and_the_images(
     world: Path, tmp_path: Path, encoded: list[int]
 ) -> None:

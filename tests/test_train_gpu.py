@@ -138,7 +138,7 @@ def test_a_state_that_was_due_is_saved_after_the_next_good_step(
 
 
 def test_states_written_beside_training_are_those_written_in_its_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, states_stay: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_source(str(write_data(tmp_path / "data")))
     finals = []

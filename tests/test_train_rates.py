@@ -132,7 +132,9 @@ def test_a_first_step_moves_weights_by_their_learning_rate(world: Path, tmp_path
     ],
     ids=["rates", "average", "average of adapters"],
 )
-def test_resumed_bit_for_bit(more: tuple[str, ...], world: Path, tmp_path: Path) -> None:
+def test_resumed_bit_for_bit(
+    more: tuple[str, ...], world: Path, tmp_path: Path, states_stay: None
+) -> None:
     words = ("--epochs=2", *more)
     assert main(arguments(world, "fsc-clip", tmp_path / "whole", *words)) == 0
     cut = arguments(world, "fsc-clip", tmp_path / "cut", *words)
@@ -144,7 +146,9 @@ def test_resumed_bit_for_bit(more: tuple[str, ...], world: Path, tmp_path: Path)
     assert_equal(last(tmp_path / "cut"), last(tmp_path / "whole"))
 
 
-def test_what_is_handed_out_is_the_average_of_the_weights(world: Path, tmp_path: Path) -> None:
+def test_what_is_handed_out_is_the_average_of_the_weights(
+    world: Path, tmp_path: Path, states_stay: None
+) -> None:
     seen: list[dict[str, Tensor]] = []
     update = AveragedWeights.update
 
@@ -237,7 +241,7 @@ def fp16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fp16_learns_with_a_scaled_loss_and_is_resumed_bit_for_bit(
-    world: Path, tmp_path: Path, fp16: None
+    world: Path, tmp_path: Path, fp16: None, states_stay: None
 ) -> None:
     words = ("--epochs=1", "--precision=fp16")
     assert main(arguments(world, "fsc-clip", tmp_path / "whole", *words)) == 0
@@ -259,7 +263,7 @@ def test_fp16_learns_with_a_scaled_loss_and_is_resumed_bit_for_bit(
 
 
 def test_an_overflow_of_fp16_halves_the_scale_and_is_counted(
-    world: Path, tmp_path: Path, fp16: None, monkeypatch: pytest.MonkeyPatch
+    world: Path, tmp_path: Path, fp16: None, states_stay: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four overflows in a row, more than are borne without a scale to lower."""
     calls = 0

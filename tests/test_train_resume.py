@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+import method_data
 from compoclip.cli.main import main
 from compoclip.cli.train import main as train
 from compoclip.errors import CompoclipError
 from compoclip.models.config import RECORD
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
+from method_data import write_world
 from train_helpers import write_config, write_data
 
 METHOD = "fsc-clip"  # parsing, rewrites, local losses: everything that could differ
@@ -97,6 +99,34 @@ def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -
     assert main(arguments(folder, "stopped", "--resume")) == 0
     assert weights(folder / "stopped") == weights(folder / "whole")
     assert account(folder / "stopped") == account(folder / "whole")
+
+
+@pytest.mark.parametrize("lora", [(), ("--lora",), ("--lora", "--no-merge")])
+def test_the_state_goes_when_nothing_can_resume_it(
+    tmp_path: Path, lora: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, out = write_world(tmp_path / "world"), tmp_path / "run"
+    run = method_data.arguments(world, "clip-ft", out, "--epochs=0.5", *lora)
+    assert main([*run, "--stop-after=1"]) == 0
+    assert latest_state(out / "state") is not None
+
+    def full(*_: object, **__: object) -> None:
+        raise CompoclipError("cannot be written")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("save_model", "save_adapter"):
+            patch.setattr(f"compoclip.training.run.{name}", full)
+        assert main([*run, "--resume"]) == 1
+    assert latest_state(out / "state") is not None  # all steps done, nothing written
+    assert main([*run, "--resume"]) == 0
+    assert (out / "state").exists() == ("--no-merge" in lora)  # which --resume may still merge
+    capsys.readouterr()
+    for again in (run, [*run, "--resume"]):
+        assert main(again) == 2
+        assert "holds a finished run" in capsys.readouterr().err
+    if "--no-merge" in lora:
+        assert main([*run[:-1], "--resume"]) == 0
+        assert not (out / "state").exists()
 
 
 @pytest.mark.slow

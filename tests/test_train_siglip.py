@@ -84,7 +84,7 @@ def test_a_trained_model_is_the_same_in_the_words_of_hugging_face(
 def test_a_folder_of_transformers_is_trained_and_written_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs pip install 'compoclip[hf]'")
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
     monkeypatch.setitem(hf_siglip.SIZES, (32, 2, 4, 128), "thin")
     write_siglip(folder / "theirs")
     command = ["train", "clip-ft", f"--model={folder / 'theirs'}", f"--out={folder / 'run'}"]

@@ -26,6 +26,7 @@ from compoclip.ranks import SINGLE, Ranks
 from compoclip.report.training import read_run
 from compoclip.run import Measuring
 from compoclip.training.log import Trackers, read_log
+from compoclip.training.optim import AveragedWeights
 from compoclip.training.run import RunSummary, run_training
 from compoclip.training.settings import RunSettings, WatchSettings
 from compoclip.training.watch import Watch, WatchedScore, front, undisturbed, waited
@@ -143,6 +144,58 @@ def test_the_best_step_is_the_model_whenever_the_run_is_stopped(folder: Path) ->
     assert there.scores["odd"]["accuracy"].value == scores[step]
     assert not (folder / "whole" / "best").exists()
     assert told["provenance"]["watch"]["on"][BENCHMARK] == there.data_hash
+
+
+def test_of_a_run_with_an_average_the_average_is_measured_and_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+    update = AveragedWeights.update
+
+    def noted(self: AveragedWeights) -> None:
+        update(self)
+        seen[len(seen) + 1] = {name: each.clone() for name, each in self.tensors.items()}
+
+    best = watching(folder, "--ema=0.7", f"--keep-best={BENCHMARK}:odd")
+    with monkeypatch.context() as patch:
+        patch.setattr(AveragedWeights, "update", noted)
+        assert main(arguments(folder, "whole", *best)) == 0
+    assert len(seen) == TOTAL
+    scores = {
+        each["step"]: each["eval"][f"{BENCHMARK}:odd"]["value"]
+        for each in logged(folder / "whole")
+        if "eval" in each
+    }
+    assert list(scores) == [0, 2, 4, 6, 8]
+    assert len(set(scores.values())) > 1
+    # What was measured after a step is what the average of that step scores.
+    model = load_model(folder / "base")
+    network = model.encoder.model
+    bench = Measuring(on=(BENCHMARK,), data=folder).benchmarks()
+    settings = WatchSettings(on=(BENCHMARK,), keep_best=(f"{BENCHMARK}:odd",))
+    again = watch_model(model, bench, settings, folder / "again", SINGLE)
+    for step, score in scores.items():
+        if step:
+            network.load_state_dict(seen[step], strict=False)
+            shown = again.look(step, network)["eval"]
+            assert shown[f"{BENCHMARK}:odd"]["value"] == pytest.approx(score)
+    # And what is handed out is the average of the best step, whenever the run is stopped.
+    told = record(folder / "whole")["provenance"]["run"]["best"]
+    assert told["step"] == max(list(scores)[1:], key=lambda step: (scores[step], step))
+    handed = load_model(folder / "whole" / "model").encoder.model.state_dict()
+    for name, value in seen[told["step"]].items():
+        assert torch.equal(handed[name], value), name
+    (there,) = load_results(folder / "whole" / "eval" / f"step-{told['step']:08d}")
+    assert record(folder / "whole")["identity"]["weights"] == there.identity["weights"]
+    for stop in (3, 4):
+        assert main(arguments(folder, f"cut-{stop}", *best, f"--stop-after={stop}")) == 0
+        assert main(arguments(folder, f"cut-{stop}", *best, "--resume")) == 0
+        assert weights(folder / f"cut-{stop}") == weights(folder / "whole")
+        assert logged(folder / f"cut-{stop}") == logged(folder / "whole")
+    # Measuring changes no average either.
+    assert main(arguments(folder, "plain", "--ema=0.7")) == 0
+    assert main(arguments(folder, "watched", "--ema=0.7", *watching(folder))) == 0
+    assert weights(folder / "watched") == weights(folder / "plain")
 
 
 def test_resuming_with_another_rule_is_refused(

@@ -34,3 +34,28 @@ class RunInterruptedError(CompoclipError):
     def __init__(self, message: str, signal: int = 2) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal
+
+
+_EXTRAS = {
+    "hf": "transformers peft",
+    "datasets": "datasets",
+    "onnx": "onnx onnxscript onnxruntime",
+    "track": "tensorboard wandb",
+    "ray": "ray",
+    "spacy": "spacy",
+}
+
+
+def pip_install(extra: str) -> str:
+    """Spell the command that installs what an optional feature needs.
+
+    It names the packages themselves: `pip install 'compoclip[...]'` would ask an index for a
+    package of that name, whatever this one was installed from.
+
+    Args:
+        extra: Name of the extra in pyproject.toml.
+
+    Returns:
+        E.g. "pip install ray".
+    """
+    return f"pip install {_EXTRAS[extra]}"

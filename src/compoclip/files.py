@@ -139,8 +139,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     folder = folder.absolute()
     try:
-        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise CompoclipError(f"{folder}: already exists; choose another place or delete it")
+        require_new_folder(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _beside(folder) as temporary:
             temporary.mkdir()
@@ -156,6 +155,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
             sync(folder.parent)
     except (OSError, SafetensorError) as error:
         raise unwritable(folder, error) from error
+
+
+def require_new_folder(folder: Path) -> None:
+    """Raise CompoclipError when `folder` is there already and not empty."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise CompoclipError(
+            f"{folder.absolute()}: already exists; choose another place or delete it"
+        )
 
 
 def unwritable(path: Path, error: Exception) -> CompoclipError:

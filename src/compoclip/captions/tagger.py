@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagrules import correct
 from compoclip.captions.types import Token, word_spans
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, pip_install
 
 DEFAULT_TAGGER = "hanta"
 #: What `get_tagger("spacy")` loads.
@@ -369,7 +369,7 @@ class SpacyTagger:
             import spacy
         except ImportError as error:
             raise CompoclipError(
-                'the spaCy tagger needs spaCy; install it with: pip install "compoclip[spacy]"'
+                f"the spaCy tagger needs spaCy; install it with: {pip_install('spacy')}"
             ) from error
         try:
             self._pipeline: Any = spacy.load(model, exclude=["ner"])

@@ -100,6 +100,7 @@ VERBS = {
         "play",
     ),
     "serve": ("embeddings and scores over HTTP, requests encoded together", "serve"),
+    "cache": ("what is kept between commands, its size; --clear removes it", "cache"),
 }
 _NOTES = (
     "",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from PIL import Image
@@ -16,7 +16,7 @@ from compoclip.cli.main import Verbs
 from compoclip.cli.options import WorkerCount, parse, processes
 from compoclip.console import columns, tell
 from compoclip.errors import UsageError
-from compoclip.files import write_atomically
+from compoclip.files import require_new_folder, write_atomically
 from compoclip.run import require_least
 from compoclip.world.captions import captions_for
 from compoclip.world.dataset import TrainingSet, read_world_config, write_training_set
@@ -41,6 +41,9 @@ class WorldTrainOptions:
     Args:
         out: Folder for the shards.
         count: Scenes to draw.
+        suite: New folder for small benchmarks of the same world, as `compoclip world suite` writes
+            them; `compoclip evaluate --on SUITE` reads them.
+        suite_items: Items of each of their sub-tasks.
         size: Image side in pixels.
         captions: Captions per scene.
         config: JSON with further fields of the configuration: objects, colours, caption_weights.
@@ -53,6 +56,8 @@ class WorldTrainOptions:
 
     out: Path
     count: int
+    suite: Path | None = None
+    suite_items: int = 250
     size: int = 64
     captions: int = 5
     config: Path | None = None
@@ -166,7 +171,11 @@ class AskOptions:
 def train(arguments: Sequence[str]) -> int:
     """Write a training set."""
     options = parse(WorldTrainOptions, "world train", arguments)
-    require_least(1, options, "count", "captions")
+    require_least(1, options, "count", "captions", "suite_items")
+    if options.suite is not None:
+        require_new_folder(options.suite)
+        if options.suite.absolute() in (options.out.absolute(), *options.out.absolute().parents):
+            raise UsageError("--suite is a folder of its own, not --out or one around it")
     workers = processes(options.workers, options.count, _MANY)
     start = time.monotonic()
     spec = TrainingSet(
@@ -178,7 +187,7 @@ def train(arguments: Sequence[str]) -> int:
     )
     shards = write_training_set(options.out, spec, workers)
     seconds = time.monotonic() - start
-    record = {
+    record: dict[str, Any] = {
         "out": str(options.out),
         "shards": [str(path) for path in shards],
         "scenes": options.count,
@@ -189,6 +198,18 @@ def train(arguments: Sequence[str]) -> int:
         f"{options.count} scenes, {options.count * options.captions} captions, "
         f"{len(shards)} shards, {seconds:.1f} s -> {options.out}"
     )
+    if options.suite is not None:
+        of_suite = SuiteOptions(
+            options.suite,
+            options.suite_items,
+            options.size,
+            options.config,
+            options.seed,
+            workers=options.workers,
+        )
+        made, _, total = _suite(of_suite)
+        record["suite"] = made
+        text += f"\n{total}"
     return tell(options.json, record, text)
 
 
@@ -233,6 +254,12 @@ def _skill_count(text: str) -> tuple[str, int]:
 def suite(arguments: Sequence[str]) -> int:
     """Write the benchmarks."""
     options = parse(SuiteOptions, "world suite", arguments)
+    record, rows, total = _suite(options)
+    return tell(options.json, record, f"{columns(rows)}\n\n{total}")
+
+
+def _suite(options: SuiteOptions) -> tuple[dict[str, Any], list[list[str]], str]:
+    """The benchmarks, written; what there is to say of them: for JSON, each task, and in a line."""
     workers = processes(options.workers, options.items_per_task, _MANY / 4)  # of some 20 tasks
     start = time.monotonic()
     spec = SuiteSpec(_config(options), options.items_per_task, options.seed, options.split)
@@ -251,8 +278,7 @@ def suite(arguments: Sequence[str]) -> int:
         for part in parts
         for name, count in part.items.items()
     ]
-    total = f"{items} items, {images} images, {seconds:.1f} s -> {options.out}"
-    return tell(options.json, record, f"{columns(rows)}\n\n{total}")
+    return record, rows, f"{items} items, {images} images, {seconds:.1f} s -> {options.out}"
 
 
 def show(arguments: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ from compoclip.corpora.shard import (
     finished,
     make_shard,
 )
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, pip_install
 from compoclip.files import only_writer, write_text
 from compoclip.recordfile import require_same
 from compoclip.workers import RETRIES, Workers, WorkersDiedError
@@ -96,7 +96,7 @@ def _ray() -> Any:
         import ray
     except ImportError:
         raise CompoclipError(
-            "--engine ray needs Ray, which is not installed; pip install 'compoclip[ray]'"
+            f"--engine ray needs Ray, which is not installed; {pip_install('ray')}"
         ) from None
     return ray
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -124,8 +124,10 @@ def full_float32() -> Iterator[None]:
     Everything else, such as whether cuDNN is used, stays as it is, and all is restored afterwards.
     """
     backends: Any = torch.backends
-    places = [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
-    places += [backends.mkldnn.conv, backends.mkldnn.rnn, backends.mkldnn.matmul]
+    places = []
+    if hasattr(backends.cudnn, "conv"):  # before torch 2.9 there are the older switches alone
+        places += [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
+        places += [backends.mkldnn.conv, backends.mkldnn.rnn, backends.mkldnn.matmul]
     before = [place.fp32_precision for place in places]
     try:  # the older switches are set as well, lest reading them inside is refused
         older = torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32
@@ -235,7 +237,8 @@ class _Uploads:
 class ModelEncoder:
     """An `Encoder` over a loaded model, in evaluation mode.
 
-    The identity is taken when it is made: weights that train on need a new ModelEncoder.
+    The identity, which takes a hash of all weights, is taken when it is first asked for and then
+    kept: weights that train on need a new ModelEncoder. Encoding alone does not ask for it.
 
     Args:
         loaded: the model.
@@ -247,8 +250,12 @@ class ModelEncoder:
         self._uploads = _Uploads()
         self._entered = False
         self.read_image = ImageReader(loaded.preprocess)
-        self.identity = current_identity(loaded)
         self.precision = precision
+
+    @cached_property
+    def identity(self) -> ModelIdentity:
+        """What features depend on, the weights as they were when it was first asked for."""
+        return current_identity(self._loaded)
 
     @property
     def device(self) -> torch.device:

@@ -25,7 +25,7 @@ from importlib.resources import files
 from typing import IO, Any, Literal, Protocol, TypedDict
 from urllib.parse import urlsplit
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, pip_install
 
 # --- What a language model is asked to write: the prompts, one file a task. ---
 
@@ -494,7 +494,7 @@ class InProcessModel:
     def __init__(self, model: str, device: str = "cpu") -> None:
         if importlib.util.find_spec("transformers") is None:
             raise CompoclipError(
-                "models in this process need transformers: pip install 'compoclip[hf]', or name a "
+                f"models in this process need transformers: {pip_install('hf')}, or name a "
                 "server with --server URL"
             )
         transformers: Any = importlib.import_module("transformers")

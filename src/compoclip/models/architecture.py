@@ -19,7 +19,7 @@ from open_clip.model import CLIP, CustomTextCLIP, set_model_preprocess_cfg
 from timm.models import is_model, list_models, register_model
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, pip_install
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
 
@@ -311,7 +311,7 @@ class Blip(nn.Module):
             from transformers import BlipConfig, BlipForImageTextRetrieval
         except ImportError as error:
             raise CompoclipError(
-                "BLIP needs the transformers package: pip install 'compoclip[hf]'"
+                f"BLIP needs the transformers package: {pip_install('hf')}"
             ) from error
         theirs = BlipForImageTextRetrieval(BlipConfig(**config))
         whole: Any = theirs.config

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, pip_install
 from compoclip.losses.contract import (
     Features,
     HeadPlan,
@@ -216,7 +216,7 @@ def _t5(folder: Path) -> T5Decoder:
         transformers: Any = importlib.import_module("transformers")
     except ImportError as error:
         raise UsageError(
-            f"--decoder {folder} is a T5, which takes transformers: pip install 'compoclip[hf]', "
+            f"--decoder {folder} is a T5, which takes transformers: {pip_install('hf')}, "
             "or --reconstruction 0"
         ) from error
     # Without these files transformers may make up a tokenizer that knows nothing.

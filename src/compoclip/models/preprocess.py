@@ -25,7 +25,7 @@ from open_clip.tokenizer import SimpleTokenizer, get_clean_fn
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, pip_install
 from compoclip.files import disguised
 from compoclip.models.config import require_hub_name, section
 
@@ -307,7 +307,7 @@ def _hf_tokenizer(
         return made
     except ImportError as error:
         raise CompoclipError(
-            f"tokenizer '{name}' needs the transformers package: pip install 'compoclip[hf]'"
+            f"tokenizer '{name}' needs the transformers package: {pip_install('hf')}"
         ) from error
     except Exception as error:  # of the many types of transformers
         first = (str(error).splitlines() or [type(error).__name__])[0]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, Self, TextIO
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, pip_install
 from compoclip.files import unreadable
 from compoclip.ranks import SINGLE, Ranks
 
@@ -150,7 +150,7 @@ class Trackers:
     ) -> None:
         for name in names:
             if importlib.util.find_spec(name) is None:
-                raise CompoclipError(f"--track {name}: pip install 'compoclip[track]' first")
+                raise CompoclipError(f"--track {name}: {pip_install('track')} first")
         self._names, self._out, self._config, self._report = names, out, config, report
         self._open: list[Tracker] | None = None
 

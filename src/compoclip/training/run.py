@@ -37,7 +37,7 @@ from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.parts import frozen_by, rate_factors, with_frozen
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state
-from compoclip.training.state import latest_state
+from compoclip.training.state import latest_state, remove_states
 from compoclip.training.step import module_name
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.training.watch import Watch
@@ -267,7 +267,7 @@ def _run(
     if method.optim.warmup_steps(total) >= total:
         note(
             f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
-            "learning rate never reaches --lr (lower --warmup)"
+            f"learning rate never reaches --lr (lower --warmup, to {max(1, total // 10)} say)"
         )
 
     # The model, on its device. The seed is for dropout; order, crops and rewrites draw their own.
@@ -380,6 +380,8 @@ def _run(
             save_model(model, checkpoint, provenance=provenance, adapter=describe)
     if watch is not None and writes:
         watch.clear()
+    if writes and whole:  # nothing can resume it (adapters alone may still be merged)
+        remove_states(settings.out / "state")
     return summary
 
 

@@ -273,6 +273,15 @@ def latest_state(folder: Path) -> Path | None:
     return states[-1] if states else None
 
 
+def remove_states(folder: Path) -> None:
+    """Remove all states, of a run that is finished: three times the weights, which nothing reads.
+
+    Args:
+        folder: OUT/state.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def load_state(
     state: Path,
     model: nn.Module,

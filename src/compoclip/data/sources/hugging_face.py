@@ -24,7 +24,7 @@ from compoclip.data.extras import EXTRA_COLUMNS, NEG_IMAGE, read_extras
 from compoclip.data.sources.rows import ALL, TRAIN, RowBuilder, RowSource
 from compoclip.data.sources.tables import ColumnImages
 from compoclip.data.textfiles import cell_captions, pick_columns, relative_image
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, pip_install
 
 HUB, STREAM = "hf:", "hf-stream:"
 _AT_ONCE = 1024
@@ -102,7 +102,7 @@ def _opened(spec: str, split: str | None) -> Any:
         library: Any = importlib.import_module("datasets")
     except ImportError as error:
         raise CompoclipError(
-            f"{spec}: needs the datasets package: pip install 'compoclip[datasets]'"
+            f"{spec}: needs the datasets package: {pip_install('datasets')}"
         ) from error
     name, config, part = _parts(spec, split)
     try:

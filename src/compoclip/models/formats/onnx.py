@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, pip_install
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import Above, Format, LoadedModel, current_identity
 from compoclip.models.config import RECORD, ModelIdentity, read_object, record_of, write_json
@@ -74,7 +74,7 @@ class OnnxFolder(Format):
                 importlib.import_module(package)
             except ImportError as error:
                 raise CompoclipError(
-                    f"--to onnx needs the package {package}: pip install 'compoclip[onnx]'"
+                    f"--to onnx needs the package {package}: {pip_install('onnx')}"
                 ) from error
         generator = torch.Generator().manual_seed(0)
         pixels = torch.randn(3, 3, *loaded.preprocess.size, generator=generator)
