@@ -238,7 +238,7 @@ def test_only_the_text_side_of_a_reconstruction_learns() -> None:
         value = head.loss(features, layout, [])
         found = torch.autograd.grad(value, leaves, allow_unused=True)
         assert {n for n, g in zip(names, found) if g is not None and g.any()} == learning
-        assert plan.record()["lr_scale"] == 2000.0
+        assert plan.record()["lr"] == 1e-3
 
 
 # --- The second pass of the towers. ---

@@ -435,11 +435,24 @@ class HeadPlan:
 
     Attributes:
         lr_scale: The head's learning rate over that of the model.
+        lr: The head's peak learning rate, whatever that of the model; 0 leaves it to `lr_scale`.
         weight_decay: Of the head; None is that of the model.
     """
 
     lr_scale: float = 1.0
+    lr: float = 0.0
     weight_decay: float | None = None
+
+    def factor(self, lr: float) -> float:
+        """What the learning rate is multiplied by for the head.
+
+        Args:
+            lr: The peak of the model.
+
+        Returns:
+            The factor; `lr_scale` for a model that does not learn.
+        """
+        return self.lr / lr if self.lr and lr else self.lr_scale
 
     def build(self, sizes: TowerSizes, seed: int) -> torch.nn.Module:
         """Make the head, a module that is a `Head`.

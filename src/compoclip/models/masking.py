@@ -31,11 +31,11 @@ class MaskVectors(HeadPlan):
     """What stands for hidden tokens and patches: two vectors that learn and do not join the model.
 
     Args:
-        lr_scale: Their learning rate over that of the model.
+        lr: Their peak learning rate, whatever that of the model.
         weight_decay: None is that of the model; vectors have none in any case.
     """
 
-    lr_scale: float = 1.0
+    lr: float = 1e-3
     weight_decay: float | None = None
 
     def build(self, sizes: TowerSizes, seed: int) -> Masks:
@@ -44,7 +44,7 @@ class MaskVectors(HeadPlan):
 
     def record(self) -> dict[str, Any]:
         """How they learn."""
-        return {"lr_scale": self.lr_scale, "weight_decay": self.weight_decay}
+        return {"lr": self.lr, "weight_decay": self.weight_decay}
 
 
 class Masks(nn.Module):

@@ -30,21 +30,17 @@ class _Predictor(HeadPlan):
 
     Args:
         layers: Blocks of cross-attention.
-        lr_scale: The head's learning rate over that of the model.
+        lr: The head's peak learning rate, whatever that of the model.
         weight_decay: Of the head.
     """
 
     layers: int = 2
-    lr_scale: float = 2000.0
+    lr: float = 1e-3
     weight_decay: float | None = 0.01
 
     def record(self) -> dict[str, Any]:
         """Its fields."""
-        return {
-            "layers": self.layers,
-            "lr_scale": self.lr_scale,
-            "weight_decay": self.weight_decay,
-        }
+        return {"layers": self.layers, "lr": self.lr, "weight_decay": self.weight_decay}
 
 
 @dataclass(frozen=True)
