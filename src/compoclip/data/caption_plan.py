@@ -235,7 +235,8 @@ class CaptionPlan:
         written: File of written texts (see `WrittenTexts`).
         pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
             leaves them as they are. Other texts are made from the original.
-        cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
+        cleaned: Whether these are all captions, those of variations alone (see `Groups`), or all
+            captions and the texts of rewrites, too.
         target: A caption that a head is to write for an image, which no tower encodes: "other" is
             another caption of the image if there is one, "any" one of all, "" none.
         absent: Captions are shown saying of an object that it is not there, where one can be found
@@ -253,7 +254,7 @@ class CaptionPlan:
     main: bool = False
     written: str = ""
     pre_caption: int = 0
-    cleaned: Literal["all", "variations"] = "all"
+    cleaned: Literal["all", "variations", "texts"] = "all"
     target: Literal["", "other", "any"] = ""
     absent: bool = False
     masks: MaskPlan | None = None

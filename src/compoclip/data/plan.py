@@ -218,7 +218,7 @@ class _Drawing:
         self.counts = PlanCounts(samples=1)
         rng = plan.rng(key, epoch, "caption")
         self.caption = sample.captions[0] if plan.plan.main else rng.choice(sample.captions)
-        cleaned = plan.plan.cleaned == "all" or bool(sample.group)
+        cleaned = plan.plan.cleaned != "variations" or bool(sample.group)
         words = plan.plan.pre_caption if cleaned else 0
         shown = (pre_caption(self.caption, words) if words else "") or self.caption
         if plan.plan.absent:
@@ -395,7 +395,11 @@ class _Drawing:
             return NOT_CHOSEN
         if written:
             return self._written(text, positive, rng)
-        return _apply(self._plan.rewrite(name), self._plan.parse(text), rng)
+        made = _apply(self._plan.rewrite(name), self._plan.parse(text), rng)
+        if self._plan.plan.cleaned == "texts" and isinstance(made, Drawn):
+            words = self._plan.plan.pre_caption
+            made = replace(made, text=pre_caption(made.text, words) or made.text)
+        return made
 
     def _written(self, text: str, positive: bool, rng: random.Random) -> Drawn | str:
         """One of the texts written for a text, or what is wrong with the first of them."""
