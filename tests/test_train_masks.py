@@ -141,8 +141,9 @@ def test_losses_say_that_they_need_a_second_pass() -> None:
             loss(features, pairs_of())
     sizes = TowerSizes(8, 8, 10, 8, 12)
     for plan in (TokenPrediction(), PatchPrediction()):
+        head = plan.build(sizes, 0)
         with pytest.raises(ValueError, match="there was none"):
-            plan.build(sizes, 0).loss(features, pairs_of(), [])
+            head.loss(features, pairs_of(), [])
 
 
 # --- The heads. ---
@@ -184,6 +185,9 @@ def test_predictors_that_know_nothing() -> None:
             one, *others = features.hidden_pixels.square().mean(1)
             expected = (one + torch.stack(others).mean()) / 2
             torch.testing.assert_close(value, expected)
+        if isinstance(plan, PatchPrediction):
+            words = replace(features, masked_image=None, masked_patches=None)
+            assert head.loss(words, layout, []).item() == 0.0
         nothing = replace(
             features,
             hidden_tokens=torch.empty(0, dtype=torch.int64),

@@ -129,8 +129,8 @@ def require_patches_to_hide(visual: nn.Module) -> VisionTransformer:
     if not isinstance(visual, VisionTransformer):
         raise CompoclipError(
             f"patches of this image tower ({type(visual).__name__}) cannot be hidden: choose a "
-            "vision transformer of open_clip's, or hide words alone (--set "
-            "texts.masks.images=false)"
+            "vision transformer of open_clip's, or hide words alone (macco --hidden words, other "
+            "methods --set texts.masks.images=false)"
         )
     return visual
 

@@ -79,7 +79,7 @@ class PatchPrediction(_Predictor):
 
     def build(self, sizes: TowerSizes, seed: int) -> PatchPredictor:
         """The head."""
-        return PatchPredictor(sizes.joint, sizes.patch, self.layers, seed)
+        return PatchPredictor(sizes.joint, max(1, sizes.patch), self.layers, seed)
 
 
 class _CrossBlock(nn.Module):
@@ -157,8 +157,10 @@ class PatchPredictor(_Predicting):
         (caption,) = layout.indices(first_captions)
         layout.sizes(first_captions)
         with full_precision(features) as f:
-            if f.masked_patches is None or f.masked_image is None or f.tokens is None:
+            if f.masked_text is None or f.tokens is None:
                 raise _no_pass()
+            if f.masked_patches is None or f.masked_image is None:
+                return self.nothing(f)  # words alone are hidden
             assert f.hidden_patches is not None
             assert f.hidden_pixels is not None
             assert f.token_mask is not None
