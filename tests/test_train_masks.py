@@ -540,6 +540,25 @@ def test_several_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
                     assert ours[name] == pytest.approx(theirs[name], rel=1e-4)
 
 
+def with_damage(ranks: Ranks, folder: Path, name: str) -> dict[str, Any]:
+    data = folder / "data" / "data.tsv"
+    found = run(ranks, folder, folder / name, data, method_of(), max_bad=14, stop_after=3)
+    return {"log": found["log"]}
+
+
+def test_a_part_without_images_does_not_stop_the_others(tmp_path: Path) -> None:
+    folder = write_base(tmp_path)
+    for image in range(0, 40, 3):
+        (folder / "data" / f"{image}.png").write_bytes(b"damaged")
+    alone = with_damage(SINGLE, folder, "one")
+    four = in_ranks(4, with_damage, folder, "four")  # two samples a process
+    assert isinstance(four[0], dict), four[0]
+    for found, expected in zip(four[0]["log"], alone["log"], strict=True):
+        for name in ("loss", *(f"loss/{term.name}" for term in TERMS)):
+            assert found[name] == pytest.approx(expected[name], rel=1e-3)
+        assert found["skipped"] == expected["skipped"]
+
+
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_resumed_run_is_bit_identical(lora: bool, tmp_path: Path) -> None:
     folder = write_base(tmp_path)
