@@ -145,6 +145,10 @@ def write_ready(folder: Path) -> Path:
     ]
     lines = "".join(json.dumps(each) + "\n" for each in given)
     (folder / "positives.jsonl").write_text(lines)
+    columns = ("title", "filepath", "relation_list", "attribute_list")
+    found = [(row["caption"][0], row["image"], "['on']", "['red']") for row in rows]
+    cells = "".join("\t".join(each) + "\n" for each in (columns, *found))
+    (folder / "macco.tsv").write_text(cells)
     for name in ("coco", "photos"):
         (folder / name).mkdir()
         for image in world.glob("*.png"):

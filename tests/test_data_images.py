@@ -18,6 +18,7 @@ from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan
+from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.images import (
     BatchBuilder,
     Companions,
@@ -31,7 +32,7 @@ from compoclip.data.images.composed import Composed, join_images, partner, stopp
 from compoclip.data.images.groups import Groups
 from compoclip.data.images.neighbours import Neighbours, mine, nearest
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import Drawn, PlanCounts, TextPlan
+from compoclip.data.plan import TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, NEIGHBOURS, Sample, Source
 from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised

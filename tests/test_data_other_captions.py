@@ -10,7 +10,8 @@ import pytest
 from compoclip.captions.parser import parse
 from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import CaptionPlan
-from compoclip.data.plan import Drawn, PlanCounts, TextPlan
+from compoclip.data.drawn import Drawn, PlanCounts
+from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role

@@ -11,15 +11,8 @@ import pytest
 
 from compoclip.captions.types import Caption
 from compoclip.data.caption_plan import CaptionPlan
-from compoclip.data.plan import (
-    EQUALS_CAPTION,
-    EQUALS_OTHER,
-    NONE_GIVEN,
-    TOO_LONG,
-    Drawn,
-    PlanCounts,
-    TextPlan,
-)
+from compoclip.data.drawn import Drawn, PlanCounts
+from compoclip.data.plan import EQUALS_CAPTION, EQUALS_OTHER, NONE_GIVEN, TOO_LONG, TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.sources.karpathy import open_negclip
 from compoclip.errors import UsageError

@@ -27,6 +27,7 @@ from compoclip.data.caption_plan import (
     OneOf,
     Stage,
 )
+from compoclip.data.drawn import PlanCounts
 from compoclip.data.images.groups import Groups
 from compoclip.data.images.neighbours import Neighbours
 from compoclip.data.plan import (
@@ -36,7 +37,6 @@ from compoclip.data.plan import (
     NONE_APPLIES,
     NONE_WRITTEN,
     NOT_CHOSEN,
-    PlanCounts,
     TextPlan,
 )
 from compoclip.data.sources import Sample

@@ -26,6 +26,7 @@ from compoclip.losses import (
     hard_positive,
     intra_cross,
     local,
+    masked,
     multi_text,
     negation,
     phrases,
@@ -105,6 +106,8 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "distillation sum": lambda: partial(teacher.feature_distillation, vectors=7),
     "teacher contrast": lambda: teacher.teacher_text_contrast,
     "teacher contrast tiled": lambda: partial(teacher.teacher_text_contrast, negatives="tiled"),
+    "masked contrast": lambda: masked.masked_contrast,
+    "masked match": lambda: masked.masked_match,
     "grouping": lambda: triplet.grouping_loss,
     "conclip": lambda: negation.conclip_loss,
     "conclip without distractors": lambda: partial(negation.conclip_loss, distractor_weight=0.0),
@@ -135,6 +138,7 @@ LOSSES |= {
     for name in (
         *("clip", "negclip", "negclip zero", "negclip masked", "positive", "positive both"),
         *("multi text", "multi text masked", "multi text sum", "triplet", "bag", "composite"),
+        "masked contrast",
         *("unit", "unit masked", "phrase", "phrase masked", "patch phrase", "patch phrase masked"),
     )
 }
@@ -184,6 +188,8 @@ def part_of(seed: int, images: int, first: int, extra: int) -> tuple[HostLayout,
         mask,
         teacher_image=unit(noise(images, 4), dim=-1),
         teacher_text=unit(noise(len(owner), 4), dim=-1),
+        masked_image=unit(noise(images, 4), dim=-1).requires_grad_(),
+        masked_text=unit(noise(images, 4), dim=-1).requires_grad_(),
     )
 
 
@@ -206,7 +212,7 @@ def together(parts: Sequence[tuple[HostLayout, Features]]) -> tuple[HostLayout, 
     one = features[0]
     whole = {
         name: torch.cat([getattr(each, name) for each in features]).detach().requires_grad_()
-        for name in ("image", "text", "patches", "tokens")
+        for name in LEAVES
     }
     for name in ("token_mask", "teacher_image", "teacher_text"):
         whole[name] = torch.cat([getattr(each, name) for each in features])
@@ -214,6 +220,7 @@ def together(parts: Sequence[tuple[HostLayout, Features]]) -> tuple[HostLayout, 
     return host, Features(logit_scale=scale, **whole)
 
 
+LEAVES = ("image", "text", "patches", "tokens", "masked_image", "masked_text")
 SIZES = {"one": (5,), "even": (4, 4), "ragged": (3, 1, 5), "empty": (2, 0, 3)}
 
 
@@ -231,7 +238,7 @@ def test_shares_add_up(name: str, sizes: str) -> None:
     torch.testing.assert_close(total, value)
     value.backward()  # type: ignore[no-untyped-call]
     total.backward()  # type: ignore[no-untyped-call]
-    for each in ("image", "text", "patches", "tokens"):
+    for each in LEAVES:
         expected = getattr(features, each).grad
         found = [getattr(part, each).grad for _, part in parts]
         if expected is not None:

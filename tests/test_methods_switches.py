@@ -22,7 +22,8 @@ KINDS = ("negclip", "ce-adj", "ce-noun", "other-caption", "", "")
 def values_of(method: Method) -> dict[str, float]:
     """Every term of a method that no head computes, on one batch."""
     layout = layout_of(TEXTS, KINDS)
-    features = features_for(layout)
+    features, hidden = features_for(layout), features_for(layout, seed=1)
+    features = replace(features, masked_image=hidden.image, masked_text=hidden.text[:3])
     return {t.name: t.loss(features, layout).item() for t in method.losses if t.head is None}
 
 
@@ -54,6 +55,8 @@ def test_a_switch_changes_one_term(name: str, option: str, value: float | str, t
         ("read-clip", "target", "any", "plan"),
         ("lab-clip", "matrix", "projection", "trains"),
         ("lab-clip", "start_scale", 0.0, "trains"),
+        ("macco", "concepts", "found.tsv", "plan"),
+        ("macco", "rectangles", 0.5, "plan"),
     ],
 )
 def test_a_switch_changes_one_part(name: str, option: str, value: float | str, part: str) -> None:

@@ -24,6 +24,7 @@ from compoclip.rewrites.base import (
     token_key,
 )
 from compoclip.rewrites.bigram_shuffle import BigramShuffle
+from compoclip.rewrites.noun_adj_shuffle import NounAdjShuffle
 from rewrite_facts import facts_of
 
 # Rewrites that edit the caption; "graph-" ones write new texts.
@@ -168,3 +169,33 @@ def test_any_text(text: str) -> None:
 )
 def test_odd_captions(text: str) -> None:
     check_contract(text)
+
+
+# --- Nouns among themselves, and adjectives. ---
+
+
+def put_in_order(caption: str, count: int = 300) -> set[str]:
+    parsed = parse(caption)
+    results = [NounAdjShuffle()(parsed, random.Random(i)) for i in range(count)]
+    return {r.text for r in results if isinstance(r, Rewritten)}
+
+
+def test_nouns_and_adjectives_change_places_among_themselves() -> None:
+    assert put_in_order("A black cat chases two white dogs.") == {
+        "A black dogs chases two white cat.",
+        "A white cat chases two black dogs.",
+        "A white dogs chases two black cat.",
+    }
+    assert put_in_order("an old man on a horse") == {"an old horse on a man"}
+    three = put_in_order("a boy with a dog under a tree")
+    assert len(three) == 5
+    assert {" ".join(sorted(text.split())) for text in three} == {"a a a boy dog tree under with"}
+
+
+def test_what_says_the_same_is_no_shuffle() -> None:
+    assert put_in_order("a cat and a dog") == set()
+    assert put_in_order("the car is orange and small") == set()
+    for text in ("a cat", "a dog beside a dog", "the old old men"):
+        refused = NounAdjShuffle()(parse(text), random.Random(0))
+        assert isinstance(refused, Refused)
+    assert NounAdjShuffle()(parse("a cat"), random.Random(0)) == Refused("nothing-to-shuffle")

@@ -19,7 +19,7 @@ from compoclip.cli.main import main
 from compoclip.data.batch import Batch
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.alignment import caption_alignment
-from compoclip.losses.contract import Features, HeadPlan, Layout
+from compoclip.losses.contract import Features, HeadPlan, Layout, TowerSizes
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
@@ -200,8 +200,8 @@ class MeanState(HeadPlan):
 
     lr_scale, weight_decay = 100.0, 0.0
 
-    def build(self, width: int, seed: int) -> nn.Module:
-        return MeanHead(width)
+    def build(self, sizes: TowerSizes, seed: int) -> nn.Module:
+        return MeanHead(sizes.text)
 
     def record(self) -> dict[str, Any]:
         return {}
@@ -221,7 +221,7 @@ class MeanHead(nn.Module):
 def with_head(plan: HeadPlan, cfg: dict[str, Any] | None = None) -> tuple[Any, Method]:
     """A model with the head of a plan, and the method of that head alone."""
     model = loaded(cfg)
-    model.encoder.heads["head"] = plan.build(model.encoder.text_width, 0)
+    model.encoder.heads["head"] = plan.build(model.encoder.sizes, 0)
     method = replace(load_recipe("clip-ft")(), losses=(LossTerm("head", plan),))
     assert method.heads == {"head": plan}
     return model, method
@@ -285,7 +285,7 @@ def test_a_micro_batch_has_the_gradients_of_the_whole(terms: list[str]) -> None:
     method = replace(method, losses=tuple(losses))
     model = loaded()
     (name,) = method.heads
-    model.encoder.heads[name.replace(".", "-")] = plan.build(model.encoder.text_width, 0)
+    model.encoder.heads[name.replace(".", "-")] = plan.build(model.encoder.sizes, 0)
     found = []
     for size in (0, 1, 3):
         model.encoder.zero_grad(set_to_none=True)

@@ -11,7 +11,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from compoclip.captions.parser import parse
 from compoclip.cli.main import main
+from compoclip.data.plan import TextPlan
+from compoclip.data.sources import Sample
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.methods.base import Method, Trains
@@ -126,6 +129,16 @@ def test_lab_clip_is_negclip_at_a_temperature_of_its_own() -> None:
     loss = term.loss(features, layout)
     assert loss == negclip_loss(features, layout)
     torch.testing.assert_close(loss, negclip_loop(features, layout), atol=1e-5, rtol=1e-5)
+    text = "A black cat chases two white dogs."
+    source = Sample("1", Path(), (text,))
+    plan = TextPlan(method.plan, parsed={text: parse(text)})
+    drawn = [plan.draw(source, epoch)[0] for epoch in range(40)]
+    assert {texts[0].text for texts in drawn} == {"a black cat chases two white dogs"}
+    assert {texts[1].text for texts in drawn} == {
+        "a black dogs chases two white cat",
+        "a white cat chases two black dogs",
+        "a white dogs chases two black cat",
+    }
     own = load_recipe("lab-clip")(matrix="projection", start_scale=0.0)
     assert own.trains == Trains(False, False, True, matrix="projection")
 

@@ -46,7 +46,7 @@ from typing import TypeVar
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
-from compoclip.benchmarks.retrieval import Captioned, captioned, locate, read_captions
+from compoclip.benchmarks.retrieval import Captioned, OwnPhotos, locate, read_captions
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
 from compoclip.errors import CompoclipError
@@ -323,14 +323,10 @@ def _own(
     workers: int = 1,
 ) -> Iterator[Case]:
     """tagger, workers: as for ARO."""
-    path = annotations or data.root / "order_own" / "captions.json"
-    folder = data.photos("order_own/images")
-    photos = captioned(data, path, split_file)
+    own = OwnPhotos.of(data, annotations, split_file)
     data.stated += [_told_by(tagger)]
-    for photo, cases in _shuffled("order", photos, tagger, workers):
-        image = ImageRef(
-            files.image_path(folder, photo.image, f"{path}: photo {photo.image!r:.80}")
-        )
+    for photo, cases in _shuffled("order", own.photos, tagger, workers):
+        image = own.image(photo.image)
         for key, texts in cases:
             yield Case(key, Form.CHOOSE_TEXT, (image,), texts, "order")
 

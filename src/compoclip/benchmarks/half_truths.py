@@ -35,7 +35,6 @@ items (own).
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,11 +44,11 @@ from pathlib import Path
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
-from compoclip.benchmarks.retrieval import captioned
+from compoclip.benchmarks.retrieval import OwnPhotos, keep_drawn
 from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import Tagger, get_tagger
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import Refused, rng_for, same_to_clip
 from compoclip.rewrites.exclusion import NOT_THINGS, same_thing
 from compoclip.rewrites.graph_edits import (
@@ -349,14 +348,8 @@ def _own(
     most: int = 1000,
 ) -> Iterator[Case]:
     """most: items of each kind. seed: of all that is drawn."""
-    if most < 1:
-        raise UsageError(f"half_truth_own: most must be at least 1, not {most}")
-    path = annotations or data.root / "half_truth_own" / "captions.json"
-    folder = data.photos("half_truth_own/images")
-    tagger = get_tagger()
-    photos = [
-        _Photo(each.image, each.captions, tagger) for each in captioned(data, path, split_file)
-    ]
+    own, tagger = OwnPhotos.of(data, annotations, split_file, most), get_tagger()
+    photos = [_Photo(each.image, each.captions, tagger) for each in own.photos]
     order = random.Random(seed).sample(photos, len(photos))
     items: list[tuple[str, str, _HalfTruth]] = []
     for kind in data.parts:
@@ -376,12 +369,10 @@ def _own(
                 continue
             made += 1
             items.append((kind, photo.name, found))
-    # The items depend on the parser and its words too, so that they are hashed themselves.
     drawn = [[kind, name, each.short, each.full, each.half] for kind, name, each in items]
-    data.files["items"] = json.dumps(drawn).encode()
-    data.stated += [_VERSION, f"seed {seed}", f"most {most}"]
+    keep_drawn(data, drawn, _VERSION, f"seed {seed}", f"most {most}")
     for kind, name, each in items:
-        image = ImageRef(files.image_path(folder, name, f"{path}: photo {name!r:.80}"))
+        image = own.image(name)
         texts = (each.short, each.full, each.half)
         labels = {"foil": each.foil}
         yield Case(f"{kind}/{name}", Form.HALF_TRUTH, (image,), texts, kind, labels=labels)

@@ -35,7 +35,6 @@ published scores.
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -45,12 +44,12 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
-from compoclip.benchmarks.retrieval import captioned
+from compoclip.benchmarks.retrieval import OwnPhotos, keep_drawn
 from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.captions.parser import parse
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import Caption
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.reading import Reading, read
 
@@ -206,14 +205,10 @@ def _own(
     most: int = 1000,
 ) -> Iterator[Case]:
     """most: items of each sub-task. seed: of all that is drawn."""
-    if most < 1:
-        raise UsageError(f"hard_positives_own: most must be at least 1, not {most}")
-    path = annotations or data.root / "hard_positives_own" / "captions.json"
-    folder = data.photos("hard_positives_own/images")
-    photos, tagger = captioned(data, path, split_file), get_tagger()
+    own, tagger = OwnPhotos.of(data, annotations, split_file, most), get_tagger()
     items: list[tuple[str, str, _Reworded]] = []
     made = Counter[str]()
-    for photo in random.Random(seed).sample(photos, len(photos)):
+    for photo in random.Random(seed).sample(own.photos, len(own.photos)):
         wanted = [part for part in data.parts if made[part] < most]
         for part in set(data.parts).difference(wanted):
             data.left_out[f"photos beyond the first {most} with an item of {part}"] += 1
@@ -228,12 +223,10 @@ def _own(
                 continue
             made[part] += 1
             items.append((part, photo.image, found))
-    # The items depend on the parser and its words too, so that they are hashed themselves.
     drawn = [[part, name, *each.texts] for part, name, each in items]
-    data.files["items"] = json.dumps(drawn).encode()
-    data.stated += [_VERSION, f"seed {seed}", f"most {most}"]
+    keep_drawn(data, drawn, _VERSION, f"seed {seed}", f"most {most}")
     for part, name, each in items:
-        image = ImageRef(files.image_path(folder, name, f"{path}: photo {name!r:.80}"))
+        image = own.image(name)
         labels = {"positive": each.positive.rule, "negative": each.negative.rule}
         yield Case(f"{part}/{name}", Form.TRIPLE, (image,), each.texts, part, labels=labels)
 

@@ -22,6 +22,7 @@ both directions' R@1.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,6 +145,66 @@ def read_flickr8k(
         for name, captions in names.items()
     )
     return photos, {"captions of photos outside the split": outside}
+
+
+@dataclass(frozen=True)
+class OwnPhotos:
+    """Captioned photos of one's own, for benchmarks that make their items of any.
+
+    Attributes:
+        photos: In the order of the file, or of the list of names.
+        path: The file with the captions.
+        folder: Of the photos.
+    """
+
+    photos: tuple[Captioned, ...]
+    path: Path
+    folder: Path
+
+    @classmethod
+    def of(
+        cls,
+        data: Loading,
+        annotations: Path | None,
+        split_file: Path | None,
+        most: int | None = None,
+    ) -> OwnPhotos:
+        """Open them: by default NAME/captions.json and NAME/images of the data root.
+
+        Args:
+            data: Of the benchmark NAME.
+            annotations: The file that was named, see `captioned`.
+            split_file: See there.
+            most: Items of each sub-task that are wanted; None is all.
+
+        Returns:
+            The photos.
+
+        Raises:
+            CompoclipError: For absent or malformed files.
+            UsageError: For a file of another kind, and when no item is wanted.
+        """
+        if most is not None and most < 1:
+            raise UsageError(f"{data.name}: most must be at least 1, not {most}")
+        path = annotations or data.root / data.name / "captions.json"
+        folder = data.photos(f"{data.name}/images")
+        return cls(captioned(data, path, split_file), path, folder)
+
+    def image(self, name: str) -> ImageRef:
+        """The photo of that name; raises CompoclipError for one outside of the folder."""
+        return ImageRef(files.image_path(self.folder, name, f"{self.path}: photo {name!r:.80}"))
+
+
+def keep_drawn(data: Loading, drawn: Sequence[Sequence[str]], *stated: str) -> None:
+    """Tell the data hash what was drawn: it depends on the parser and its words, too.
+
+    Args:
+        data: Of the benchmark.
+        drawn: The texts of each item.
+        *stated: What else decides the items.
+    """
+    data.files["items"] = json.dumps(drawn).encode()
+    data.stated += stated
 
 
 def captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Captioned, ...]:

@@ -159,6 +159,7 @@ def _texts(method: Method) -> str:
     names += ["bags"] if plan.bags else []
     names += ["units"] if plan.units else []
     names += ["noun phrases"] if plan.phrases else []
+    names += ["masked captions"] if plan.masks else []
     own = [kind for kind in method.kinds if kind not in plan.kinds]
     return ", ".join([*own, *names]) or "-"
 

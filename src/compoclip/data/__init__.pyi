@@ -4,6 +4,7 @@ from .caption_plan import BagPlan as BagPlan
 from .caption_plan import CaptionPlan as CaptionPlan
 from .caption_plan import FirstOf as FirstOf
 from .caption_plan import GraphPlan as GraphPlan
+from .caption_plan import MaskPlan as MaskPlan
 from .caption_plan import OneOf as OneOf
 from .caption_plan import Stage as Stage
 from .caption_plan import UnitPlan as UnitPlan

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from compoclip.data.masks import Mask
 from compoclip.data.transform import Resize, normalised
 from compoclip.losses.contract import HostLayout, IndexRequest, Layout, Role
 from compoclip.models.work import KeptAt
@@ -34,6 +35,8 @@ class TextBlock:
         pair: B numbers: for a negative image that a row brought along the index of the row's own
             image, -1 for all others; () is -1 for all.
         targets: B texts that heads are to write, "" for none; () is none for all.
+        masks: What a second pass hides of each of the B images and its first caption; () is that
+            there is none.
     """
 
     texts: tuple[str, ...]
@@ -44,6 +47,7 @@ class TextBlock:
     photos: tuple[str, ...] = ()
     pair: tuple[int, ...] = ()
     targets: tuple[str, ...] = ()
+    masks: tuple[Mask, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.texts), len(self.owner), len(self.role), len(self.rewrite)}
@@ -52,9 +56,10 @@ class TextBlock:
         if any(not 0 <= owner < self.images for owner in self.owner):
             raise ValueError(f"owner must lie in [0, {self.images})")
         if any(
-            len(each) not in (0, self.images) for each in (self.photos, self.pair, self.targets)
+            len(each) not in (0, self.images)
+            for each in (self.photos, self.pair, self.targets, self.masks)
         ):
-            raise ValueError("photos, pair and targets must name every image, or none")
+            raise ValueError("photos, pair, targets and masks must name every image, or none")
 
     def on_host(self, ids: NDArray[np.int32] | None = None) -> HostLayout:
         """What a loss may see of the texts, on the host.

@@ -189,6 +189,32 @@ class UnitPlan:
 
 
 @dataclass(frozen=True)
+class MaskPlan:
+    """What a masked second pass hides of each pair (MACCO): the words of the caption that say what
+    things are like and how they stand to each other, and a part of the image.
+
+    Args:
+        images: Whether anything of images is hidden.
+        file: Words and boxes in the format of MACCO's training data, by caption; "" takes words
+            from the scene graph, and rectangles anywhere for boxes.
+        rectangles: With a file, how often a rectangle is hidden in the place of boxes.
+        area: Of a rectangle, as a fraction of the image; within a quarter of it.
+    """
+
+    images: bool = True
+    file: str = ""
+    rectangles: float = 0.1
+    area: float = 0.75
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a share or an area outside [0, 1]."""
+        if not 0 <= self.rectangles <= 1:
+            raise UsageError(f"a share of rectangles of {self.rectangles}: must be 0 to 1")
+        if not 0.01 <= self.area <= 1:
+            raise UsageError(f"a rectangle of area {self.area}: must be 0.01 to 1")
+
+
+@dataclass(frozen=True)
 class CaptionPlan:
     """The texts that accompany a caption, all drawn again for every sample and epoch.
 
@@ -209,12 +235,14 @@ class CaptionPlan:
         written: File of written texts (see `WrittenTexts`).
         pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
             leaves them as they are. Other texts are made from the original.
-        cleaned: Whether these are all captions, or those of variations alone (see `Groups`).
+        cleaned: Whether these are all captions, those of variations alone (see `Groups`), or all
+            captions and the texts of rewrites, too.
         target: A caption that a head is to write for an image, which no tower encodes: "other" is
             another caption of the image if there is one, "any" one of all, "" none.
         absent: Captions are shown saying of an object that it is not there, where one can be found
             (the rewrite absent-object; no caption of the image names it). Other texts are made from
             the original.
+        masks: What a second pass hides of each pair, if there is one.
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -226,9 +254,10 @@ class CaptionPlan:
     main: bool = False
     written: str = ""
     pre_caption: int = 0
-    cleaned: Literal["all", "variations"] = "all"
+    cleaned: Literal["all", "variations", "texts"] = "all"
     target: Literal["", "other", "any"] = ""
     absent: bool = False
+    masks: MaskPlan | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share outside [0, 1] or a negative number of words."""
@@ -270,6 +299,7 @@ class CaptionPlan:
         """True if any text is made from parsed captions."""
         more = self.graph is not None or self.bags is not None or self.phrases > 0 or self.absent
         more |= self.units is not None and not self.units.file
+        more |= self.masks is not None and not self.masks.file
         return more or bool(set(self.rewrite_names).difference(OF_DATA))
 
     def require(self, source: Source) -> None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from compoclip.console import counted, note
 from compoclip.data.batch import Batch
+from compoclip.data.drawn import PlanCounts
 from compoclip.data.images import (
     SINGLE,
     BatchBuilder,
@@ -24,7 +25,7 @@ from compoclip.data.images import (
     UnreadableError,
 )
 from compoclip.data.kept import KeptFeatures
-from compoclip.data.plan import PlanCounts, TextPlan
+from compoclip.data.plan import TextPlan
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform

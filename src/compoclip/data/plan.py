@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,10 +28,13 @@ from compoclip.data.caption_plan import (
     Bags,
     BagSentence,
     CaptionPlan,
+    MaskPlan,
     OneOf,
     UnitPlan,
     WrittenTexts,
 )
+from compoclip.data.drawn import Drawn, PlanCounts
+from compoclip.data.masks import ConceptFile, draw_mask
 from compoclip.data.sources import Sample, Source
 from compoclip.data.written_units import WrittenUnits
 from compoclip.files import cache_folder
@@ -73,80 +76,14 @@ NONE_APPLIES = "none-applies"
 NO_BAG = "no-bag-for-the-sample"
 NONE_WRITTEN = "none-written"
 NO_OTHER_CAPTION = "no-other-caption"
+NO_CONCEPT = "nothing-to-hide"
+MASK = "mask"  # what masked captions are counted as
 
 
 class ParsedCaptions(Protocol):
     """Parsed captions by text, as prepared before training."""
 
     def __getitem__(self, text: str) -> Caption: ...
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """One text of a sample; `rewrite` is "" for the caption."""
-
-    text: str
-    role: Role
-    rewrite: str = ""
-
-
-@dataclass
-class PlanCounts:
-    """What a plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
-
-    covered: samples that got at least one text of a rewrite. Counts add up, so the totals do not
-    depend on how the samples were spread over workers.
-    """
-
-    samples: int = 0
-    made: Counter[str] = field(default_factory=Counter)
-    covered: Counter[str] = field(default_factory=Counter)
-    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def add(self, other: PlanCounts) -> None:
-        """Add the counts of `other` to these."""
-        self.samples += other.samples
-        self.made.update(other.made)
-        self.covered.update(other.covered)
-        self.refused.update(other.refused)
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> PlanCounts:
-        """The counts that `to_json` wrote."""
-        counts = PlanCounts(record["samples"])
-        for name, made in record["rewrites"].items():
-            counts.made[name] = made["made"]
-            counts.covered[name] = made["samples"]
-            counts.refused.update({(name, why): n for why, n in made["refused"].items()})
-        return counts
-
-    def coverage(self, rewrite: str) -> float:
-        """The fraction of samples that got a text from `rewrite`; 0 when no sample was seen."""
-        return self.covered[rewrite] / self.samples if self.samples else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """{"samples": n, "rewrites": {name: what was made of it}}.
-
-        What was made: texts "made", "samples" that got any, their share "coverage", and "refused",
-        counts by reason.
-        """
-        names = sorted(set(self.made) | {name for name, _ in self.refused})
-        return {
-            "samples": self.samples,
-            "rewrites": {
-                name: {
-                    "made": self.made[name],
-                    "samples": self.covered[name],
-                    "coverage": self.coverage(name),
-                    "refused": {
-                        reason: count
-                        for (of, reason), count in sorted(self.refused.items())
-                        if of == name
-                    },
-                }
-                for name in names
-            },
-        }
 
 
 class TextPlan:
@@ -183,6 +120,8 @@ class TextPlan:
         self.written = WrittenTexts(Path(self.plan.written)) if written else None
         units = self.plan.units
         self._units = WrittenUnits(Path(units.file)) if units and units.file else None
+        masks = self.plan.masks
+        self._concepts = ConceptFile(Path(masks.file)) if masks and masks.file else None
         words = graph is not None and graph.vocabulary
         self._vocabulary = load_vocabulary(Path(words)) if words else None
 
@@ -216,6 +155,8 @@ class TextPlan:
             drawing.phrases(self.plan.phrases)
         if self.plan.target:
             drawing.target()
+        if self.plan.masks is not None:
+            drawing.mask(self.plan.masks, self._concepts)
         return drawing.texts, drawing.counts
 
     def parse(self, text: str) -> Caption:
@@ -277,7 +218,7 @@ class _Drawing:
         self.counts = PlanCounts(samples=1)
         rng = plan.rng(key, epoch, "caption")
         self.caption = sample.captions[0] if plan.plan.main else rng.choice(sample.captions)
-        cleaned = plan.plan.cleaned == "all" or bool(sample.group)
+        cleaned = plan.plan.cleaned != "variations" or bool(sample.group)
         words = plan.plan.pre_caption if cleaned else 0
         shown = (pre_caption(self.caption, words) if words else "") or self.caption
         if plan.plan.absent:
@@ -388,6 +329,18 @@ class _Drawing:
         rng = self._plan.rng(self._key, self._epoch, TARGET)
         self.texts.append(Drawn(rng.choice(captions), Role.POSITIVE, TARGET))
 
+    def mask(self, plan: MaskPlan, concepts: ConceptFile | None) -> None:
+        """What a second pass hides of the caption and its image."""
+        rng = self._plan.rng(self._key, self._epoch, MASK)
+        parsed = None if concepts else self._plan.parse(self.caption)
+        found = concepts.find(self.caption) if concepts else None
+        mask = draw_mask(plan, parsed, found, rng)
+        self.texts[0] = replace(self.texts[0], mask=mask)
+        if mask.spans(self.texts[0].text):
+            self._count(MASK)
+        else:
+            self.counts.refused[MASK, NO_CONCEPT] += 1
+
     def _bag_negative(self, sentence: BagSentence, key: str, again: bool = False) -> None:
         """The negative of a sentence: the file's, or one by a rewrite that applies."""
         bags = self._plan.plan.bags
@@ -442,7 +395,11 @@ class _Drawing:
             return NOT_CHOSEN
         if written:
             return self._written(text, positive, rng)
-        return _apply(self._plan.rewrite(name), self._plan.parse(text), rng)
+        made = _apply(self._plan.rewrite(name), self._plan.parse(text), rng)
+        if self._plan.plan.cleaned == "texts" and isinstance(made, Drawn):
+            words = self._plan.plan.pre_caption
+            made = replace(made, text=pre_caption(made.text, words) or made.text)
+        return made
 
     def _written(self, text: str, positive: bool, rng: random.Random) -> Drawn | str:
         """One of the texts written for a text, or what is wrong with the first of them."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from compoclip.data.batch import TextBlock
 from compoclip.losses.contract import HostLayout, IndexRequest, Ints, Layout
 from compoclip.models.preprocess import Tokenizer
-from compoclip.models.text_plan import TextInputs, TextPlanner
+from compoclip.models.text_plan import MaskedTexts, TextInputs, TextPlanner
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,11 @@ class Preparation:
             arrays.append(np.asarray(array))
             return ArrayPlace(len(arrays) - 1)
 
-        texts = self.planner.inputs(ids.long()).mapped(kept)
+        planned = self.planner.inputs(ids.long())
         host = block.on_host(encoded.ids[: len(block.texts)])
+        if block.masks:
+            planned = replace(planned, again=self._masked(block, encoded.ids, host.captions()))
+        texts = planned.mapped(kept)
         layout = {name: kept(array) for name, array in host.arrays().items()}
         answers: dict[IndexRequest, tuple[ArrayPlace, ...]] = {}
         for request in requests:
@@ -214,6 +217,28 @@ class Preparation:
             host.keys,
             encoded.truncated if block.texts else 0,
         )
+
+    def _masked(self, block: TextBlock, ids: Ints, captions: Ints) -> MaskedTexts:
+        """The first caption of each image with its words hidden, `~id` standing for an id (see
+        `models/masking.py`)."""
+        rows = ids[captions].astype(np.int64)
+        hidden = np.zeros(rows.shape, bool)
+        # A word's tokens are those between the end of what comes before it and its own.
+        cuts = [
+            (row, edge)
+            for row, (caption, mask) in enumerate(zip(captions, block.masks))
+            for span in mask.spans(block.texts[caption])
+            for edge in (block.texts[caption][: span[0]], block.texts[caption][: span[1]])
+        ]
+        edges = torch.from_numpy(self.tokenize.encode([text for _, text in cuts] or [""]).ids)
+        ends = self.planner.ends(edges.long()).tolist()
+        last = self.planner.ends(torch.from_numpy(rows)).tolist()
+        for (row, _), start, stop in zip(cuts[::2], ends[::2], ends[1::2]):
+            hidden[row, start : min(stop, last[row])] = True
+        inputs = self.planner.inputs(torch.from_numpy(np.where(hidden, ~rows, rows)))
+        image, place = np.nonzero(hidden)
+        numbers = image * inputs.longest + place, rows[image, place]
+        return MaskedTexts(inputs, *map(torch.from_numpy, numbers))
 
 
 def _fits(array: Ints) -> bool:

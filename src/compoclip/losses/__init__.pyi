@@ -13,6 +13,7 @@ from .contract import Loss as Loss
 from .contract import Peers as Peers
 from .contract import Role as Role
 from .contract import StatefulLoss as StatefulLoss
+from .contract import TowerSizes as TowerSizes
 from .contrastive import clip_loss as clip_loss
 from .contrastive import negclip_loss as negclip_loss
 from .hard_negative import global_hn_loss as global_hn_loss
@@ -20,6 +21,8 @@ from .hard_positive import hard_positive_loss as hard_positive_loss
 from .intra_cross import RankingLoss as RankingLoss
 from .intra_cross import intra_modal_loss as intra_modal_loss
 from .local import local_hn_loss as local_hn_loss
+from .masked import masked_contrast as masked_contrast
+from .masked import masked_match as masked_match
 from .multi_text import multi_text_loss as multi_text_loss
 from .negation import conclip_loss as conclip_loss
 from .negation import paraphrase_loss as paraphrase_loss

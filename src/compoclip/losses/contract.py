@@ -123,6 +123,13 @@ class HostLayout:
         """(T,) the texts of these kinds: none for a name that no text of the batch has."""
         return np.isin(self.rewrite, [i for i, name in enumerate(self.kinds) if name in names])
 
+    def captions(self) -> NDArray[np.int64]:
+        """(B,) the first caption of every image; 0 for an image without one."""
+        position = self.of(Role.CAPTION)[::-1]
+        index = np.zeros(self.images, np.int64)
+        index[self.owner[position]] = position  # of several the last assignment stays
+        return index
+
     def only(self, kinds: tuple[str, ...]) -> HostLayout:
         """The captions, and of the other texts those of these kinds."""
         keep = np.flatnonzero((self.role == int(Role.CAPTION)) | self.kind(*kinds))
@@ -330,6 +337,18 @@ class Features:
         teacher_text: (T, D), the same of the texts.
         text_state: (T, W) float32, the state of each text at EOT after the last LayerNorm, before
             the projection, not normalised; None unless a head reads it.
+        masked_image: (B, D) float32, unit length, of the images with some of their patches hidden;
+            None unless a second pass was made, and without patches to hide.
+        masked_text: (B, D), the same of the first caption of each image with words hidden.
+        masked_patches: (B, P, D) projected tokens of the masked images, not normalised; None unless
+            `patches` are there.
+        masked_tokens: (B, M, D) projected tokens of the masked captions, not normalised, M
+            positions with the start of text; None unless `tokens` are there.
+        hidden_tokens: (n,) int64, the positions in (B, M), laid out flat, that were hidden.
+        hidden_ids: (n,) int64, the tokens that stood there.
+        hidden_patches: (m,) int64, the same of positions in (B, P).
+        hidden_pixels: (m, p p 3) float32, the pixels that stood there, each patch with mean 0 and
+            variance 1.
     """
 
     image: Tensor
@@ -342,6 +361,14 @@ class Features:
     teacher_image: Tensor | None = None
     teacher_text: Tensor | None = None
     text_state: Tensor | None = None
+    masked_image: Tensor | None = None
+    masked_text: Tensor | None = None
+    masked_patches: Tensor | None = None
+    masked_tokens: Tensor | None = None
+    hidden_tokens: Tensor | None = None
+    hidden_ids: Tensor | None = None
+    hidden_patches: Tensor | None = None
+    hidden_pixels: Tensor | None = None
 
 
 class Loss(Protocol):
@@ -385,22 +412,53 @@ class Head(Protocol):
         ...
 
 
+class TowerSizes(NamedTuple):
+    """What a head has to know of the model that it learns beside.
+
+    Attributes:
+        text: W, of `Features.text_state`, which is also that of a token before the first layer.
+        joint: D.
+        vocabulary: Number of tokens.
+        image: Width of a patch before the first layer; 0 where patches cannot be hidden.
+        patch: Numbers in the pixels of a patch; 0 there, too.
+    """
+
+    text: int
+    joint: int
+    vocabulary: int
+    image: int = 0
+    patch: int = 0
+
+
 class HeadPlan:
     """What a loss term states in the place of a loss that is computed by a `Head`.
 
     Attributes:
         lr_scale: The head's learning rate over that of the model.
+        lr: The head's peak learning rate, whatever that of the model; 0 leaves it to `lr_scale`.
         weight_decay: Of the head; None is that of the model.
     """
 
     lr_scale: float = 1.0
+    lr: float = 0.0
     weight_decay: float | None = None
 
-    def build(self, width: int, seed: int) -> torch.nn.Module:
+    def factor(self, lr: float) -> float:
+        """What the learning rate is multiplied by for the head.
+
+        Args:
+            lr: The peak of the model.
+
+        Returns:
+            The factor; `lr_scale` for a model that does not learn.
+        """
+        return self.lr / lr if self.lr and lr else self.lr_scale
+
+    def build(self, sizes: TowerSizes, seed: int) -> torch.nn.Module:
         """Make the head, a module that is a `Head`.
 
         Args:
-            width: W of `Features.text_state`.
+            sizes: Of the model.
             seed: Of the initial parameters.
 
         Returns:
@@ -432,7 +490,8 @@ def full_precision(features: Features) -> Iterator[Features]:
     Autocast would otherwise turn the matrix products of a loss back into half precision: at
     s = 100 a bfloat16 logit is off by up to 0.25.
     """
-    present = {k: v for k, v in vars(features).items() if v is not None and k != "token_mask"}
+    given = vars(features).items()
+    present = {k: v for k, v in given if v is not None and v.is_floating_point()}
     with torch.autocast(device_type=features.image.device.type, enabled=False):
         yield replace(features, **{name: at_least_float32(each) for name, each in present.items()})
 

@@ -155,6 +155,9 @@ def _with_terms(method: Method, name: str) -> Method:
         added.append(replace(term, name=full, loss=loss))
     if any(term.head for term in added) and not method.plan.target:
         method = replace(method, plan=replace(method.plan, target=found.plan.target))
+    if any(term.needs_masked for term in added) and method.plan.masks is None:
+        plan = replace(method.plan, masks=found.plan.masks)
+        method = replace(method, plan=plan, masks=found.masks)
     return _with_losses(method, added, found.teacher, name)
 
 

@@ -18,17 +18,13 @@ from compoclip.methods.registry import recipe
 OPTIM = Optim(
     epochs=10, batch_size=1024, lr=1e-3, weight_decay=0.0, beta2=0.999, eps=1e-8, warmup=0
 )  # without weight decay AdamW is Adam
-PLAN = CaptionPlan(rewrites=("negclip",), pre_caption=40)
-STAND_INS = {
-    "negclip": "one pair of words is exchanged, where the published runs permuted all nouns and "
-    "all adjectives of a caption among themselves"
-}
+PLAN = CaptionPlan(rewrites=("noun-adj-shuffle",), pre_caption=40, cleaned="texts")
 DIFFERENCES = (PaperDifference("crop", "As the published runs: whole images, each encoded once."),)
 
 
 @recipe
 def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0, optim: Optim = OPTIM) -> Method:
-    r"""One matrix behind the text tower learns, against swapped captions; both towers are frozen.
+    r"""One matrix behind the text tower learns, against shuffled captions; both towers are frozen.
 
     With W the matrix, the identity at first, and t = W x / |W x| of what the text tower makes of a
     caption or negative,
@@ -37,7 +33,8 @@ def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0, optim: Optim
         L = \tfrac12 \big[ \mathrm{mean}_i \mathrm{CE}(e^q\, u_i \cdot [t; n],\ i)
             + \mathrm{mean}_i \mathrm{CE}(e^q\, t_i \cdot u,\ i) \big],
 
-    with a temperature q of its own that starts at 0. What it reaches is what the towers know of
+    with a temperature q of its own that starts at 0. In a negative all nouns of the caption have
+    changed places, and all adjectives, by chance. What it reaches is what the towers know of
     which word belongs to which, before any of them learns; merged, the result is a plain
     checkpoint. With --cache-frozen each image and text is encoded once. CLIP Behaves like a
     Bag-of-Words Model Cross-modally but not Uni-modally (ICLR 2026, arXiv 2502.03566).
@@ -56,6 +53,5 @@ def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0, optim: Optim
         optim=optim,
         trains=Trains(image_tower=False, text_tower=False, matrix=matrix, start_scale=start_scale),
         crop=False,
-        stand_ins=STAND_INS,
         differences=DIFFERENCES,
     )

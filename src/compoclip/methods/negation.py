@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, OneOf
 from compoclip.errors import UsageError
@@ -24,11 +25,22 @@ from compoclip.methods.registry import recipe
 
 Made = Literal["given", "made"]
 """Texts as the data has them, or made by rule of its captions."""
+Plans = Mapping[Made, CaptionPlan]
+
+
+def _method(
+    name: str, statements: Made, plans: Plans, terms: Sequence[LossTerm], **more: Any
+) -> Method:
+    """A method whose texts are of the data or made, without the terms that weigh nothing."""
+    losses = tuple(term for term in terms if term.weight > 0)
+    return Method(name=name, plan=plans[statements], losses=losses, **more)
+
 
 # --- NegBench's fine-tuning: a contrast of captions with negations, and a multiple choice. ---
 
 OPTIM = Optim(lr=1e-6)
-OPTIONS = ("crepe-negate", "affirmed-object", "replace")
+OPTIONS = CaptionPlan(rewrites=("crepe-negate", "affirmed-object", "replace"), absent=True)
+MCQ_PLANS: Plans = {"made": OPTIONS, "given": CaptionPlan(rewrites=(GIVEN, GIVEN, GIVEN))}
 DIFFERENCES = (
     PaperDifference(
         "lr",
@@ -74,24 +86,20 @@ def neg_mcq(
         choice_weight: beta.
         optim: Optimiser and schedule.
     """
-    plan = CaptionPlan(rewrites=OPTIONS, absent=True)
     terms = (
         LossTerm("clip", clip_loss, weight=contrast_weight),
         LossTerm("choice", global_hn_loss, weight=choice_weight, reads=NEGATIVES),
     )
-    return Method(
-        name="neg-mcq",
-        paper="Alhamoud et al., CVPR 2025",
-        plan=plan if statements == "made" else CaptionPlan(rewrites=(GIVEN, GIVEN, GIVEN)),
-        losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
-        differences=DIFFERENCES,
-    )
+    return _method(
+        "neg-mcq", statements, MCQ_PLANS, terms,
+        paper="Alhamoud et al., CVPR 2025", optim=optim, differences=DIFFERENCES,
+    )  # fmt: skip
 
 
 # --- NegationCLIP: a plain contrast, the captions say what is absent. ---
 
 NEGATION_OPTIM = Optim(epochs=15, batch_size=512, lr=1e-6)
+NEGATION_PLANS: Plans = {"made": CaptionPlan(absent=True), "given": CaptionPlan()}
 NEGATION_DIFFERENCES = (
     PaperDifference(
         "statements",
@@ -117,21 +125,21 @@ def negation_clip(*, statements: Made = "made", optim: Optim = NEGATION_OPTIM) -
             given takes captions as they are (NegationCLIP's JSON, whose updated_caption is read).
         optim: Optimiser and schedule.
     """
-    return Method(
-        name="negation-clip",
-        paper="Park et al., ICCV 2025",
-        plan=CaptionPlan(absent=statements == "made"),
-        losses=(LossTerm("clip", clip_loss),),
+    return _method(
+        "negation-clip", statements, NEGATION_PLANS, [LossTerm("clip", clip_loss)],
+        paper="Park et al., ICCV 2025", optim=optim, differences=NEGATION_DIFFERENCES,
         trains=Trains(image_tower=False, text_norm=False),
-        optim=optim,
-        differences=NEGATION_DIFFERENCES,
-    )
+    )  # fmt: skip
 
 
 # --- SemCLIP: paraphrases stay, negations leave, along two directions of the text space. ---
 
 THIRD = 0.3333333333333333
 SEM_OPTIM = Optim(epochs=200, lr=5e-5)
+SEM_PLANS: Plans = {
+    "made": CaptionPlan(rewrites=(OneOf("paraphrase", ("synonym", "and-swap")), "crepe-negate")),
+    "given": CaptionPlan(rewrites=(GIVEN_POSITIVE, GIVEN)),
+}
 SEM_DIFFERENCES = (
     PaperDifference(
         "statements",
@@ -170,20 +178,15 @@ def sem_clip(
     """
     if directions < 1:
         raise UsageError(f"--directions {directions}: must be at least 1")
-    given = statements == "given"
-    made = (OneOf("paraphrase", ("synonym", "and-swap")), "crepe-negate")
     paraphrase = partial(paraphrase_loss, directions=directions, seed=directions_seed)
     negation = partial(projected_negation_loss, directions=directions, seed=directions_seed)
-    return Method(
-        name="sem-clip",
-        paper="SemCLIP, AAAI 2026 (submission)",
-        plan=CaptionPlan(rewrites=(GIVEN_POSITIVE, GIVEN) if given else made),
-        losses=(
-            LossTerm("clip", clip_loss, weight=THIRD),
-            LossTerm("paraphrase", paraphrase, weight=THIRD, reads=POSITIVES),
-            LossTerm("negation", negation, weight=THIRD, reads=NEGATIVES),
-        ),
-        trains=Trains(image_tower=False),
-        optim=optim,
-        differences=SEM_DIFFERENCES,
+    terms = (
+        LossTerm("clip", clip_loss, weight=THIRD),
+        LossTerm("paraphrase", paraphrase, weight=THIRD, reads=POSITIVES),
+        LossTerm("negation", negation, weight=THIRD, reads=NEGATIVES),
     )
+    return _method(
+        "sem-clip", statements, SEM_PLANS, terms,
+        paper="SemCLIP, AAAI 2026 (submission)", optim=optim, differences=SEM_DIFFERENCES,
+        trains=Trains(image_tower=False),
+    )  # fmt: skip

@@ -25,6 +25,9 @@ from .lora import Lora as Lora
 from .lora import attach_lora as attach_lora
 from .lora import lora_parameters as lora_parameters
 from .lora import merge_lora as merge_lora
+from .masking import MaskVectors as MaskVectors
+from .predictors import PatchPrediction as PatchPrediction
+from .predictors import TokenPrediction as TokenPrediction
 from .preprocess import Preprocess as Preprocess
 from .preprocess import Tokenizer as Tokenizer
 from .projection import attach_text_map as attach_text_map

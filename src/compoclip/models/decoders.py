@@ -16,7 +16,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -30,7 +29,7 @@ from compoclip.losses.contract import (
     HostLayout,
     Ints,
     Layout,
-    Role,
+    TowerSizes,
     full_precision,
 )
 
@@ -317,9 +316,9 @@ class Reconstruction(HeadPlan):
     lr_scale: float = 1.0
     weight_decay: float | None = None
 
-    def build(self, width: int, seed: int) -> ReconstructionHead:
+    def build(self, sizes: TowerSizes, seed: int) -> ReconstructionHead:
         """The head; raises UsageError without a decoder."""
-        return ReconstructionHead(load_decoder(self.decoder), width, seed)
+        return ReconstructionHead(load_decoder(self.decoder), sizes.text, seed)
 
     def record(self) -> dict[str, Any]:
         """The decoder's name and hash, and how A learns."""
@@ -353,8 +352,8 @@ class ReconstructionHead(nn.Module):
 
     def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
         """This process's share of the loss; see `compoclip.losses.Head`."""
-        (captions,) = layout.indices(_captions)
-        layout.sizes(_captions)
+        (captions,) = layout.indices(first_captions)
+        layout.sizes(first_captions)
         assert features.text_state is not None
         rows = [image for image, text in enumerate(targets) if text]
         decoder = self._decoder[0]
@@ -374,12 +373,9 @@ class ReconstructionHead(nn.Module):
             return nll / tokens.clamp_min(1)
 
 
-def _captions(host: HostLayout) -> tuple[Ints, ...]:
-    """The first caption of every image."""
-    position = host.of(Role.CAPTION)[::-1]
-    index = np.zeros(host.images, np.int64)
-    index[host.owner[position]] = position
-    return (index,)
+def first_captions(host: HostLayout) -> tuple[Ints, ...]:
+    """The first caption of every image, for `Layout.indices`."""
+    return (host.captions(),)
 
 
 Target = Literal["other", "any"]

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
+from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.losses.contract import Features
+from compoclip.losses.contract import Features, TowerSizes
 from compoclip.models.architecture import require_compiler
 from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.lora import lora_state
+from compoclip.models.masking import (
+    MaskedInputs,
+    boxes_to_patches,
+    patch_pixels,
+    require_patches_to_hide,
+)
 from compoclip.models.text_plan import EncodingPlan, TextInputs, TextPlanner
 from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
 from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work
 
+T = TypeVar("T")
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -79,12 +90,19 @@ class DualEncoder(nn.Module):
         return self if self.heads or self.teacher is not None else self.model
 
     @property
-    def text_width(self) -> int:
-        """W, the size of `Features.text_state`.
+    def sizes(self) -> TowerSizes:
+        """What heads have to know of the model.
 
-        Raises CompoclipError for a text tower that has none.
+        Raises CompoclipError for a text tower without states before its projection.
         """
-        return self._text.width
+        text = self._text
+        with torch.no_grad():
+            joint = text.project(self.logit_scale.new_zeros(1, text.width)).shape[1]
+        sizes = TowerSizes(text.width, joint, text.vocabulary)
+        if isinstance(visual := self.model.visual, VisionTransformer):
+            width, *patch = visual.conv1.weight.shape
+            sizes = sizes._replace(image=width, patch=math.prod(patch))
+        return sizes
 
     @property
     def device(self) -> torch.device:
@@ -138,6 +156,13 @@ class DualEncoder(nn.Module):
     def require_patches(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when the image tower cannot give patches."""
         self._image.require_local(purpose)
+
+    def require_masks(self, images: bool) -> None:
+        """Raise CompoclipError when words cannot be hidden from the text tower, or `images` are
+        asked for and patches cannot be hidden from the image tower."""
+        self._text.require_local("masked captions")
+        if images:
+            require_patches_to_hide(self.model.get_submodule("visual"))
 
     def encode_images(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
         """Encode images.
@@ -272,6 +297,7 @@ class DualEncoder(nn.Module):
         patches: bool = False,
         state: bool = False,
         kept: KeptAt = "",
+        masked: MaskedInputs | None = None,
     ) -> FeatureWork:
         """`features`, in pieces that can be computed one by one.
 
@@ -285,17 +311,73 @@ class DualEncoder(nn.Module):
             patches: Return patches even if tokens are not asked for.
             state: Return text states, too (float32, not normalised).
             kept: Where features of `kept_features` were taken that stand for pixels.
+            masked: What a second pass hides.
 
         Returns:
             The pieces, not computed yet.
         """
         image = self._image_work(pixels, local or patches, micro_batch, kept)
         text = ids if isinstance(ids, Work) else self._texts(ids, local, micro_batch, state)
+        if masked is not None:
+            return self._with_second_pass(image, text, pixels, local, micro_batch, masked)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             return self._features(image.join(images), text.join(texts))
 
         return FeatureWork(image, text, join)
+
+    def _with_second_pass(
+        self,
+        image: Work[ImageFeatures],
+        text: Work[TextFeatures],
+        pixels: Tensor,
+        local: bool,
+        micro_batch: int,
+        masked: MaskedInputs,
+    ) -> FeatureWork:
+        """Both parts of a batch, and then both once more with words and patches hidden."""
+        masks, visual = masked.masks, self.model.get_submodule("visual")
+        text_again = self._within_run(
+            self._text.work(masked.captions.texts, local, mask=masks.token), "text", masks.token
+        )
+        image_again, places = None, None
+        if masked.boxes:
+            tower = require_patches_to_hide(visual)
+            hidden = boxes_to_patches(masked.boxes, tower.grid_size)
+            places = hidden.flatten().nonzero()[:, 0].to(pixels.device, non_blocking=True)
+            hidden = hidden.to(pixels.device, non_blocking=True)
+            image_again = self._within_run(
+                self._image.masked_work(pixels, masks.patch, hidden, local, micro_batch),
+                "image",
+                masks.patch,
+            )
+
+        def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
+            first, second = len(image.micro_batches), len(text.micro_batches)
+            features = self._features(image.join(images[:first]), text.join(texts[:second]))
+            words = text_again.join(texts[second:])
+            features = replace(
+                features,
+                masked_text=F.normalize(words.pooled.float(), dim=-1),
+                masked_tokens=None if words.tokens is None else words.tokens.float(),
+                hidden_tokens=masked.captions.tokens,
+                hidden_ids=masked.captions.ids,
+            )
+            if image_again is None:
+                return features
+            shown = image_again.join(images[first:])
+            features = replace(
+                features,
+                masked_image=F.normalize(shown.pooled.float(), dim=-1),
+                hidden_patches=places,
+            )
+            if shown.patches is None or places is None:
+                return features
+            there = patch_pixels(pixels, visual, places)
+            return replace(features, masked_patches=shown.patches.float(), hidden_pixels=there)
+
+        every = tuple(each for each in (image, text, image_again, text_again) if each is not None)
+        return FeatureWork(image.then(image_again), text.then(text_again), join, every)
 
     def _texts(
         self, ids: Tensor | TextInputs, tokens: bool, micro_batch: int, state: bool
@@ -335,8 +417,11 @@ class DualEncoder(nn.Module):
     def _text_work(
         self, texts: TextInputs, tokens: bool, state: bool = False
     ) -> Work[TextFeatures]:
-        learns = self._learns("text")
-        work = self._text.work(texts, tokens, state)
+        return self._within_run(self._text.work(texts, tokens, state), "text")
+
+    def _within_run(self, work: Work[T], part: Part, mask: Tensor | None = None) -> Work[T]:
+        """The work of a tower as this encoder runs it; a mask learns in a frozen one, too."""
+        learns = self._learns(part) or (mask is not None and mask.requires_grad)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _run(self, encode: MicroBatch, learns: bool) -> Outputs:

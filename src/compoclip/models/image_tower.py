@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.blocks import AS_WRITTEN, Halves, is_plain, run_blocks, within_rows
 from compoclip.models.config import Tower
+from compoclip.models.masking import hidden_patches
 from compoclip.models.work import KeptAt, MicroBatch, Outputs, Work, joined
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -112,6 +113,22 @@ class ImageTower:
             return lambda: (self._compiled or self._encode)(part, patches)
 
         return Work(tuple(map(micro_batch, parts)), _joined)
+
+    def masked_work(
+        self, pixels: Tensor, vector: Tensor, hidden: Tensor, patches: bool, limit: int = 0
+    ) -> Work[ImageFeatures]:
+        """`work` with `vector` in the place of patches where `hidden` (B, P) is True."""
+        limit = limit or len(pixels)
+
+        def micro_batch(part: Tensor, where: Tensor) -> MicroBatch:
+            def encode() -> Outputs:
+                with hidden_patches(self._visual, vector, where):
+                    return self._encode(part, patches)
+
+            return encode
+
+        parts = zip(torch.split(pixels, limit), torch.split(hidden, limit))
+        return Work(tuple(micro_batch(*each) for each in parts), _joined)
 
     def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
         """(B, 1 + P, C) pooled features, and below them those of patches, if asked; before the last

@@ -184,6 +184,7 @@ class TextInputs:
         last: (R,) position of the end-of-text token of each row.
         place: (T,) row of each text.
         longest: Positions of the longest row.
+        again: What the tower is given a second time, if it is.
     """
 
     groups: tuple[PackedTokens, ...] | tuple[PaddedTokens, ...]
@@ -191,6 +192,7 @@ class TextInputs:
     last: Tensor
     place: Tensor
     longest: int
+    again: MaskedTexts | None = None
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> TextInputs:
         """The same with every tensor moved, always in one order.
@@ -202,7 +204,28 @@ class TextInputs:
             The moved inputs.
         """
         groups: Any = tuple(group.mapped(move) for group in self.groups)
-        return replace(self, groups=groups, last=move(self.last), place=move(self.place))
+        last, place = move(self.last), move(self.place)
+        again = None if self.again is None else self.again.mapped(move)
+        return replace(self, groups=groups, last=last, place=place, again=again)
+
+
+@dataclass(frozen=True)
+class MaskedTexts:
+    """The captions of a masked second pass.
+
+    Attributes:
+        texts: The first caption of each image, `~id` in the place of tokens that are hidden.
+        tokens: (n,) where these stand, in (B, `texts.longest`) laid out flat.
+        ids: (n,) what stood there.
+    """
+
+    texts: TextInputs
+    tokens: Tensor
+    ids: Tensor
+
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> MaskedTexts:
+        """The same with every tensor moved."""
+        return MaskedTexts(self.texts.mapped(move), move(self.tokens), move(self.ids))
 
 
 @dataclass(frozen=True)
@@ -237,10 +260,10 @@ class TextPlanner:
             The plan.
         """
         if self.causal:
-            plan = plan_texts(ids, self._ends(ids), self.cost, deduplicate)
+            plan = plan_texts(ids, self.ends(ids), self.cost, deduplicate)
             return replace(plan, packed=self.packs)
         full = torch.full((len(ids),), ids.shape[1] - 1)
-        last = self._ends(ids) if self.pools_at_end else full
+        last = self.ends(ids) if self.pools_at_end else full
         return EncodingPlan(ids, last, torch.arange(len(ids)), (Bucket(0, *ids.shape),))
 
     def inputs(self, ids: Tensor, deduplicate: bool = True) -> TextInputs:
@@ -261,8 +284,15 @@ class TextPlanner:
         longest = int(plan.last.max()) + 1 if self.causal else ids.shape[1]
         return TextInputs(groups, plan.packed, plan.last, plan.place, longest)
 
-    def _ends(self, ids: Tensor) -> Tensor:
-        """Where open_clip pools: the position of the (first) end-of-text token of each row."""
+    def ends(self, ids: Tensor) -> Tensor:
+        """Where open_clip pools: the position of the (first) end-of-text token of each row.
+
+        Args:
+            ids: (T, context) token ids.
+
+        Returns:
+            (T,) positions.
+        """
         return (ids if self.end is None else (ids == self.end).int()).argmax(dim=-1)
 
 

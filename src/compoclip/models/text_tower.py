@@ -33,6 +33,7 @@ from compoclip.models.blocks import (
     within_rows,
     within_texts,
 )
+from compoclip.models.masking import hidden_tokens
 from compoclip.models.text_plan import (
     PackedTokens,
     PaddedTokens,
@@ -257,15 +258,25 @@ class TextTower:
         self.require_local("heads")
         return int(self._tower.ln_final.normalized_shape[0])
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens that have an embedding."""
+        return len(self._tower.token_embedding.weight)
+
     def project(self, states: Tensor) -> Tensor:
         """(T, D) pooled features of what `states` gives."""
         return self._project(states)
 
     def work(
-        self, inputs: TextInputs, tokens: bool = False, state: bool = False
+        self,
+        inputs: TextInputs,
+        tokens: bool = False,
+        state: bool = False,
+        mask: Tensor | None = None,
     ) -> Work[TextFeatures]:
         """How texts are encoded whose `inputs` lie on the tower's device.
 
+        mask: (W,) what stands for hidden tokens, of texts that may have some (see `masking`).
         Raises CompoclipError when `tokens` or `state` is asked of a tower without them.
         """
         if tokens or state:
@@ -275,7 +286,16 @@ class TextTower:
         encode: Any = self._encode_packed if inputs.packed else self._encode
 
         def micro_batch(group: PackedTokens | PaddedTokens) -> MicroBatch:
-            return lambda: encode(group, tokens, state) if state else encode(group, tokens)
+            def run() -> Outputs:
+                found: Outputs = encode(group, tokens, state) if state else encode(group, tokens)
+                return found
+
+            def masked() -> Outputs:
+                assert mask is not None
+                with hidden_tokens(self._tower.token_embedding, mask):
+                    return run()
+
+            return run if mask is None else masked
 
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
             pooled = joined([each[0] for each in outputs]).index_select(0, place)

@@ -45,6 +45,13 @@ class Work(Generic[T_co]):
 
         return Work(tuple(map(wrapped, self.micro_batches)), self.join, learns)
 
+    def then(self, other: Work[T_co] | None) -> Work[object]:
+        """The micro-batches of this work, then those of another of the same tower."""
+        if other is None:
+            return self
+        several = (*self.micro_batches, *other.micro_batches)
+        return Work(several, tuple, self.learns or other.learns)
+
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """The rows of all parts; a single part is not copied."""
@@ -54,16 +61,18 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 @dataclass(frozen=True)
 class FeatureWork:
     """Both towers' parts of a batch. Every micro-batch of `image` and `text` gives tensors; `join`
-    makes of those of both all that a loss may see."""
+    makes of those of both all that a loss may see. passes: what they consist of where images or
+    texts go through their tower twice."""
 
     image: Work[object]
     text: Work[object]
     join: Callable[[Sequence[Outputs], Sequence[Outputs]], Features]
+    passes: tuple[Work[object], ...] = ()
 
     @property
     def whole(self) -> bool:
-        """Whether no part is in several micro-batches."""
-        return max(len(self.image.micro_batches), len(self.text.micro_batches)) <= 1
+        """Whether no pass through a tower is in several micro-batches."""
+        return all(len(each.micro_batches) <= 1 for each in self.passes or (self.image, self.text))
 
     def all(self) -> Features:
         """The features, all micro-batches encoded."""

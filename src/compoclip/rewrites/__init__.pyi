@@ -28,6 +28,7 @@ from .mosaic import GraphTexts as GraphTexts
 from .mosaic import sample_graph_texts as sample_graph_texts
 from .negclip import AndSwap as AndSwap
 from .negclip import NegclipSwap as NegclipSwap
+from .noun_adj_shuffle import NounAdjShuffle as NounAdjShuffle
 from .reading import Reading as Reading
 from .reading import read as read
 from .replace import Replace as Replace

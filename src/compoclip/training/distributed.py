@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compoclip.data.batch import Batch
+from compoclip.data.drawn import PlanCounts
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import PlanCounts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import ALONE, Features, IndexRequest, Ints, Peers
 from compoclip.ranks import Ranks, failure, raise_first

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from compoclip.data.batch import Batch
+from compoclip.data.drawn import PlanCounts
 from compoclip.data.loader import BatchLoader
-from compoclip.data.plan import PlanCounts
 from compoclip.data.prepared import Preparation
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.interrupts import StopRequests

@@ -57,7 +57,7 @@ def build_optimizer(
     groups: dict[tuple[bool, bool, str, float], list[nn.Parameter]] = {}
     for parameter in ordered(named):
         split, head = hasattr(parameter, "full_tensor"), head_of.get(parameter, "")
-        factor = heads[head].lr_scale if head else own[parameter]
+        factor = heads[head].factor(optim.lr) if head else own[parameter]
         key = parameter in decaying, split, head, factor
         groups.setdefault(key, []).append(parameter)
 

@@ -144,6 +144,11 @@ def run_training(
             f"{method.name} has terms that compare with a teacher, and no teacher: name one in the "
             "recipe, Method(teacher=Teacher(decay=...))"
         )
+    if method.needs_masked and method.plan.masks is None:
+        raise UsageError(
+            f"{method.name} has terms that read a second pass with words hidden, and no texts say "
+            "which: name them in the recipe, CaptionPlan(masks=MaskPlan())"
+        )
     if method.trains.matrix and (method.lora or settings.fsdp):
         raise UsageError(
             f"{method.name} trains one matrix: adapters would train more, and there is nothing to "
@@ -201,9 +206,11 @@ def _run(
             f"--contrast sigmoid: the logits of {model.name} have no bias; take a SigLIP model, or "
             "leave --contrast out"
         )
-    width = model.encoder.text_width if method.heads else 0
+    if method.needs_masked and method.plan.masks is not None:
+        model.encoder.require_masks(method.plan.masks.images)
     heads = {
-        module_name(name): plan.build(width, settings.seed) for name, plan in method.heads.items()
+        module_name(name): plan.build(model.encoder.sizes, settings.seed)
+        for name, plan in method.heads.items()
     }
     method = with_frozen(method, settings.freeze)
     still = _frozen_parameters(model, settings.freeze)
@@ -226,7 +233,13 @@ def _run(
         settings = replace(settings, contrast="sigmoid" if biased else "softmax")
     if settings.crop is None:
         settings = replace(settings, crop=method.crop or settings.crops > 0)
-    kept_at(method, settings)  # says what does not go together before anything is read
+    # What does not go together is said before anything is read.
+    hides = method.plan.masks is not None and method.plan.masks.images
+    if kept_at(method, settings) and method.needs_masked and hides:
+        raise UsageError(
+            f"--cache-frozen: {method.name} hides patches of images, so features change with every "
+            "step: leave it out, or hide words alone (--set texts.masks.images=false)"
+        )
 
     # Batches. Captions are parsed once, by rank 0; the other ranks find them in the store.
     parsed = None

@@ -24,9 +24,11 @@ from PIL import Image
 
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.caption_plan import GIVEN, TARGET
-from compoclip.data.decode import Mirrored, Picture, decode, raw_photo, unmirrored
+from compoclip.data.decode import Mirrored, Picture, decode, opened, raw_photo, unmirrored
+from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.kept import KeptFeatures
-from compoclip.data.plan import Drawn, PlanCounts, TextPlan
+from compoclip.data.masks import NOTHING
+from compoclip.data.plan import TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, DrawOrder, Sample, Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
@@ -220,6 +222,7 @@ class BatchBuilder:
         """Add a sample by itself, its image as training shows it; returns its texts."""
         pixels = self.shown(sample.id, sample.image, sample.drawn_by)
         texts, counts = self.plan.draw(sample, self.epoch)
+        texts[0] = self._masked_as_shown(texts[0], sample)
         photo = photo_key(sample.image)
         self.put(sample.id, pixels, texts, counts, photo)
         return texts
@@ -267,13 +270,31 @@ class BatchBuilder:
 
         Features that are kept of the photo, if there are any. Raises UnreadableError.
         """
-        crop = self.transform.crop
-        number = self.epoch % crop.fixed if crop and crop.fixed else 0
+        number = self._crop_number
         with _unreadable(id):
             if self.kept is not None:
                 return self.kept.of(photo_key(image), number)
-            rng = fixed_rng(image, number) if crop and crop.fixed else self.rng(key, "crop")
-            return self.transform.read(image, rng, _name(id, image))
+            return self.transform.read(image, self._crop_rng(image, key), _name(id, image))
+
+    def _masked_as_shown(self, caption: Drawn, sample: Sample) -> Drawn:
+        """A caption whose mask has its boxes where training shows them."""
+        mask, image = caption.mask, sample.image
+        if mask is None or mask.shown:
+            return caption
+        with _unreadable(sample.id), opened(image, _name(sample.id, image)) as file:
+            stored = file.size
+        crop = self.transform.box(stored, self._crop_rng(image, sample.drawn_by))
+        return replace(caption, mask=mask.as_shown(stored, crop, self.transform))
+
+    @property
+    def _crop_number(self) -> int:
+        crop = self.transform.crop
+        return self.epoch % crop.fixed if crop and crop.fixed else 0
+
+    def _crop_rng(self, image: Picture, key: str) -> random.Random:
+        crop = self.transform.crop
+        fixed = crop is not None and crop.fixed
+        return fixed_rng(image, self._crop_number) if fixed else self.rng(key, "crop")
 
     def whole(
         self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
@@ -290,6 +311,8 @@ class BatchBuilder:
         flat = [(owner, text) for owner, text in every if text.rewrite != TARGET]
         targets = {owner: text.text for owner, text in every if text.rewrite == TARGET}
         pair = tuple(part.pair for part in parts)
+        masks = {owner: text.mask for owner, text in every if text.mask is not None}
+        hides = self.plan.plan.masks is not None
         block = TextBlock(
             texts=tuple(text.text for _, text in flat),
             owner=tuple(owner for owner, _ in flat),
@@ -299,6 +322,7 @@ class BatchBuilder:
             photos=tuple(part.photo for part in parts),
             pair=pair if any(each >= 0 for each in pair) else (),
             targets=tuple(targets.get(owner, "") for owner in range(len(parts))) if targets else (),
+            masks=tuple(masks.get(owner, NOTHING) for owner in range(len(parts))) if hides else (),
         )
         shown = [part.pixels for part in parts]
         kept = self.kept.at if self.kept and shown and shown[0].is_floating_point() else ""

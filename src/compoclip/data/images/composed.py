@@ -19,6 +19,7 @@ from PIL import Image, ImageOps
 from compoclip.captions.chunks import sentences
 from compoclip.console import note, track
 from compoclip.data.decode import FORMATS, Picture
+from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.images import (
     BatchBuilder,
     Companions,
@@ -28,7 +29,7 @@ from compoclip.data.images import (
     ShuffledSchedule,
     photo_key,
 )
-from compoclip.data.plan import Drawn, PlanCounts, TextPlan
+from compoclip.data.plan import TextPlan
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
 from compoclip.data.transform import pixels_of
 from compoclip.errors import CompoclipError

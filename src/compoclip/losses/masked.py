@@ -1,0 +1,124 @@
+"""Contrast of a batch with its masked second pass: texts and images with a part hidden."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from compoclip.losses.contract import Features, Ints, Layout, Peers, full_precision
+from compoclip.losses.contrastive import match_loss, pair_loss, pairs_at
+from compoclip.losses.rows import caption_index, captions, check
+
+
+def masked_contrast(features: Features, layout: Layout) -> Tensor:
+    r"""Images and captions with their masked forms, which are both wrong answers and questions.
+
+    With U = [u; u'] and T = [t; t'], where a prime stands for masked,
+
+    .. math::
+        L = \tfrac12 \Big[ \tfrac{1}{2B} \sum_{k} \mathrm{CE}(s\, U_k \cdot T,\ k \bmod B)
+            + \tfrac{1}{2B} \sum_{k} \mathrm{CE}(s\, T_k \cdot U,\ k \bmod B) \Big]
+
+    So every row, masked or not, has to find the whole partner among all, and the masked partner is
+    one of the wrong ones. Where only words are hidden, U is u.
+
+    Args:
+        features: `image`, `text`, `logit_scale`, `masked_text` and `masked_image`, which may be
+            None.
+        layout: The first CAPTION of each image is t_i; no other text is read.
+
+    Returns:
+        A scalar, in at least float32; ln 2 more than `clip_loss` where nothing is hidden.
+
+    Raises:
+        ValueError: When an image has no caption, or there was no masked pass.
+
+    Relation: of a model with a bias every pair counts once, as in SigLIP: a pair of which one is
+    masked is right like the pair itself, one of which both are is left out.
+    Reference: MACCO (ACL 2026, arXiv 2606.13288), masked-augmented cross-modal alignment.
+    """
+    check(features, layout)
+    (images,) = layout.sizes(captions)
+    peers, rows = layout.peers, int(images.sum())
+    with full_precision(_require_masks(features)) as f:
+        text = f.text.index_select(0, caption_index(layout))
+        ours = _both(f.image, f.masked_image), _both(text, f.masked_text)
+        every = [torch.cat([peers.gathered(each, images) for each in parts]) for parts in ours]
+        forms = len(ours[0]), len(ours[1])
+        own = torch.arange(len(text), device=text.device) + int(images[: peers.rank].sum())
+        to_text = f.logit_scale * torch.cat(ours[0]) @ every[1].T
+        if f.logit_bias is not None:
+            return _of_pairs(to_text + f.logit_bias, own, forms, rows)
+        to_image = f.logit_scale * torch.cat(ours[1]) @ every[0].T
+        return 0.5 * sum(
+            (
+                match_loss(logits, own.repeat(number), number * rows)
+                for logits, number in zip((to_text, to_image), forms)
+            ),
+            text.new_zeros(()),
+        )
+
+
+def masked_match(features: Features, layout: Layout) -> Tensor:
+    r"""A masked caption must be closest to its caption, a masked image to its image.
+
+    .. math::
+        L = \tfrac12 \big[ L_{clip}(t', t) + L_{clip}(u', u) \big]
+
+    with the symmetric contrast L_clip(a, b) of rows a_i with b_i. Where only words are hidden, L is
+    its first part.
+
+    Args:
+        features: As for `masked_contrast`.
+        layout: The first CAPTION of each image is t_i.
+
+    Returns:
+        A scalar, in at least float32; ln B when all scores are equal.
+
+    Raises:
+        ValueError: When an image has no caption, or there was no masked pass.
+
+    Relation: softmaxes within one modality, where a bias cancels: the same for SigLIP.
+    Reference: MACCO (ACL 2026, arXiv 2606.13288), masked-augmented intra-modal regularisation.
+    """
+    check(features, layout)
+    (images,) = layout.sizes(captions)
+    with full_precision(_require_masks(features)) as f:
+        text = f.text.index_select(0, caption_index(layout))
+        pairs = [(f.masked_text, text), (f.masked_image, f.image)]
+        found = [
+            (_one_way(a, b, f.logit_scale, layout.peers, images)
+             + _one_way(b, a, f.logit_scale, layout.peers, images)) / 2
+            for a, b in pairs if a is not None
+        ]  # fmt: skip
+        return torch.stack(found).mean()
+
+
+def _require_masks(features: Features) -> Features:
+    if features.masked_text is None:
+        raise ValueError("this loss reads a masked second pass, and the features come without one")
+    return features
+
+
+def _both(plain: Tensor, masked: Tensor | None) -> list[Tensor]:
+    return [plain] if masked is None else [plain, masked]
+
+
+def _one_way(rows: Tensor, columns: Tensor, scale: Tensor, peers: Peers, images: Ints) -> Tensor:
+    own = torch.arange(len(rows), device=rows.device) + int(images[: peers.rank].sum())
+    return match_loss(scale * rows @ peers.gathered(columns, images).T, own, int(images.sum()))
+
+
+def _of_pairs(logits: Tensor, own: Tensor, forms: tuple[int, int], rows: int) -> Tensor:
+    """The sigmoid loss; rows and columns are whole ones, then masked ones."""
+    count = len(own)
+    place = torch.arange(count, device=own.device)
+    right = logits.new_zeros(logits.shape, dtype=torch.bool)
+    for masked_row in range(forms[0]):
+        for masked_column in range(forms[1]):
+            at = place + masked_row * count, own + masked_column * rows
+            right |= pairs_at(logits, *at)
+    left_out = torch.zeros_like(right)
+    if forms == (2, 2):
+        left_out |= pairs_at(logits, place + count, own + rows)
+    return pair_loss(logits, right & ~left_out, left_out) / max(1, forms[0] * rows)
