@@ -1,0 +1,197 @@
+"""What a preposition, participle or relative clause of a caption belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from compoclip.captions import lists
+from compoclip.captions.graph_units import Draft, PendingLink, ReadSentence, Unit, acts
+from compoclip.captions.types import GraphAttribute
+
+#: Prepositions that tie a part, a content or a garment to its holder: the next one goes to the
+#: holder ("a vase with flowers on the table").
+_TYING = frozenset({"with", "of"})
+#: Prepositions of a purpose, a direction or a likeness: of a noun they seldom say where it is.
+_AIMING = frozenset({"for", "to", "like", "about", "from"})
+#: Words that open a clause as often as they tie a thing: "as", "after they married".
+_CLAUSES = frozenset({"as", "after", "before", "since", "until"})
+#: What is in a place that is in another is in that, too.
+_NESTING = frozenset({"in", "inside", "inside of"})
+_NONE: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class ReadingState:
+    """The state of the parser while it reads a caption from left to right.
+
+    Lists hold indexes of objects: the `subject` of the clause, the `last` noun phrase, the `hosts`
+    that the next preposition tells of, the `doers` of the `verb` and those of them that are
+    `doubted`, the `holders` of the last part ("with", "of"), and what is `fronted` and waits for a
+    verb or preposition without an object.
+    `direct`: the verb has had its object. `copula`: a form of "be" waits for an adjective.
+    `pending` waits for its object; `context` is what the last noun phrase was the object of, and
+    `inner` says that it is in the object of a verb or a preposition, be it as a part ("of");
+    `vague` that the subject is a pronoun of which it is not clear what it stands for.
+    `measures`: the last noun phrase only counts the next ("two piles of"), and what it says of that
+    is `measured`.
+    """
+
+    text: ReadSentence
+    draft: Draft
+    subject: list[int] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+    hosts: list[int] = field(default_factory=list)
+    doers: list[int] = field(default_factory=list)
+    doubted: frozenset[int] = _NONE
+    holders: list[int] = field(default_factory=list)
+    fronted: list[int] = field(default_factory=list)
+    verb: Unit | None = None
+    direct: bool = False
+    copula: bool = False
+    pending: PendingLink | None = None
+    context: PendingLink | None = None
+    inner: bool = False
+    vague: bool = False
+    measures: bool = False
+    measured: list[GraphAttribute] = field(default_factory=list)
+
+    def end_sentence(self) -> None:
+        """Forget all but the objects."""
+        self.pending = self.context = self.verb = None
+        self.copula = self.inner = False
+        self.subject, self.last, self.hosts, self.holders, self.fronted = [], [], [], [], []
+
+    def attached(self, number: int, unit: Unit, before: Unit | None) -> PendingLink:
+        """The relation that a preposition opens, with its subjects."""
+        span = self.text.span(unit.first, unit.stop)
+        verb = self.verb
+        if unit.negated or (verb is not None and before is verb and verb.negated):
+            return PendingLink((), unit.names, unit.words, span, negated=True)
+        if verb is not None and before is verb:
+            passive = self.text.tokens[verb.head].tag == "VBN"
+            clause = unit.names[-1] in _CLAUSES and verb.names[-1] not in lists.DRESSING_VERBS
+            return PendingLink(
+                self.doers,
+                verb.names + unit.names,
+                verb.words + unit.words,
+                self.text.span(verb.head, unit.stop),
+                "passive" if passive else "verb",
+                doubted=frozenset(self.doers) if clause else self.doubted,
+            )
+        if before is not None and before.kind == "be":
+            return PendingLink(self.subject, unit.names, unit.words, span, doubted=self.doubted)
+        if verb is not None and self._continues(number, unit):
+            names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
+            doubted = frozenset(self.doers) if self.direct else self.doubted
+            return PendingLink(self.doers, names, words, span, "verb", doubted=doubted)
+        sources = self._place(number, unit)
+        doubted = self._unclear(number, unit, sources)
+        return PendingLink(sources, unit.names, unit.words, span, doubted=doubted)
+
+    def _unclear(self, number: int, unit: Unit, sources: Sequence[int]) -> frozenset[int]:
+        """The sources for which the attachment of a prepositional phrase is ambiguous.
+
+        Of two that are joined ("a hydrant and a man in a coat") it tells of the nearer. Behind the
+        object of a verb or preposition it can belong to what came before, unless what is in the
+        one is in the other ("a bed in a room in a house"), or both are named: "sauce on it".
+        """
+        name = " ".join(unit.names)
+        if name in _AIMING | _CLAUSES:
+            return frozenset(sources)
+        company = name == "with" and sources is self.subject and self.text.pronoun_next(number)
+        if company or not self.inner:
+            return frozenset(sources[:-1])
+        if sources == self.last and self._points_back(number) and name != "with":
+            return frozenset(sources) if self.draft.garments(sources) else _NONE
+        nested = (
+            name in _NESTING and self.text.lemma_next(number) not in lists.CLOTHES | lists.MANNERS
+        )
+        parts = any(self.draft.nodes[i].head in lists.BODY_PARTS for i in sources)
+        return _NONE if nested and not (parts or self.doubted) else frozenset(sources)
+
+    def _place(self, number: int, unit: Unit) -> list[int]:
+        """The objects that a prepositional phrase after a noun phrase attaches to."""
+        own = self.text.pronoun_next(number)
+        following = self.text.lemma_next(number)
+        if self.text.before(number) == "while" and self.subject:
+            return self.subject  # "a man rides a wave while on a board"
+        if unit.names == ("with",):
+            # "a man in the water with an elephant", "a woman at a table with her laptop"
+            company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
+            return self.subject if company and (own or acts(following)) else self.hosts
+        return self.last if own or following in lists.BODY_PARTS else self.hosts
+
+    def _points_back(self, number: int) -> bool:
+        """Whether "it" or a part of someone's body follows: "sauce on it", "a hat on his head"."""
+        after = self.text.next(number)
+        if after is None or not self.text.pronoun_next(number):
+            return False
+        head = self.text.tokens[after.head]
+        return head.pos == "PRON" or head.lemma in lists.BODY_PARTS
+
+    def _continues(self, number: int, unit: Unit) -> bool:
+        """Whether a preposition after the direct object attaches to the verb: "throwing a ball to
+        a dog", "eating hay with its trunk", "lying on the floor with dogs"."""
+        name = unit.names[0]
+        acting = self.draft.animate(self.doers)
+        near = self.draft.animate(self.last)
+        if not acting or name not in ("to", "with") or self.last == self.doers:
+            return False
+        if self.direct:
+            garment = self.draft.garments(self.last)
+            return not near and not garment
+        animate = acts(self.text.lemma_next(number))
+        return name == "with" and not near and (animate or self.text.pronoun_next(number))
+
+    def move_hosts(self, link: PendingLink, own: bool) -> None:
+        """Update the attachment site of the next preposition once `link` is closed.
+
+        own: its object is "its", "his" or "her" part, of which captions go on to tell: "with its
+        head on a pillow".
+        """
+        garment = self.draft.garments(self.last)
+        people = self.draft.animate(link.sources)
+        if own or (link.kind == "possession" and self._place_noun(link.sources)):
+            self.hosts = self.last
+        elif link.kind in ("preposition", "possession") and link.names[0] in _TYING:
+            self.holders = list(link.sources)
+        elif link.names in (("in",), ("wear",)) and garment and people:
+            return  # a preposition behind clothes tells of who wears them
+        elif link.direct and people and link.names[0] not in lists.HOLDING_VERBS:
+            self.hosts = self.last if self.draft.animate(self.last) else list(link.sources)
+        else:
+            self.hosts = self.last
+
+    def _place_noun(self, indexes: Sequence[int]) -> bool:
+        """Whether some object is a place at a thing: "the front of a car"."""
+        return any(self.draft.nodes[i].head in lists.PLACES_AT_THINGS for i in indexes)
+
+    def antecedent(self, number: int) -> tuple[list[int], bool]:
+        """The antecedent of "who" (the nearest person) or "that", and whether it is certain."""
+        word = self.text.tokens[self.text.units[number - 1].head].text.lower()
+        if word != "who":
+            return self.last, not self.inner
+        groups = [g for g in (self.last, self.hosts, self.subject) if self.draft.animate(g)]
+        return (groups or [self.last])[0], all(group == groups[0] for group in groups)
+
+    def participle_subject(self, number: int, unit: Unit, tag: str) -> tuple[list[int], bool]:
+        """The subject of a participle after a noun phrase, and whether it is certain."""
+        gerund = self.text.before(number) == "preposition"  # "a book about riding horses"
+        if not self.last or not self.subject or self.last == self.subject:
+            return self.last or self.subject, not gerund
+        tied = self.context is not None and self.context.names[-1] == "with"
+        if tied and self.text.own_before(number):
+            return self.last, True  # "a man with his arms raised"
+        after = self.text.next(number)
+        if after is not None and after.kind == "preposition" and self.text.pronoun_next(number + 1):
+            return self.last, False
+        near = self.draft.animate(self.last)
+        far = self.draft.animate(self.subject)
+        if tag == "VBG" and far and not near:
+            aboard = self.context is not None and self.context.names[-1] in ("in", "on")
+            moves = (
+                any(self.draft.nodes[i].head in lists.VEHICLES for i in self.last) and not aboard
+            )
+            return self.subject, not (tied or gerund or moves)
+        return self.last, tag == "VBG" and near and not far and not gerund
