@@ -12,12 +12,28 @@ from compoclip.captions.types import GraphAttribute
 #: Prepositions that tie a part, a content or a garment to its holder: the next one goes to the
 #: holder ("a vase with flowers on the table").
 _TYING = frozenset({"with", "of"})
+_TIES = frozenset({("with",), ("of",), ("full", "of")})
 #: Prepositions of a purpose, a direction or a likeness: of a noun they seldom say where it is.
 _AIMING = frozenset({"for", "to", "like", "about", "from"})
 #: Words that open a clause as often as they tie a thing: "as", "after they married".
 _CLAUSES = frozenset({"as", "after", "before", "since", "until"})
 #: What is in a place that is in another is in that, too.
 _NESTING = frozenset({"in", "inside", "inside of"})
+#: Prepositions of a place beside a thing: what is on, at or in something is there as a whole ("a
+#: cat on a chair next to a lamp").
+_BESIDE = frozenset(
+    {
+        "next to", "near", "near to", "beside", "by", "behind", "close to", "across from",
+        "in front of", "in back of", "against", "above", "below", "beneath", "under", "underneath",
+        "over", "to the left of", "to the right of", "adjacent to", "outside", "outside of",
+    }
+)  # fmt: skip
+#: Prepositions of a direction: behind a verb of motion and its place they go to the verb.
+_DIRECTIONS = frozenset(
+    {"toward", "towards", "into", "through", "across", "along", "down", "up", "past", "onto"}
+)
+#: Prepositions of the place of a deed.
+_WITHIN = frozenset({"in", "on", "at", "inside", "inside of", "outside", "outside of"})
 _NONE: frozenset[int] = frozenset()
 
 
@@ -81,6 +97,9 @@ class ReadingState:
             )
         if before is not None and before.kind == "be":
             return PendingLink(self.subject, unit.names, unit.words, span, doubted=self.doubted)
+        if verb is not None and self._moves_on(unit, verb):
+            names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
+            return PendingLink(self.doers, names, words, span, "verb", doubted=self.doubted)
         if verb is not None and self._continues(number, unit):
             names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
             doubted = frozenset(self.doers) if self.direct else self.doubted
@@ -114,13 +133,60 @@ class ReadingState:
         """The objects that a prepositional phrase after a noun phrase attaches to."""
         own = self.text.pronoun_next(number)
         following = self.text.lemma_next(number)
-        if self.text.before(number) == "while" and self.subject:
+        before = self.text.before(number)
+        if before == "while" and self.subject:
             return self.subject  # "a man rides a wave while on a board"
+        if before == "comma" and self.subject:
+            return self.subject  # "a boat in the water, near an island"
+        if before == "and" and self.context is not None:
+            return list(self.context.sources)  # "in the grass and near a tree"
         if unit.names == ("with",):
-            # "a man in the water with an elephant", "a woman at a table with her laptop"
-            company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
-            return self.subject if company and (own or acts(following)) else self.hosts
-        return self.last if own or following in lists.BODY_PARTS else self.hosts
+            return self._company(number, following, own)
+        if own or following in lists.BODY_PARTS | lists.BACKGROUNDS:
+            return self.last
+        if following in lists.TIMES and self.subject:
+            return self.subject
+        return self._stander(unit, following) or self.hosts
+
+    def _company(self, number: int, following: str, own: bool) -> list[int]:
+        """The objects that a phrase with "with" attaches to: "a man in the water with an elephant",
+        "a woman at a table with her laptop", "men on a field with bats"."""
+        if self.text.echoed(number) and not self.draft.animate(self.last):
+            return self.last  # "a truck near a field with cows in it"
+        if following in lists.MARKINGS and self.draft.garments(self.last):
+            return self.last
+        again = self.context is not None and self.context.names[-1] == "with"
+        if again and following not in lists.BACKGROUNDS and not self.draft.animate(self.hosts):
+            return self.last  # "a dish with a pizza with cheese"
+        brought = own or acts(following) or following in lists.CARRIED
+        company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
+        return self.subject if company and brought else self.hosts
+
+    def _stander(self, unit: Unit, following: str) -> list[int]:
+        """The objects that are where the phrase says together with the place named before:
+        "a cat standing on a trunk next to a car", "a man on a wave on a board". None: []."""
+        context = self.context
+        if context is None or context.kind == "possession" or context.names[-1] in _TYING:
+            return []
+        sources = list(context.sources)
+        if sources == self.last or not self.last:
+            return []
+        name = " ".join(unit.names)
+        animate = self.draft.animate(sources)
+        if context.direct:
+            shown = context.names[0] in lists.SHOWING_VERBS
+            deed = any(self.draft.nodes[i].head in lists.DEEDS for i in self.last)
+            beside = name in _BESIDE and name not in ("by", "over") and animate
+            scene = name in _WITHIN | _DIRECTIONS and following in lists.SCENES and animate
+            near = self.draft.animate(self.last)
+            return sources if deed or (not shown and not near and (beside or scene)) else []
+        if name in _BESIDE:
+            return sources
+        if name == "at" and animate:
+            return sources
+        if name == "on" and following in lists.MOUNTS and animate:
+            return sources
+        return []
 
     def _points_back(self, number: int) -> bool:
         """Whether "it" or a part of someone's body follows: "sauce on it", "a hat on his head"."""
@@ -144,6 +210,13 @@ class ReadingState:
         animate = acts(self.text.lemma_next(number))
         return name == "with" and not near and (animate or self.text.pronoun_next(number))
 
+    def _moves_on(self, unit: Unit, verb: Unit) -> bool:
+        """Whether a preposition tells the further way of a motion: "walking along a river towards
+        a bridge"."""
+        tied = self.context is not None and list(self.context.sources) == self.doers
+        moves = verb.names[0] in lists.MOTION_VERBS and not self.direct
+        return moves and tied and self.doers != self.last and unit.names[0] in _DIRECTIONS
+
     def move_hosts(self, link: PendingLink, own: bool) -> None:
         """Update the attachment site of the next preposition once `link` is closed.
 
@@ -154,14 +227,20 @@ class ReadingState:
         people = self.draft.animate(link.sources)
         if own or (link.kind == "possession" and self._place_noun(link.sources)):
             self.hosts = self.last
-        elif link.kind in ("preposition", "possession") and link.names[0] in _TYING:
+        elif link.names in _TIES or (link.kind == "passive" and link.names[-1] == "with"):
             self.holders = list(link.sources)
+            if link.names[-1] == "with" and self._scenery(link.sources):
+                self.hosts = self.last  # "a kitchen with a table next to a door"
         elif link.names in (("in",), ("wear",)) and garment and people:
             return  # a preposition behind clothes tells of who wears them
         elif link.direct and people and link.names[0] not in lists.HOLDING_VERBS:
             self.hosts = self.last if self.draft.animate(self.last) else list(link.sources)
         else:
             self.hosts = self.last
+
+    def _scenery(self, indexes: Sequence[int]) -> bool:
+        """Whether all objects are rooms, grounds or furniture: things in them have places."""
+        return all(self.draft.nodes[i].head in lists.HOLDING_PLACES for i in indexes)
 
     def _place_noun(self, indexes: Sequence[int]) -> bool:
         """Whether some object is a place at a thing: "the front of a car"."""

@@ -503,6 +503,16 @@ class ReadSentence:
             return False
         return self.tokens[after.head].pos == "PRON" or self.tokens[after.first].tag == "PRP$"
 
+    def echoed(self, number: int) -> bool:
+        """Whether "it" or "them" follows the phrase that begins at `number`, before the next joint:
+        "with cows in it"."""
+        for unit in self.units[number + 2 : number + 6]:
+            if unit.kind in ("comma", "stop", "while"):
+                return False
+            if unit.kind == "noun" and self.tokens[unit.head].lemma in ("it", "they"):
+                return True
+        return False
+
     def is_participle(self, unit: Unit) -> bool:
         """Whether it is a participle without "is" or "has": "riding", "being lit"."""
         bare = unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
