@@ -49,6 +49,8 @@ class _Reader(ReadingState):
         for number, unit in enumerate(self.text.units):
             if unit.kind == "noun":
                 self._noun(number, unit)
+            elif unit.kind == "each other":
+                self._each_other()
             elif unit.kind == "preposition":
                 self._preposition(number, unit)
             elif unit.kind == "verb":
@@ -86,7 +88,8 @@ class _Reader(ReadingState):
                 return
         first = self._split_gap(number, unit)
         taken = self.pending.sources if self.pending is not None else ()
-        node = self.draft.add_objects(first, unit.stop, taken)
+        near = self.context.sources if self.context is not None and taken == self.last else ()
+        node = self.draft.add_objects(first, unit.stop, taken, near)
         if node is None:
             self.pending = None
             if self.text.before(number) not in ("and", "comma"):
@@ -97,6 +100,7 @@ class _Reader(ReadingState):
         joined = self.text.before(number) in ("and", "comma") and bool(self.last)
         if self.pending is not None:
             self.draft.close(self.pending, [node], self._surely(self.pending, unit, node))
+            self._remember_outer(self.pending)
             self.context, self.pending = self.pending, None
             shown = any(self.draft.nodes[i].head in lists.DEPICTIONS for i in self.context.sources)
             self.inner = self.inner or self.context.names != ("of",) or shown
@@ -113,6 +117,24 @@ class _Reader(ReadingState):
             self.vague = self.draft.ambiguous
             self.context = self.verb = None
             self.copula = self.inner = False
+
+    def _remember_outer(self, link: PendingLink) -> None:
+        """Keep what a list belongs to while a place of its last part is told."""
+        tells = link.kind == "preposition" and self.context is not None
+        if tells and list(link.sources) == self.last and self.context is not None:
+            opens = self.context.direct or self.context.names[-1] == "with"
+            self.outer = self.context if opens else None
+        else:
+            self.outer = None
+
+    def _each_other(self) -> None:
+        """ "zebras standing next to each other": what follows tells of the zebras."""
+        link, self.pending = self.pending, None
+        if link is None or not link.sources or link.negated:
+            return
+        self.draft.close_mutual(link)
+        self.last = self.hosts = list(link.sources)
+        self.context = None
 
     def _surely(self, link: PendingLink, unit: Unit, node: int) -> bool:
         """Whether a relation holds of its object as its short text says it: not of "a cap off", nor
@@ -135,6 +157,8 @@ class _Reader(ReadingState):
     def _join(self, node: int, sure: bool) -> None:
         """One more subject or object beside the last; sure: it is no subject but an object."""
         moved = self.hosts == self.last
+        if self.context is not None and self._passed():
+            self.context, self.outer = self.outer, None
         if self.context is not None:
             self.draft.close(self.context, [node], sure)
             self.last = [*self.last, node]
@@ -144,6 +168,16 @@ class _Reader(ReadingState):
             self.last = [*self.last, node]
         if moved:
             self.hosts = self.last
+
+    def _passed(self) -> bool:
+        """Whether a list goes on behind the place of its last part: "with a bird on it and a nest",
+        "with a lake in the background and hills"."""
+        if self.outer is None or self.context is None:
+            return False
+        nodes = [self.draft.nodes[i] for i in self.last]
+        backdrop = lists.BACKGROUNDS | lists.PLACES_AT_THINGS | lists.BODY_PARTS
+        pointing = any(i in self.outer.sources for i in self.last)
+        return pointing or all(each.head in backdrop for each in nodes)
 
     def _another_object(self, unit: Unit) -> bool:
         """Whether a noun phrase behind a joint surely goes on with the objects before it.
@@ -165,7 +199,10 @@ class _Reader(ReadingState):
         if after is not None and acts and self.draft.animate(self.subject) and not node.animate:
             # "a man in a suit and tie wearing a ring", "a man in a shirt and a hat is on a horse"
             worn = node.worn and self.draft.garments(self.last)
-            acts = not worn and not self.text.is_participle(after)
+            pointing = self.text.pronoun_next(
+                number + 1
+            )  # "a bear in bed and a blanket covering it"
+            acts = not worn and (pointing or not self.text.is_participle(after))
         if self.context is None:
             return acts and (self.copula or self.verb is not None)
         if acts:
@@ -174,9 +211,13 @@ class _Reader(ReadingState):
         target = self.draft.animate(self.last)
         if node.animate and subject and not target:
             return True
-        own = self.text.tokens[unit.first].pos == "DET"
-        phrase = after is not None and after.kind == "preposition" and after.names != ("of",)
-        return own and phrase and not self.text.pronoun_next(number + 1)
+        if after is None or after.kind != "preposition" or after.names == ("of",):
+            return False
+        if self.context.names == after.names and after.names != ("with",):
+            return True  # "a bike on a path and cars on the road"
+        if self.text.pronoun_next(number + 1):
+            return False
+        return self.text.tokens[unit.first].pos == "DET"
 
     def _split_gap(self, number: int, unit: Unit) -> int:
         """Where the subject begins in "table bowl is sitting on": the words before are the object
@@ -194,6 +235,8 @@ class _Reader(ReadingState):
 
     def _preposition(self, number: int, unit: Unit) -> None:
         before = self.text.units[number - 1] if number else None
+        if unit.names == ("of",) and before is not None and before.kind == "adjective":
+            return  # "on one of the couches"
         if unit.names == ("of",) and before is not None and before.kind == "noun":
             if not self.measures:
                 span = self.text.span(unit.first, unit.stop)
@@ -227,9 +270,14 @@ class _Reader(ReadingState):
             self.doers, sure = self.participle_subject(number, unit, tag)
         else:
             self.doers, sure = self.subject or self.last, not self.vague
+        certain = sure
         sure = sure and not self.text.only_meant(unit)
         self.doubted = frozenset() if sure else frozenset(self.doers)
         self.verb = unit
+        first = self.text.first_deed(unit)
+        if first is not None:
+            self.draft.act(first, self.doers, frozenset() if certain else frozenset(self.doers))
+        self._whereabouts(unit)
         after = self.text.next(number)
         kind: RelationKind = "passive" if tag == "VBN" else "verb"
         span = self.text.span(unit.head, unit.stop)
@@ -246,6 +294,13 @@ class _Reader(ReadingState):
             self.fronted = []
         elif not self._linking(after, unit):
             self.draft.act(unit.head, self.doers, self.doubted)
+
+    def _whereabouts(self, unit: Unit) -> None:
+        """ "are sitting outside": of no short text, as it says where and not how they are."""
+        for each in attributes(self.text.tokens, unit.head + 1, unit.stop):
+            if each.name in lists.WHEREABOUTS:
+                for index in self.doers:
+                    self.draft.nodes[index].attributes.append(replace(each, sure=False))
 
     def _linking(self, after: Unit | None, unit: Unit) -> bool:
         return (
@@ -278,7 +333,8 @@ class _Reader(ReadingState):
             return
         behind_object = before == "noun" and self.inner  # "hold the rope one-handed"
         for index in targets:
-            sure = not behind_object and index not in self.doubted
+            where = found[0].name in lists.WHEREABOUTS if found else False
+            sure = not (behind_object or where) and index not in self.doubted
             self.draft.nodes[index].attributes.extend(replace(each, sure=sure) for each in found)
 
 

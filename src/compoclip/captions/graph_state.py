@@ -46,7 +46,8 @@ class ReadingState:
     `doubted`, the `holders` of the last part ("with", "of"), and what is `fronted` and waits for a
     verb or preposition without an object.
     `direct`: the verb has had its object. `copula`: a form of "be" waits for an adjective.
-    `pending` waits for its object; `context` is what the last noun phrase was the object of, and
+    `pending` waits for its object; `context` is what the last noun phrase was the object of,
+    `outer` what the phrase before it was the object of if the last one told where that is, and
     `inner` says that it is in the object of a verb or a preposition, be it as a part ("of");
     `vague` that the subject is a pronoun of which it is not clear what it stands for.
     `measures`: the last noun phrase only counts the next ("two piles of"), and what it says of that
@@ -67,6 +68,7 @@ class ReadingState:
     copula: bool = False
     pending: PendingLink | None = None
     context: PendingLink | None = None
+    outer: PendingLink | None = None
     inner: bool = False
     vague: bool = False
     measures: bool = False
@@ -74,7 +76,7 @@ class ReadingState:
 
     def end_sentence(self) -> None:
         """Forget all but the objects."""
-        self.pending = self.context = self.verb = None
+        self.pending = self.context = self.outer = self.verb = None
         self.copula = self.inner = False
         self.subject, self.last, self.hosts, self.holders, self.fronted = [], [], [], [], []
 
@@ -97,6 +99,9 @@ class ReadingState:
             )
         if before is not None and before.kind == "be":
             return PendingLink(self.subject, unit.names, unit.words, span, doubted=self.doubted)
+        if verb is not None and self._agent(number, unit, verb):
+            names, words = verb.names + unit.names, verb.words + unit.words
+            return PendingLink(self.doers, names, words, span, "passive", doubted=self.doubted)
         if verb is not None and self._moves_on(unit, verb):
             names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
             return PendingLink(self.doers, names, words, span, "verb", doubted=self.doubted)
@@ -210,6 +215,12 @@ class ReadingState:
         animate = acts(self.text.lemma_next(number))
         return name == "with" and not near and (animate or self.text.pronoun_next(number))
 
+    def _agent(self, number: int, unit: Unit, verb: Unit) -> bool:
+        """Whether "by" names who does it: "led down the street by a man"."""
+        tied = self.context is not None and list(self.context.sources) == self.doers
+        passive = self.text.tokens[verb.head].tag == "VBN" and unit.names == ("by",)
+        return passive and tied and acts(self.text.lemma_next(number))
+
     def _moves_on(self, unit: Unit, verb: Unit) -> bool:
         """Whether a preposition tells the further way of a motion: "walking along a river towards
         a bridge"."""
@@ -259,6 +270,8 @@ class ReadingState:
         gerund = self.text.before(number) == "preposition"  # "a book about riding horses"
         if not self.last or not self.subject or self.last == self.subject:
             return self.last or self.subject, not gerund
+        if self.text.before(number) == "comma":
+            return self.subject, not self.inner  # "a man with a dog, walking down a road"
         tied = self.context is not None and self.context.names[-1] == "with"
         if tied and self.text.own_before(number):
             return self.last, True  # "a man with his arms raised"
@@ -267,6 +280,10 @@ class ReadingState:
             return self.last, False
         near = self.draft.animate(self.last)
         far = self.draft.animate(self.subject)
+        if tied and unit.names[0] in lists.DEEDS_OF_THINGS and not near:
+            return self.last, True  # "people on a hill with a kite flying above"
+        if tag == "VBG" and not near and not far and self._moves_off(unit):
+            return self.subject, False
         if tag == "VBG" and far and not near:
             aboard = self.context is not None and self.context.names[-1] in ("in", "on")
             moves = (
@@ -274,3 +291,14 @@ class ReadingState:
             )
             return self.subject, not (tied or gerund or moves)
         return self.last, tag == "VBG" and near and not far and not gerund
+
+    def _moves_off(self, unit: Unit) -> bool:
+        """Whether a participle of a thing behind its place or content tells of the thing: "a train
+        on a track pulling into a station", "a plate with food sitting on a table"."""
+        if self.context is None or list(self.context.sources) != self.subject:
+            return False
+        verb = unit.names[0]
+        if self.context.names[-1] == "with" or self.context.names == ("full", "of"):
+            return verb in lists.RESTING_VERBS and not self._scenery(self.subject)
+        place = all(self.draft.nodes[i].head in lists.SCENES for i in self.last)
+        return place and verb in lists.MOTION_VERBS and verb != "run"

@@ -21,11 +21,25 @@ from compoclip.captions.types import (
 )
 
 UnitKind = Literal[
-    "noun", "verb", "be", "preposition", "adjective", "and", "comma", "relative", "while", "stop"
+    "noun",
+    "each other",
+    "verb",
+    "be",
+    "preposition",
+    "adjective",
+    "and",
+    "comma",
+    "relative",
+    "while",
+    "stop",
 ]
 _RELATIVES = frozenset({"WDT", "WP", "WP$", "WRB"})
 #: Verbs that hand their subject to the verb behind them: "going skiing".
 _STARTING = frozenset({"go", "begin", "start"})
+#: With "in the ... of" they say what something looks like.
+_LIKENESSES = frozenset({"shape", "shapes", "form", "style"})
+_RECIPROCALS = frozenset({("each", "other"), ("one", "another")})
+_NOUNS = frozenset({"NOUN", "PROPN"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,8 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
     token = tokens[at]
     if token.text.lower() == "that" and at and tokens[at - 1].pos == "NOUN":
         return Unit("relative", at, at + 1, at)
+    if _reciprocal(tokens, at):
+        return Unit("each other", at, at + 2, at + 1)
     preposition = _preposition(tokens, at)
     if preposition is not None:
         return preposition
@@ -74,10 +90,21 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
         return Unit("noun", at, chunk.stop, chunk.head, negated=token.lemma in lists.NEGATIONS)
     if token.pos in ("VERB", "AUX") or (token.tag == "TO" and _is_verb(tokens, at + 1)):
         return _verb(tokens, at)
-    if token.pos == "ADJ" or token.tag == "CD":
+    if token.pos == "ADJ" or token.tag == "CD" or _whereabouts(token):
         return Unit("adjective", at, at + 1, at)
     kind = _joint(token)
     return Unit(kind, at, at + 1, at) if kind else None
+
+
+def _reciprocal(tokens: Sequence[Token], at: int) -> bool:
+    """Whether "each other" or "one another" stands here, and no noun behind it."""
+    pair = tuple(t.text.lower() for t in tokens[at : at + 2])
+    return pair in _RECIPROCALS and not (at + 2 < len(tokens) and tokens[at + 2].pos in _NOUNS)
+
+
+def _whereabouts(token: Token) -> bool:
+    """Whether it is an adverb of place: "outside"."""
+    return token.pos == "ADV" and token.text.lower() in lists.WHEREABOUTS
 
 
 def _joint(token: Token) -> UnitKind | None:
@@ -111,7 +138,7 @@ def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
     for place in (stop, stop - 1):
         if place + 1 < len(tokens) and place > at and low != "of":
             name = tokens[place].text.lower()
-            if name in lists.PLACES_AT_THINGS and tokens[place + 1].text.lower() == "of":
+            if name in lists.PLACES_AT_THINGS | _LIKENESSES and tokens[place + 1].text.lower() == "of":
                 inner = [t.text.lower() for t in tokens[at + 1 : place] if t.pos != "DET"]
                 return _made(tokens, at, place + 2, (low, *inner, name, "of"))
     return _made(tokens, at, at + 1, (low,))
@@ -164,8 +191,6 @@ def _is_verb(tokens: Sequence[Token], at: int) -> bool:
 
 
 # --- Objects of a scene graph from noun phrases. ---
-
-_NOUNS = frozenset({"NOUN", "PROPN"})
 
 
 @dataclass(slots=True)
@@ -277,6 +302,8 @@ def _belongs(tokens: Sequence[Token], start: int) -> bool:
     low = before.text.lower()
     if f"{low} {tokens[start].text.lower()}" in lists.COLLOCATIONS:
         return True
+    if start > 1 and f"{tokens[start - 2].text.lower()} {low}" in lists.PAIRED_QUALITIES:
+        return False  # "stainless steel sink"
     if low in lists.COMPOUND_ING and tokens[start].lemma in lists.PEOPLE | lists.ANIMALS:
         return False  # "sleeping man", but "sleeping bag"
     return before.pos in _NOUNS and low not in lists.MATERIALS
@@ -289,15 +316,15 @@ def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttr
     while at < stop:
         token = tokens[at]
         low = token.text.lower()
-        if token.tag == "CD" or low in lists.NUMBERS:
-            if low not in ("one", "1"):
-                found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
-        elif at + 1 < stop and _modifies_next(tokens, at):
+        if at + 1 < stop and _modifies_next(tokens, at):
             begin = at
             while at + 1 < stop and _modifies_next(tokens, at):
                 at += 1
             name = " ".join(t.text.lower() for t in tokens[begin : at + 1])
             found.append(GraphAttribute(name, Span(token.start, tokens[at].end)))
+        elif token.tag == "CD" or low in lists.NUMBERS:
+            if low not in ("one", "1"):
+                found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
         elif _quality(token):
             found.append(GraphAttribute(low, Span(token.start, token.end)))
         at += 1
@@ -310,6 +337,8 @@ def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
     if tokens[at].pos == "ADV":
         return after.pos == "ADJ" or after.tag in ("VBN", "VBG")
     low = tokens[at].text.lower()
+    if f"{low} {after.text.lower()}" in lists.PAIRED_QUALITIES:
+        return True
     return low in lists.SHADES and after.text.lower() in lists.MATERIALS | lists.QUALITY_NOUNS
 
 
@@ -317,7 +346,8 @@ def _quality(token: Token) -> bool:
     low = token.text.lower()
     if low in lists.NO_QUALITY or low in lists.QUALITY_NOUNS:
         return False
-    return token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")
+    stated = token.tag in ("VBN", "VBG") or _whereabouts(token)
+    return stated or token.pos in ("ADJ", "NOUN", "PROPN")
 
 
 # --- A scene graph while it is being built: objects, relations, and what pronouns stand for. ---
@@ -366,18 +396,20 @@ class Draft:
         """Whether all of the objects are clothes."""
         return all(self.nodes[i].worn for i in indexes)
 
-    def add_objects(self, first: int, stop: int, taken: Sequence[int] = ()) -> int | None:
+    def add_objects(
+        self, first: int, stop: int, taken: Sequence[int] = (), near: Sequence[int] = ()
+    ) -> int | None:
         """Add the objects of the noun phrase `first` to `stop`, possessors first.
 
         The index of the phrase's own object, None when it names none. `taken`: objects that a
-        pronoun in it cannot stand for.
+        pronoun in it cannot stand for; `near`: those that it stands for before all others.
         """
         self.ambiguous = False
         before: int | None = None
         tie = -1
         index: int | None = None
         for part in parts(self.tokens, first, stop):
-            index = self._object(part.first, part.stop, taken)
+            index = self._object(part.first, part.stop, taken, near)
             if before is not None and index is not None:
                 self._tie(before, index, tie)
             before, tie = index, part.tie
@@ -393,9 +425,11 @@ class Draft:
         else:
             self.close(PendingLink([after], ("of",), ("of",), span, "possession"), [before])
 
-    def _object(self, first: int, stop: int, taken: Sequence[int]) -> int | None:
+    def _object(
+        self, first: int, stop: int, taken: Sequence[int], near: Sequence[int]
+    ) -> int | None:
         if stop > first and self.tokens[stop - 1].pos == "PRON":
-            return self._referent(self.tokens[stop - 1], taken)
+            return self._referent(self.tokens[stop - 1], taken, near)
         node = noun_node(self.tokens, first, stop)
         if node is None:
             return None
@@ -409,7 +443,7 @@ class Draft:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def _referent(self, token: Token, taken: Sequence[int]) -> int | None:
+    def _referent(self, token: Token, taken: Sequence[int], near: Sequence[int]) -> int | None:
         """The object that a pronoun stands for: an earlier one, or a new person."""
         low = token.text.lower()
         if taken and low in ("he", "she", "they", "i"):
@@ -423,7 +457,7 @@ class Draft:
             ]
             if found:
                 self.ambiguous = len(found) > 1
-                return found[0]
+                return next((index for index in found if index in near), found[0])
         name = lists.PRONOUNS.get(low)
         if name is None:
             return None
@@ -445,6 +479,16 @@ class Draft:
         for index in doers:
             attribute = GraphAttribute(name, span, "action", index not in doubted)
             self.nodes[index].attributes.append(attribute)
+
+    def close_mutual(self, link: PendingLink) -> None:
+        """Add the relation between those of its sources that are in it with "each other": each with
+        the next, or a plural with itself ("two zebras next to each other")."""
+        name, words = " ".join(link.names), " ".join(link.words)
+        pairs = list(zip(link.sources, link.sources[1:])) or [(i, i) for i in link.sources]
+        for one, other in pairs:
+            self.relations.append(
+                GraphRelation(one, name, other, link.span, words, link.kind, one != other)
+            )
 
     def close(self, link: PendingLink, targets: Sequence[int], sure: bool = True) -> None:
         """Add the relation between each of its sources and each target, once."""
@@ -494,7 +538,8 @@ class ReadSentence:
     def noun_next(self, number: int) -> bool:
         """Whether a preposition has its object, possibly after a second one ("from under")."""
         after = self.next(number)
-        return after is not None and after.kind in ("noun", "adjective", "preposition")
+        kinds = ("noun", "adjective", "preposition", "each other")
+        return after is not None and after.kind in kinds
 
     def pronoun_next(self, number: int) -> bool:
         """Whether a pronoun, or a phrase with a possessive one ("his hand"), follows."""
@@ -525,6 +570,13 @@ class ReadSentence:
         marked = any(t.tag in ("TO", "MD") or t.text.lower() == "to" for t in before)
         return marked or self.tokens[unit.head].tag == "VB"
 
+    def first_deed(self, unit: Unit) -> int | None:
+        """The verb that is done to do another, "leaping" of "leaping to hit"; None without one."""
+        found = [i for i in range(unit.first, unit.head) if self.tokens[i].pos == "VERB"]
+        if not found or not any(t.tag == "TO" for t in self.tokens[found[0] : unit.head]):
+            return None
+        return None if self.tokens[found[0]].lemma in lists.STRIVING_VERBS else found[0]
+
     def own_before(self, number: int) -> bool:
         """Whether a possessed body part precedes `number`: "her feet"."""
         unit = self.units[number - 1] if number else None
@@ -542,6 +594,8 @@ class ReadSentence:
         unit, of = self.units[number], self.next(number)
         token = self.tokens[unit.head]
         low = token.text.lower()
+        if low in lists.PICTURES and self._showing(number):
+            return []
         said = lists.QUANTITIES.get(low)
         if said is None or of is None or of.names != ("of",):
             return None
@@ -552,6 +606,13 @@ class ReadSentence:
             span = Span(token.start, self.tokens[of.head].end)
             found.append(GraphAttribute(said, span, "number"))
         return found
+
+    def _showing(self, number: int) -> bool:
+        """Whether "showing" or "shows" and what is shown follow a noun phrase."""
+        verb, thing = self.next(number), self.next(number + 1)
+        if verb is None or thing is None or verb.kind != "verb" or thing.kind != "noun":
+            return False
+        return verb.names[0] in lists.PICTURING_VERBS and self.tokens[verb.head].tag != "VBN"
 
     def pictures(self, unit: Unit) -> bool:
         """Whether a noun phrase names a picture."""
