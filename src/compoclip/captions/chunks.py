@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from compoclip.captions.lists import ABBREVIATIONS, INTENSIFIERS, TAKING_DEEDS
+from compoclip.captions.lists import ABBREVIATIONS, INTENSIFIERS, RECIPROCALS, TAKING_DEEDS
 from compoclip.captions.types import Chunk, Token
 
 _HEADS = frozenset({"NOUN", "PROPN"})
@@ -29,6 +29,9 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
     chunks: list[Chunk] = []
     at = 0
     while at < len(tokens):
+        if reciprocal(tokens, at):
+            at += 2
+            continue
         stop = _phrase_end(tokens, at)
         if stop > at:
             chunks.append(Chunk(at, stop, stop - 1))
@@ -44,6 +47,12 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
                 chunks.append(Chunk(at, at + 1, at))
             at += 1
     return tuple(chunks)
+
+
+def reciprocal(tokens: Sequence[Token], at: int) -> bool:
+    """Whether "each other" or "one another" stands at a token, with no noun behind it."""
+    pair = tuple(t.text.lower() for t in tokens[at : at + 2])
+    return pair in RECIPROCALS and not (at + 2 < len(tokens) and tokens[at + 2].pos in _HEADS)
 
 
 def _phrase_end(tokens: Sequence[Token], first: int) -> int:

@@ -91,8 +91,11 @@ class _Reader(ReadingState):
         near = self.context.sources if self.context is not None and taken == self.last else ()
         node = self.draft.add_objects(first, unit.stop, taken, near)
         if node is None:
+            if self.pending is not None and self.pending.direct and self.verb is not None:
+                if head.endswith(("self", "selves")):  # "drying himself"
+                    self.draft.act(self.verb.head, self.doers, self.doubted)
             self.pending = None
-            if self.text.before(number) not in ("and", "comma"):
+            if self.text.before(number) not in ("and", "comma") and not head.endswith("self"):
                 self.subject, self.last, self.hosts = [], [], []
             return
         self.draft.nodes[node].attributes += self.measured
@@ -106,6 +109,10 @@ class _Reader(ReadingState):
             self.inner = self.inner or self.context.names != ("of",) or shown
             self.last = [node]
             self.move_hosts(self.context, self.text.tokens[unit.first].tag == "PRP$")
+        elif self._gift(number):
+            assert self.context is not None
+            self.draft.close(self.context, [node])
+            self.last = [node]
         elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):
             self._join(node, self._another_object(unit))
         else:
@@ -117,6 +124,13 @@ class _Reader(ReadingState):
             self.vague = self.draft.ambiguous
             self.context = self.verb = None
             self.copula = self.inner = False
+
+    def _gift(self, number: int) -> bool:
+        """Whether it is the second object of "handing a woman a plate"."""
+        context = self.context
+        if context is None or not context.direct or self.text.before(number) != "noun":
+            return False
+        return context.names[0] in lists.GIVING_VERBS and self.draft.animate(self.last)
 
     def _remember_outer(self, link: PendingLink) -> None:
         """Keep what a list belongs to while a place of its last part is told."""
@@ -303,9 +317,10 @@ class _Reader(ReadingState):
                     self.draft.nodes[index].attributes.append(replace(each, sure=False))
 
     def _linking(self, after: Unit | None, unit: Unit) -> bool:
-        return (
-            after is not None and after.kind == "adjective" and unit.names[0] in lists.LINKING_VERBS
-        )
+        if after is None or unit.names[0] not in lists.LINKING_VERBS:
+            return False
+        parked = after.kind == "verb" and self.text.tokens[after.head].tag == "VBN"
+        return after.kind == "adjective" or (parked and after.first == unit.stop)
 
     def _be(self, number: int, unit: Unit) -> None:
         self.pending = None

@@ -187,7 +187,7 @@ class ReadingState:
             return sources if deed or (not shown and not near and (beside or scene)) else []
         if name in _BESIDE:
             return sources
-        if name == "at" and animate:
+        if (name == "at" or following == "air") and animate:
             return sources
         if name == "on" and following in lists.MOUNTS and animate:
             return sources
@@ -210,8 +210,12 @@ class ReadingState:
         if not acting or name not in ("to", "with") or self.last == self.doers:
             return False
         if self.direct:
-            garment = self.draft.garments(self.last)
-            return not near and not garment
+            if near or self.draft.garments(self.last) or self.verb is None:
+                return False
+            following = self.text.lemma_next(number)
+            used = self.text.pronoun_next(number) or following in lists.CARRIED or acts(following)
+            kept = self.verb.names[0] in lists.KEEPING_VERBS
+            return name == "to" or (used and not kept)
         animate = acts(self.text.lemma_next(number))
         return name == "with" and not near and (animate or self.text.pronoun_next(number))
 
@@ -236,7 +240,10 @@ class ReadingState:
         """
         garment = self.draft.garments(self.last)
         people = self.draft.animate(link.sources)
-        if own or (link.kind == "possession" and self._place_noun(link.sources)):
+        heads = {self.draft.nodes[i].head for i in self.last}
+        if link.names == ("in",) and heads <= lists.MANNERS | lists.BODY_PARTS:
+            self.hosts = list(self.subject)  # "a dog with a stick in its mouth on a path"
+        elif own or (link.kind == "possession" and self._place_noun(link.sources)):
             self.hosts = self.last
         elif link.names in _TIES or (link.kind == "passive" and link.names[-1] == "with"):
             self.holders = list(link.sources)

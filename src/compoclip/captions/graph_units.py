@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from compoclip.captions import lists
+from compoclip.captions.chunks import reciprocal
 from compoclip.captions.types import (
     Caption,
     Chunk,
@@ -38,7 +39,6 @@ _RELATIVES = frozenset({"WDT", "WP", "WP$", "WRB"})
 _STARTING = frozenset({"go", "begin", "start"})
 #: With "in the ... of" they say what something looks like.
 _LIKENESSES = frozenset({"shape", "shapes", "form", "style"})
-_RECIPROCALS = frozenset({("each", "other"), ("one", "another")})
 _NOUNS = frozenset({"NOUN", "PROPN"})
 
 
@@ -80,7 +80,7 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
     token = tokens[at]
     if token.text.lower() == "that" and at and tokens[at - 1].pos == "NOUN":
         return Unit("relative", at, at + 1, at)
-    if _reciprocal(tokens, at):
+    if reciprocal(tokens, at):
         return Unit("each other", at, at + 2, at + 1)
     preposition = _preposition(tokens, at)
     if preposition is not None:
@@ -94,12 +94,6 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
         return Unit("adjective", at, at + 1, at)
     kind = _joint(token)
     return Unit(kind, at, at + 1, at) if kind else None
-
-
-def _reciprocal(tokens: Sequence[Token], at: int) -> bool:
-    """Whether "each other" or "one another" stands here, and no noun behind it."""
-    pair = tuple(t.text.lower() for t in tokens[at : at + 2])
-    return pair in _RECIPROCALS and not (at + 2 < len(tokens) and tokens[at + 2].pos in _NOUNS)
 
 
 def _whereabouts(token: Token) -> bool:
@@ -138,7 +132,10 @@ def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
     for place in (stop, stop - 1):
         if place + 1 < len(tokens) and place > at and low != "of":
             name = tokens[place].text.lower()
-            if name in lists.PLACES_AT_THINGS | _LIKENESSES and tokens[place + 1].text.lower() == "of":
+            if (
+                name in lists.PLACES_AT_THINGS | _LIKENESSES
+                and tokens[place + 1].text.lower() == "of"
+            ):
                 inner = [t.text.lower() for t in tokens[at + 1 : place] if t.pos != "DET"]
                 return _made(tokens, at, place + 2, (low, *inner, name, "of"))
     return _made(tokens, at, at + 1, (low,))

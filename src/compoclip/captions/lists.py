@@ -101,6 +101,8 @@ NUMBERS: Mapping[str, int] = {
     name: value for value, name in enumerate(" ".join(_PARSING.rows("numbers")).split())
 }
 NO_QUALITY = _PARSING.words("no qualities")
+#: Two words that stand for those named before.
+RECIPROCALS = frozenset({("each", "other"), ("one", "another")})
 NEGATIONS = _PARSING.words("negations")
 PRONOUNS: Mapping[str, str] = _PARSING.keys("pronouns")
 PEOPLE = _PARSING.words("people")
@@ -124,6 +126,8 @@ MOTION_VERBS = _PARSING.words("motion verbs")
 LINKING_VERBS = _PARSING.words("linking verbs")
 HOLDING_VERBS = _PARSING.words("holding verbs")
 SHOWING_VERBS = _PARSING.words("showing verbs")
+GIVING_VERBS = _PARSING.words("giving verbs")
+KEEPING_VERBS = _PARSING.words("keeping verbs")
 DRESSING_VERBS = _PARSING.words("dressing verbs")
 TRANSITIVE_VERBS = _PARSING.words("transitive verbs")
 EMPTY_PARTICIPLES = _PARSING.words("empty participles")

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compoclip.captions.lists import COLOURS, COMPOUND_ING, PHRASAL, word_lists, word_set
+from compoclip.captions.lists import (
+    COLOURS,
+    COMPOUND_ING,
+    PHRASAL,
+    RECIPROCALS,
+    word_lists,
+    word_set,
+)
 
 _LISTS = word_lists(__file__, "tagging")  # which says what each list is for
 _ALWAYS = _LISTS.keys("always")
@@ -140,6 +147,8 @@ def _ing_forms(lows: list[str], tags: list[str]) -> None:
 
 def _is_deed(lows: list[str], tags: list[str], i: int) -> bool:
     before, after = _at(tags, i - 1), _at(tags, i + 1)
+    if (_at(lows, i - 2), _at(lows, i - 1)) in RECIPROCALS:
+        return True
     if after in ("DT", "PRP$", "PRP", "RP") and before not in ("DT", "JJ", "PRP$"):
         return True
     if lows[i] in _TRANSITIVE_ING and before in _NOUN:
