@@ -21,6 +21,9 @@ from compoclip.captions.graph_units import (
 )
 from compoclip.captions.types import Caption, GraphObject, RelationKind, SceneGraph
 
+#: Verbs that say nothing of their subject alone: "it appears to be".
+_SEEMING = frozenset({"appear", "seem"})
+
 
 def parse_graph(caption: Caption) -> SceneGraph:
     """The scene graph of a tagged and chunked caption. Never raises on odd text.
@@ -317,6 +320,8 @@ class _Reader(ReadingState):
                     self.draft.nodes[index].attributes.append(replace(each, sure=False))
 
     def _linking(self, after: Unit | None, unit: Unit) -> bool:
+        if unit.names[0] in _SEEMING:
+            return True
         if after is None or unit.names[0] not in lists.LINKING_VERBS:
             return False
         parked = after.kind == "verb" and self.text.tokens[after.head].tag == "VBN"

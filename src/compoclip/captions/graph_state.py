@@ -147,7 +147,11 @@ class ReadingState:
             return list(self.context.sources)  # "in the grass and near a tree"
         if unit.names == ("with",):
             return self._company(number, following, own)
-        if own or following in lists.BODY_PARTS | lists.BACKGROUNDS:
+        part = following in lists.BODY_PARTS | lists.BACKGROUNDS
+        if own and not part and self.context is not None and self.context.names == ("of",):
+            return list(self.context.sources)  # "a bottle of ketchup next to it"
+        aside = own and not part and " ".join(unit.names) in _BESIDE
+        if (own or part) and not (aside and self._stander(unit, following)):
             return self.last
         if following in lists.TIMES and self.subject:
             return self.subject
@@ -156,7 +160,8 @@ class ReadingState:
     def _company(self, number: int, following: str, own: bool) -> list[int]:
         """The objects that a phrase with "with" attaches to: "a man in the water with an elephant",
         "a woman at a table with her laptop", "men on a field with bats"."""
-        if self.text.echoed(number) and not self.draft.animate(self.last):
+        echoed = self.text.echoed(number)
+        if echoed and echoed not in _BESIDE and not self.draft.animate(self.last):
             return self.last  # "a truck near a field with cows in it"
         if following in lists.MARKINGS and self.draft.garments(self.last):
             return self.last
@@ -216,8 +221,9 @@ class ReadingState:
             used = self.text.pronoun_next(number) or following in lists.CARRIED or acts(following)
             kept = self.verb.names[0] in lists.KEEPING_VERBS
             return name == "to" or (used and not kept)
-        animate = acts(self.text.lemma_next(number))
-        return name == "with" and not near and (animate or self.text.pronoun_next(number))
+        following = self.text.lemma_next(number)
+        own = self.text.pronoun_next(number) and following not in lists.BODY_PARTS | lists.CLOTHES
+        return name == "with" and not near and (acts(following) or own)
 
     def _agent(self, number: int, unit: Unit, verb: Unit) -> bool:
         """Whether "by" names who does it: "led down the street by a man"."""
@@ -288,7 +294,7 @@ class ReadingState:
         near = self.draft.animate(self.last)
         far = self.draft.animate(self.subject)
         if tied and unit.names[0] in lists.DEEDS_OF_THINGS and not near:
-            return self.last, True  # "people on a hill with a kite flying above"
+            return self.last, False  # "people on a hill with a kite flying above"
         if tag == "VBG" and not near and not far and self._moves_off(unit):
             return self.subject, False
         if tag == "VBG" and far and not near:

@@ -483,8 +483,9 @@ class Draft:
         name, words = " ".join(link.names), " ".join(link.words)
         pairs = list(zip(link.sources, link.sources[1:])) or [(i, i) for i in link.sources]
         for one, other in pairs:
+            sure = one != other and not {one, other} & link.doubted
             self.relations.append(
-                GraphRelation(one, name, other, link.span, words, link.kind, one != other)
+                GraphRelation(one, name, other, link.span, words, link.kind, sure)
             )
 
     def close(self, link: PendingLink, targets: Sequence[int], sure: bool = True) -> None:
@@ -545,15 +546,16 @@ class ReadSentence:
             return False
         return self.tokens[after.head].pos == "PRON" or self.tokens[after.first].tag == "PRP$"
 
-    def echoed(self, number: int) -> bool:
-        """Whether "it" or "them" follows the phrase that begins at `number`, before the next joint:
-        "with cows in it"."""
-        for unit in self.units[number + 2 : number + 6]:
+    def echoed(self, number: int) -> str:
+        """The word before "it" or "them" behind the phrase that begins at `number`, "in" of "with
+        cows in it"; "" when none stands before the next joint."""
+        for at in range(number + 2, min(number + 6, len(self.units))):
+            unit = self.units[at]
             if unit.kind in ("comma", "stop", "while"):
-                return False
+                break
             if unit.kind == "noun" and self.tokens[unit.head].lemma in ("it", "they"):
-                return True
-        return False
+                return " ".join(self.units[at - 1].names)
+        return ""
 
     def is_participle(self, unit: Unit) -> bool:
         """Whether it is a participle without "is" or "has": "riding", "being lit"."""

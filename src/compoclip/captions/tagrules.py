@@ -31,6 +31,7 @@ _IRREGULAR_PLURALS = tuple(_LISTS.words("irregular plurals"))
 _AMBIGUOUS_PLURALS = _LISTS.words("same in the plural")
 _SUBSTANCES = _LISTS.words("substances")
 _BEARS = _LISTS.words("bears")
+_TOLD = _LISTS.words("told behind nouns")
 _ARTICLES = _LISTS.words("articles")
 _NOUN = frozenset({"NN", "NNS", "NNP", "NNPS"})
 _DETERMINERS = frozenset({"DT", "PRP$", "POS", "CD"})
@@ -106,6 +107,9 @@ def _finite_or_noun(lows: list[str], tags: list[str]) -> None:
     for i, tag in enumerate(tags):
         if tag == "VBZ" and lows[i] not in _NEVER_NOUNS and _announces_noun(lows, tags, i, "s"):
             tags[i] = "NNS"
+        elif tag == "NNS" and lows[i] in _TOLD and _at(tags, i - 1) == "NN":
+            if _at(tags, i + 1) in ("IN", "TO", "RP", "DT", "RB") and not _FINITE & set(tags):
+                tags[i] = "VBZ"
         elif tag in ("VB", "VBP") and lows[i] not in _NEVER_NOUNS:
             if _announces_noun(lows, tags, i, ""):
                 tags[i] = "NN"
