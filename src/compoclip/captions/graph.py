@@ -117,6 +117,7 @@ class _Reader(ReadingState):
             self.draft.close(self.context, [node])
             self.last = [node]
         elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):
+            self._step_out(number, unit)
             self._join(node, self._another_object(unit))
         else:
             if self.text.before(number) in ("noun", "relative") and first == unit.first:
@@ -137,6 +138,9 @@ class _Reader(ReadingState):
 
     def _remember_outer(self, link: PendingLink) -> None:
         """Keep what a list belongs to while a place of its last part is told."""
+        if link.kind == "possession":
+            self.outer = self.context
+            return
         tells = link.kind == "preposition" and self.context is not None
         if tells and list(link.sources) == self.last and self.context is not None:
             opens = self.context.direct or self.context.names[-1] == "with"
@@ -174,8 +178,6 @@ class _Reader(ReadingState):
     def _join(self, node: int, sure: bool) -> None:
         """One more subject or object beside the last; sure: it is no subject but an object."""
         moved = self.hosts == self.last
-        if self.context is not None and self._passed():
-            self.context, self.outer = self.outer, None
         if self.context is not None:
             self.draft.close(self.context, [node], sure)
             self.last = [*self.last, node]
@@ -185,6 +187,20 @@ class _Reader(ReadingState):
             self.last = [*self.last, node]
         if moved:
             self.hosts = self.last
+
+    def _step_out(self, number: int, unit: Unit) -> None:
+        """Go back to the list that goes on: "a bowl of rice and a jar of oil", "with a bird on it
+        and a nest"."""
+        context, after = self.context, self.text.next(number)
+        if context is None:
+            return
+        counted = self.text.tokens[unit.first].pos in ("DET", "NUM")
+        if context.names == ("of",):
+            if after is not None and after.names == ("of",) and counted:
+                self.last = list(context.sources)
+                self.context, self.outer = self.outer, None
+        elif self._passed():
+            self.context, self.outer = self.outer, None
 
     def _passed(self) -> bool:
         """Whether a list goes on behind the place of its last part: "with a bird on it and a nest",

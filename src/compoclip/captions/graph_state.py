@@ -34,6 +34,7 @@ _DIRECTIONS = frozenset(
 )
 #: Prepositions of the place of a deed.
 _WITHIN = frozenset({"in", "on", "at", "inside", "inside of", "outside", "outside of"})
+_ON_MANNERS = frozenset({"display"})
 _NONE: frozenset[int] = frozenset()
 
 
@@ -153,7 +154,8 @@ class ReadingState:
         aside = own and not part and " ".join(unit.names) in _BESIDE
         if (own or part) and not (aside and self._stander(unit, following)):
             return self.last
-        if following in lists.TIMES and self.subject:
+        manner = unit.names == ("in",) and following in lists.MANNERS
+        if (following in lists.TIMES or manner) and self.subject:
             return self.subject
         return self._stander(unit, following) or self.hosts
 
@@ -168,7 +170,9 @@ class ReadingState:
         again = self.context is not None and self.context.names[-1] == "with"
         if again and following not in lists.BACKGROUNDS and not self.draft.animate(self.hosts):
             return self.last  # "a dish with a pizza with cheese"
-        brought = own or acts(following) or following in lists.CARRIED
+        person = any(self.draft.nodes[i].person for i in self.subject)
+        things = lists.CARRIED if person else lists.CLOTHES | lists.BODY_PARTS
+        brought = own or acts(following) or following in things
         company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
         return self.subject if company and brought else self.hosts
 
@@ -215,8 +219,10 @@ class ReadingState:
         if not acting or name not in ("to", "with") or self.last == self.doers:
             return False
         if self.direct:
-            if near or self.draft.garments(self.last) or self.verb is None:
+            if self.verb is None or self.draft.garments(self.last):
                 return False
+            if near:
+                return name == "to" and self.verb.names[0] in lists.GIVING_VERBS
             following = self.text.lemma_next(number)
             used = self.text.pronoun_next(number) or following in lists.CARRIED or acts(following)
             kept = self.verb.names[0] in lists.KEEPING_VERBS
@@ -247,7 +253,7 @@ class ReadingState:
         garment = self.draft.garments(self.last)
         people = self.draft.animate(link.sources)
         heads = {self.draft.nodes[i].head for i in self.last}
-        if link.names == ("in",) and heads <= lists.MANNERS | lists.BODY_PARTS:
+        if link.names in (("in",), ("on",)) and heads <= self._manners(link):
             self.hosts = list(self.subject)  # "a dog with a stick in its mouth on a path"
         elif own or (link.kind == "possession" and self._place_noun(link.sources)):
             self.hosts = self.last
@@ -261,6 +267,10 @@ class ReadingState:
             self.hosts = self.last if self.draft.animate(self.last) else list(link.sources)
         else:
             self.hosts = self.last
+
+    def _manners(self, link: PendingLink) -> frozenset[str]:
+        """What one is in or on without being there: "in a row", "on display"."""
+        return lists.MANNERS | lists.BODY_PARTS if link.names == ("in",) else _ON_MANNERS
 
     def _scenery(self, indexes: Sequence[int]) -> bool:
         """Whether all objects are rooms, grounds or furniture: things in them have places."""

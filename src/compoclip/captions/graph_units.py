@@ -341,7 +341,7 @@ def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
 
 def _quality(token: Token) -> bool:
     low = token.text.lower()
-    if low in lists.NO_QUALITY or low in lists.QUALITY_NOUNS:
+    if low in lists.NO_QUALITY or low in lists.QUALITY_NOUNS or low == "looking":
         return False
     stated = token.tag in ("VBN", "VBG") or _whereabouts(token)
     return stated or token.pos in ("ADJ", "NOUN", "PROPN")

@@ -31,6 +31,7 @@ _IRREGULAR_PLURALS = tuple(_LISTS.words("irregular plurals"))
 _AMBIGUOUS_PLURALS = _LISTS.words("same in the plural")
 _SUBSTANCES = _LISTS.words("substances")
 _BEARS = _LISTS.words("bears")
+_TYING = _LISTS.words("tying participles")
 _TOLD = _LISTS.words("told behind nouns")
 _ARTICLES = _LISTS.words("articles")
 _NOUN = frozenset({"NN", "NNS", "NNP", "NNPS"})
@@ -40,6 +41,7 @@ _BE = word_set("is are was were be been being am 's ’s it's he's she's")
 _BEFORE_COMPOUND = frozenset({"DT", "PRP$", "POS", "CD", "JJ", "IN", ""})
 _NEVER_NOUNS = _BE | {"has", "have", "does", "do"}
 _AFTER_OPENING = frozenset({"IN", "CC", ",", "VBG", "VBN", "VBZ", "VBP", "WDT", "POS"})
+_ENDING = frozenset({"", ".", ",", "CC", "IN"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
 
 Rule = Callable[[list[str], list[str]], None]
@@ -139,6 +141,9 @@ def _announces_noun(lows: list[str], tags: list[str], i: int, ending: str) -> bo
 def _ing_forms(lows: list[str], tags: list[str]) -> None:
     """ "man surfing on" is a deed, "living room" a compound, "is sleeping" no adjective."""
     for i, (low, tag) in enumerate(zip(lows, tags)):
+        if low == "looking" and _at(tags, i - 1) == "JJ" and _at(tags, i + 1) in _NOUN | {"JJ"}:
+            tags[i] = "JJ"  # "a modern looking bathroom"
+            continue
         if not low.endswith("ing") or low in _NOUNS_IN_ING or len(low) < 5:
             continue
         before, after = _at(tags, i - 1), _at(tags, i + 1)
@@ -178,6 +183,8 @@ def _adjectives(lows: list[str], tags: list[str]) -> None:
         elif low in COLOURS and tag not in ("JJ", "NNS"):
             if qualifies or (after in ("CC", ",") and _at(lows, i + 2) in COLOURS):
                 tags[i] = "JJ"
+        elif low in _TYING and tag == "JJ" and _at(tags, i - 1) in _NOUN and after in _NOUN:
+            tags[i] = "VBN"
         elif tag == "JJ" and _stands_alone(lows, tags, i):
             tags[i] = "NN"
         elif (
@@ -198,6 +205,8 @@ def _stands_alone(lows: list[str], tags: list[str], i: int) -> bool:
     before, after = _at(tags, i - 1), _at(tags, i + 1)
     if lows[i] == "orange" and before == "DT" and after == "CC":
         return _at(lows, i + 2) not in COLOURS and _at(tags, i + 2) not in _NOUN
+    if _at(lows, i + 1) == "looking" and _at(tags, i + 2) in _NOUN | {"JJ"}:
+        return False
     if after not in ("IN", ".", "", "VBZ", "VBG", "WDT", "MD"):
         return False
     if lows[i] in _SUBSTANTIVES:
@@ -231,6 +240,8 @@ def _small_words(lows: list[str], tags: list[str]) -> None:
             tags[i] = "JJ"
             if _names_picture(lows, tags, i):
                 tags[i + 1] = "NN" if lows[i + 1] == "up" else "NNS"
+        elif low == "can" and _at(tags, i - 1) in _NOUN and after in _ENDING:
+            tags[i] = "NN"  # "trash can"
         elif low == "past" and tags[i] != "IN" and _at(tags, i - 1).startswith("VB"):
             tags[i] = "IN"
         elif low in ("it's", "it’s") and after in _NOUN and _at(tags, i - 1) in ("IN", "VBG"):
