@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compoclip.captions import lists
+from compoclip.captions.graph_sentence import ReadSentence
 from compoclip.captions.graph_state import ReadingState
 from compoclip.captions.graph_units import (
     Draft,
     Node,
     PendingLink,
-    ReadSentence,
     Unit,
     attributes,
     units,
@@ -63,7 +63,7 @@ class _Reader(ReadingState):
             elif unit.kind == "adjective":
                 self._adjective(number, unit)
             elif unit.kind == "while":
-                self.pending = self.context = self.verb = None
+                self.pending = self.context = self.outer = self.verb = None
                 self.copula = self.inner = False
             elif unit.kind == "stop":
                 self.end_sentence()
@@ -94,11 +94,11 @@ class _Reader(ReadingState):
         near = self.context.sources if self.context is not None and taken == self.last else ()
         node = self.draft.add_objects(first, unit.stop, taken, near)
         if node is None:
-            if self.pending is not None and self.pending.direct and self.verb is not None:
-                if head.endswith(("self", "selves")):  # "drying himself"
-                    self.draft.act(self.verb.head, self.doers, self.doubted)
+            reflexive = head.endswith(("self", "selves"))
+            if reflexive and self.verb is not None and self.direct:  # "drying himself"
+                self.draft.act(self.verb.head, self.doers, self.doubted)
             self.pending = None
-            if self.text.before(number) not in ("and", "comma") and not head.endswith("self"):
+            if self.text.before(number) not in ("and", "comma") and not reflexive:
                 self.subject, self.last, self.hosts = [], [], []
             return
         self.draft.nodes[node].attributes += self.measured
@@ -118,7 +118,10 @@ class _Reader(ReadingState):
             self.last = [node]
         elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):
             self._step_out(number, unit)
-            self._join(node, self._another_object(unit))
+            apart = self._listing() and self._own_phrase(number, unit)
+            self._join(node, self._another_object(unit) and not apart)
+            if apart:
+                self.last = self.hosts = [node]
         else:
             if self.text.before(number) in ("noun", "relative") and first == unit.first:
                 self.fronted = self.last
@@ -126,7 +129,7 @@ class _Reader(ReadingState):
                 self.fronted = []
             self.subject = self.last = self.hosts = [node]
             self.vague = self.draft.ambiguous
-            self.context = self.verb = None
+            self.context = self.outer = self.verb = None
             self.copula = self.inner = False
 
     def _gift(self, number: int) -> bool:
@@ -232,9 +235,8 @@ class _Reader(ReadingState):
         if after is not None and acts and self.draft.animate(self.subject) and not node.animate:
             # "a man in a suit and tie wearing a ring", "a man in a shirt and a hat is on a horse"
             worn = node.worn and self.draft.garments(self.last)
-            pointing = self.text.pronoun_next(
-                number + 1
-            )  # "a bear in bed and a blanket covering it"
+            # "a bear in bed and a blanket covering it"
+            pointing = self.text.pronoun_next(number + 1)
             acts = not worn and (pointing or not self.text.is_participle(after))
         if self.context is None:
             return acts and (self.copula or self.verb is not None)
@@ -244,9 +246,24 @@ class _Reader(ReadingState):
         target = self.draft.animate(self.last)
         if node.animate and subject and not target:
             return True
+        alike = after is not None and after.names == ("with",)  # "a pan with eggs, a pot with peas"
+        return self._own_phrase(number, unit) and (alike or not self._listing())
+
+    def _listing(self) -> bool:
+        """Whether the last noun phrase is of a list of what something has: "a room with a bed and a
+        lamp on a table" has the lamp, wherever it is."""
+        context = self.context
+        if context is None:
+            return False
+        kept = context.direct and context.names[0] in lists.KEEPING_VERBS
+        return kept or context.names[-1] == "with"
+
+    def _own_phrase(self, number: int, unit: Unit) -> bool:
+        """Whether a preposition behind a joined noun phrase tells of it alone."""
+        after = self.text.next(number)
         if after is None or after.kind != "preposition" or after.names == ("of",):
             return False
-        if self.context.names == after.names and after.names != ("with",):
+        if self.context is not None and self.context.names == after.names != ("with",):
             return True  # "a bike on a path and cars on the road"
         if self.text.pronoun_next(number + 1):
             return False
@@ -317,7 +334,7 @@ class _Reader(ReadingState):
         link = PendingLink(
             self.doers, unit.names, unit.words, span, kind, True, unit.negated, self.doubted
         )
-        if after is not None and after.kind == "noun":
+        if after is not None and after.kind in ("noun", "each other"):
             self.pending = link
             self.direct = True
         elif (after is not None and after.kind == "preposition") or unit.negated:
@@ -329,11 +346,11 @@ class _Reader(ReadingState):
             self.draft.act(unit.head, self.doers, self.doubted)
 
     def _whereabouts(self, unit: Unit) -> None:
-        """ "are sitting outside": of no short text, as it says where and not how they are."""
+        """ "are sitting outside" says where the doers are."""
         for each in attributes(self.text.tokens, unit.head + 1, unit.stop):
-            if each.name in lists.WHEREABOUTS:
-                for index in self.doers:
-                    self.draft.nodes[index].attributes.append(replace(each, sure=False))
+            for index in self.doers if each.name in lists.WHEREABOUTS else ():
+                sure = index not in self.doubted
+                self.draft.nodes[index].attributes.append(replace(each, sure=sure))
 
     def _linking(self, after: Unit | None, unit: Unit) -> bool:
         if unit.names[0] in _SEEMING:
@@ -369,8 +386,7 @@ class _Reader(ReadingState):
             return
         behind_object = before == "noun" and self.inner  # "hold the rope one-handed"
         for index in targets:
-            where = found[0].name in lists.WHEREABOUTS if found else False
-            sure = not (behind_object or where) and index not in self.doubted
+            sure = not behind_object and index not in self.doubted
             self.draft.nodes[index].attributes.extend(replace(each, sure=sure) for each in found)
 
 

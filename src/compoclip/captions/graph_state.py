@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from compoclip.captions import lists
-from compoclip.captions.graph_units import Draft, PendingLink, ReadSentence, Unit, acts
+from compoclip.captions.graph_sentence import ReadSentence
+from compoclip.captions.graph_units import Draft, PendingLink, Unit, acts
 from compoclip.captions.types import GraphAttribute
 
 #: Prepositions that tie a part, a content or a garment to its holder: the next one goes to the
@@ -101,7 +102,7 @@ class ReadingState:
         if before is not None and before.kind == "be":
             return PendingLink(self.subject, unit.names, unit.words, span, doubted=self.doubted)
         if verb is not None and self._agent(number, unit, verb):
-            names, words = verb.names + unit.names, verb.words + unit.words
+            names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
             return PendingLink(self.doers, names, words, span, "passive", doubted=self.doubted)
         if verb is not None and self._moves_on(unit, verb):
             names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words

@@ -242,6 +242,8 @@ def _small_words(lows: list[str], tags: list[str]) -> None:
                 tags[i + 1] = "NN" if lows[i + 1] == "up" else "NNS"
         elif low == "can" and _at(tags, i - 1) in _NOUN and after in _ENDING:
             tags[i] = "NN"  # "trash can"
+        elif low == "outside" and tags[i] == "IN" and _at(lows, i + 1) != "of":
+            tags[i] = "RB" if after in _ENDING | {"VBG"} else "IN"  # "standing outside"
         elif low == "past" and tags[i] != "IN" and _at(tags, i - 1).startswith("VB"):
             tags[i] = "IN"
         elif low in ("it's", "it’s") and after in _NOUN and _at(tags, i - 1) in ("IN", "VBG"):
