@@ -240,6 +240,9 @@ class _Reader(ReadingState):
             acts = not worn and (pointing or not self.text.is_participle(after))
         if self.context is None:
             return acts and (self.copula or self.verb is not None)
+        bare = self.text.tokens[unit.first].pos not in ("DET", "NUM", "PRON")
+        if acts and bare and self.context.names[-1] in ("with", "of") and self.verb is None:
+            return False  # "a pizza with greens and meat is on a table"
         if acts:
             return True
         subject = self.draft.animate(self.subject)
@@ -285,8 +288,6 @@ class _Reader(ReadingState):
 
     def _preposition(self, number: int, unit: Unit) -> None:
         before = self.text.units[number - 1] if number else None
-        if unit.names == ("of",) and before is not None and before.kind == "adjective":
-            return  # "on one of the couches"
         if unit.names == ("of",) and before is not None and before.kind == "noun":
             if not self.measures:
                 span = self.text.span(unit.first, unit.stop)

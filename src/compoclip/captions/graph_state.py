@@ -256,6 +256,8 @@ class ReadingState:
         heads = {self.draft.nodes[i].head for i in self.last}
         if link.names in (("in",), ("on",)) and heads <= self._manners(link):
             self.hosts = list(self.subject)  # "a dog with a stick in its mouth on a path"
+        elif link.names[-1] == "for" and heads <= lists.PICTURES | lists.DEEDS:
+            self.hosts = list(link.sources)  # "posing for a photo in a room"
         elif own or (link.kind == "possession" and self._place_noun(link.sources)):
             self.hosts = self.last
         elif link.names in _TIES or (link.kind == "passive" and link.names[-1] == "with"):

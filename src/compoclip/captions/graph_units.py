@@ -67,6 +67,9 @@ def units(caption: Caption) -> list[Unit]:
     found: list[Unit] = []
     at = 0
     while at < len(tokens):
+        if tokens[at].tag == "CD" and at + 1 < len(tokens) and tokens[at + 1].text.lower() == "of":
+            at += 2  # "on one of the couches"
+            continue
         unit = _unit(tokens, starts, at)
         if unit is None:
             at += 1
