@@ -197,11 +197,10 @@ class ReadingState:
             return sources if deed or (not shown and not near and (beside or scene)) else []
         if name in _BESIDE:
             return sources
-        if (name == "at" or following == "air") and animate:
-            return sources
-        if name == "on" and following in lists.MOUNTS and animate:
-            return sources
-        return []
+        mounted = all(self.draft.nodes[i].head in lists.MOUNTS for i in self.last)
+        mounts = name == "on" and following in lists.MOUNTS
+        flies = mounted and following == "air"  # "a man on a board in the air"
+        return sources if animate and (name == "at" or mounts or flies) else []
 
     def _points_back(self, number: int) -> bool:
         """Whether "it" or a part of someone's body follows: "sauce on it", "a hat on his head"."""
@@ -296,8 +295,6 @@ class ReadingState:
         gerund = self.text.before(number) == "preposition"  # "a book about riding horses"
         if not self.last or not self.subject or self.last == self.subject:
             return self.last or self.subject, not gerund
-        if self.text.before(number) == "comma":
-            return self.subject, not self.inner  # "a man with a dog, walking down a road"
         tied = self.context is not None and self.context.names[-1] == "with"
         if tied and self.text.own_before(number):
             return self.last, True  # "a man with his arms raised"
@@ -306,6 +303,8 @@ class ReadingState:
             return self.last, False
         near = self.draft.animate(self.last)
         far = self.draft.animate(self.subject)
+        if self.text.before(number) == "comma":
+            return self.subject, not self.inner or (tag == "VBG" and far and not near)
         if tied and unit.names[0] in lists.DEEDS_OF_THINGS and not near:
             return self.last, False  # "people on a hill with a kite flying above"
         if tag == "VBG" and not near and not far and self._moves_off(unit):
