@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from compoclip.captions.lists import ABBREVIATIONS, INTENSIFIERS, RECIPROCALS, TAKING_DEEDS
+from compoclip.captions.lists import (
+    ABBREVIATIONS,
+    INTENSIFIERS,
+    MATERIALS,
+    RECIPROCALS,
+    TAKING_DEEDS,
+)
 from compoclip.captions.types import Chunk, Token
 
 _HEADS = frozenset({"NOUN", "PROPN"})
@@ -69,7 +75,7 @@ def _phrase_end(tokens: Sequence[Token], first: int) -> int:
             end = at
         elif token.tag == "POS" and end == at and (owned := _phrase_end(tokens, at + 1)) > at + 1:
             return owned
-        elif end == at and end > first and _compounds(tokens, at):
+        elif end == at and end > first and (_compounds(tokens, at) or _made_of(tokens, at)):
             at += 1
         elif end == at and end > first:
             break  # a modifier behind the noun opens nothing of this phrase
@@ -109,6 +115,12 @@ def _compounds(tokens: Sequence[Token], at: int) -> bool:
     """A participle between two nouns: "snow covered mountain", "horse drawn buggy"."""
     follows = at + 1 < len(tokens) and tokens[at + 1].pos in _HEADS | {"ADJ"}
     return tokens[at].tag == "VBN" and follows and _noun_ahead(tokens, at + 1)
+
+
+def _made_of(tokens: Sequence[Token], at: int) -> bool:
+    """An adjective behind a noun that is one, too: "two baby black sheep"."""
+    made = tokens[at - 1].text.lower() in MATERIALS and tokens[at].pos == "ADJ"
+    return made and _noun_ahead(tokens, at + 1)
 
 
 def _noun_ahead(tokens: Sequence[Token], at: int) -> bool:

@@ -236,8 +236,11 @@ class _Reader(ReadingState):
             # "a man in a suit and tie wearing a ring", "a man in a shirt and a hat is on a horse"
             worn = node.worn and self.draft.garments(self.last)
             # "a bear in bed and a blanket covering it"
-            pointing = self.text.pronoun_next(number + 1)
-            acts = not worn and (pointing or not self.text.is_participle(after))
+            pointing = self.text.points_next(number + 1)
+            passive = self.text.tokens[after.head].tag == "VBN"  # "and a bicycle parked nearby"
+            counted = self.text.tokens[unit.first].pos in ("DET", "NUM")
+            deed = pointing or (passive and counted) or not self.text.is_participle(after)
+            acts = not worn and deed
         if self.context is None:
             return acts and (self.copula or self.verb is not None)
         bare = self.text.tokens[unit.first].pos not in ("DET", "NUM", "PRON")

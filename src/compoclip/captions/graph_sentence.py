@@ -53,6 +53,11 @@ class ReadSentence:
                 return " ".join(self.units[at - 1].names)
         return ""
 
+    def points_next(self, number: int) -> bool:
+        """Whether a pronoun alone follows: "it"."""
+        after = self.next(number)
+        return after is not None and after.kind == "noun" and self.tokens[after.head].pos == "PRON"
+
     def is_participle(self, unit: Unit) -> bool:
         """Whether it is a participle without "is" or "has": "riding", "being lit"."""
         bare = unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"

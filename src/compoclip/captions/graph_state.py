@@ -35,6 +35,10 @@ _DIRECTIONS = frozenset(
 )
 #: Prepositions of the place of a deed.
 _WITHIN = frozenset({"in", "on", "at", "inside", "inside of", "outside", "outside of"})
+_ALOFT = frozenset({"air", "sky"})
+_FLAT = frozenset({"floor", "ground"})
+#: Parts of the body that are put somewhere: "with one foot on a boat".
+_LIMBS = frozenset({"arm", "elbow", "foot", "hand", "head", "knee", "leg", "paw"})
 _ON_MANNERS = frozenset({"display"})
 _NONE: frozenset[int] = frozenset()
 
@@ -149,6 +153,12 @@ class ReadingState:
             return list(self.context.sources)  # "in the grass and near a tree"
         if unit.names == ("with",):
             return self._company(number, following, own)
+        tied = self.context is not None and self.context.names[-1] == "with"
+        if unit.names == ("for",) or (tied and following in _ALOFT):
+            return self.last  # "a box with cans for sale", "people with kites in the air"
+        dressed = unit.names == ("in",) and following in lists.CLOTHES
+        if dressed and self._person(self.subject) and not self._person(self.last):
+            return self.subject  # "a man on a horse in a hat"
         part = following in lists.BODY_PARTS | lists.BACKGROUNDS
         if own and not part and self.context is not None and self.context.names == ("of",):
             return list(self.context.sources)  # "a bottle of ketchup next to it"
@@ -164,15 +174,17 @@ class ReadingState:
         """The objects that a phrase with "with" attaches to: "a man in the water with an elephant",
         "a woman at a table with her laptop", "men on a field with bats"."""
         echoed = self.text.echoed(number)
-        if echoed and echoed not in _BESIDE and not self.draft.animate(self.last):
+        flat = echoed == "around" and self._scenery(self.last)  # "on a floor with toys around it"
+        if echoed and echoed not in _BESIDE and not flat and not self.draft.animate(self.last):
             return self.last  # "a truck near a field with cows in it"
         if following in lists.MARKINGS and self.draft.garments(self.last):
             return self.last
+        if self.context is not None and self._scenery(self.last, _FLAT):
+            return list(self.context.sources)  # "a bed on the floor with blankets"
         again = self.context is not None and self.context.names[-1] == "with"
         if again and following not in lists.BACKGROUNDS and not self.draft.animate(self.hosts):
             return self.last  # "a dish with a pizza with cheese"
-        person = any(self.draft.nodes[i].person for i in self.subject)
-        things = lists.CARRIED if person else lists.CLOTHES | lists.BODY_PARTS
+        things = lists.CARRIED if self._person(self.subject) else lists.CLOTHES | lists.BODY_PARTS
         brought = own or acts(following) or following in things
         company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
         return self.subject if company and brought else self.hosts
@@ -181,9 +193,12 @@ class ReadingState:
         """The objects that are where the phrase says together with the place named before:
         "a cat standing on a trunk next to a car", "a man on a wave on a board". None: []."""
         context = self.context
-        if context is None or context.kind == "possession" or context.names[-1] in _TYING:
+        if context is None or context.kind == "possession":
             return []
         sources = list(context.sources)
+        if context.names[-1] in _TYING:
+            held = context.names[-1] == "with" and self._scenery(sources, lists.HOLDING_PLACES)
+            return self.last if held and " ".join(unit.names) in _BESIDE else []
         if sources == self.last or not self.last:
             return []
         name = " ".join(unit.names)
@@ -261,8 +276,11 @@ class ReadingState:
             self.hosts = self.last
         elif link.names in _TIES or (link.kind == "passive" and link.names[-1] == "with"):
             self.holders = list(link.sources)
-            if link.names[-1] == "with" and self._scenery(link.sources):
+            limb = heads <= _LIMBS and people
+            if link.names[-1] == "with" and (limb or self._scenery(link.sources)):
                 self.hosts = self.last  # "a kitchen with a table next to a door"
+            elif link.names[-1] != "of" and not set(self.hosts) & set(link.sources):
+                self.hosts = list(link.sources)
         elif link.names in (("in",), ("wear",)) and garment and people:
             return  # a preposition behind clothes tells of who wears them
         elif link.direct and people and link.names[0] not in lists.HOLDING_VERBS:
@@ -270,13 +288,17 @@ class ReadingState:
         else:
             self.hosts = self.last
 
+    def _person(self, indexes: Sequence[int]) -> bool:
+        """Whether a person is among the objects."""
+        return any(self.draft.nodes[i].person for i in indexes)
+
     def _manners(self, link: PendingLink) -> frozenset[str]:
         """What one is in or on without being there: "in a row", "on display"."""
         return lists.MANNERS | lists.BODY_PARTS if link.names == ("in",) else _ON_MANNERS
 
-    def _scenery(self, indexes: Sequence[int]) -> bool:
-        """Whether all objects are rooms, grounds or furniture: things in them have places."""
-        return all(self.draft.nodes[i].head in lists.HOLDING_PLACES for i in indexes)
+    def _scenery(self, indexes: Sequence[int], holding: frozenset[str] = lists.SCENES) -> bool:
+        """Whether all objects are rooms or grounds: things in them have places."""
+        return all(self.draft.nodes[i].head in holding for i in indexes)
 
     def _place_noun(self, indexes: Sequence[int]) -> bool:
         """Whether some object is a place at a thing: "the front of a car"."""
@@ -286,7 +308,8 @@ class ReadingState:
         """The antecedent of "who" (the nearest person) or "that", and whether it is certain."""
         word = self.text.tokens[self.text.units[number - 1].head].text.lower()
         if word != "who":
-            return self.last, not self.inner
+            dressed = self.draft.garments(self.last) and self.draft.animate(self.subject)
+            return (self.subject if dressed else self.last), not self.inner
         groups = [g for g in (self.last, self.hosts, self.subject) if self.draft.animate(g)]
         return (groups or [self.last])[0], all(group == groups[0] for group in groups)
 
@@ -324,6 +347,6 @@ class ReadingState:
             return False
         verb = unit.names[0]
         if self.context.names[-1] == "with" or self.context.names == ("full", "of"):
-            return verb in lists.RESTING_VERBS and not self._scenery(self.subject)
-        place = all(self.draft.nodes[i].head in lists.SCENES for i in self.last)
-        return place and verb in lists.MOTION_VERBS and verb != "run"
+            room = self._scenery(self.subject, lists.HOLDING_PLACES)
+            return verb in lists.RESTING_VERBS and not room
+        return self._scenery(self.last) and verb in lists.MOTION_VERBS and verb != "run"

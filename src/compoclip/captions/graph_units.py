@@ -258,9 +258,9 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[PhraseObject]:
             and tokens[at - 1].pos in _NOUNS
             and tokens[at - 1].lemma not in lists.COLOURS
         )
-        deed = (
-            token.tag == "VBN" and token.text.lower() not in lists.QUALITY_NOUNS
-        )  # "heart shaped"
+        deed = token.tag == "VBN" and token.text.lower() not in lists.QUALITY_NOUNS
+        if at > first and f"{tokens[at - 1].text} {token.text}".lower() in lists.PAIRED_QUALITIES:
+            deed = False  # "half eaten", and "shaped" of "heart shaped" above
         if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
             found.append(PhraseObject(first, at, at))
             first = at + 1

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compoclip.captions.lists import (
+    ANIMALS,
     COLOURS,
     COMPOUND_ING,
+    PEOPLE,
     PHRASAL,
     RECIPROCALS,
     word_lists,
@@ -32,6 +34,9 @@ _AMBIGUOUS_PLURALS = _LISTS.words("same in the plural")
 _SUBSTANCES = _LISTS.words("substances")
 _BEARS = _LISTS.words("bears")
 _TYING = _LISTS.words("tying participles")
+_SPORTS = _LISTS.words("first words of sports")
+_SPORTS_IN_ING = _LISTS.words("sports in -ing")
+_GRAZING = ANIMALS | PEOPLE | frozenset(f"{name}s" for name in ANIMALS | PEOPLE)
 _TOLD = _LISTS.words("told behind nouns")
 _ARTICLES = _LISTS.words("articles")
 _NOUN = frozenset({"NN", "NNS", "NNP", "NNPS"})
@@ -146,7 +151,15 @@ def _ing_forms(lows: list[str], tags: list[str]) -> None:
             continue
         if not low.endswith("ing") or low in _NOUNS_IN_ING or len(low) < 5:
             continue
+        sport = _at(lows, i - 1) in _SPORTS and low in _SPORTS_IN_ING
+        if sport and _at(tags, i + 1) not in _NOUN | {"CC", ""}:
+            tags[i - 1 : i + 1] = ["RB", "VBG"]  # "a man snow boarding down a hill"
+            continue
         before, after = _at(tags, i - 1), _at(tags, i + 1)
+        grazing = _at(lows, i - 1) == "of" and low not in _TRANSITIVE_ING
+        if tag == "VBG" and grazing and _at(lows, i + 1) in _GRAZING:
+            tags[i] = "JJ"  # "a herd of grazing cows"
+            continue
         made_of = _at(lows, i - 1) in _SUBSTANCES
         if low in COMPOUND_ING and after in _NOUN and (made_of or before in _BEFORE_COMPOUND):
             tags[i] = "NN"
