@@ -95,7 +95,8 @@ class _Reader(ReadingState):
         node = self.draft.add_objects(first, unit.stop, taken, near)
         if node is None:
             reflexive = head.endswith(("self", "selves"))
-            if reflexive and self.verb is not None and self.direct:  # "drying himself"
+            direct = self.pending is not None and self.pending.direct
+            if reflexive and direct and self.verb is not None:  # "drying himself"
                 self.draft.act(self.verb.head, self.doers, self.doubted)
             self.pending = None
             if self.text.before(number) not in ("and", "comma") and not reflexive:

@@ -328,6 +328,8 @@ class ReadingState:
         far = self.draft.animate(self.subject)
         if self.text.before(number) == "comma":
             return self.subject, not self.inner or (tag == "VBG" and far and not near)
+        if tied and tag == "VBN" and far and self.draft.garments(self.last):
+            return self.subject, False  # "a man with glasses seated on a bench"
         if tied and unit.names[0] in lists.DEEDS_OF_THINGS and not near:
             return self.last, False  # "people on a hill with a kite flying above"
         if tag == "VBG" and not near and not far and self._moves_off(unit):

@@ -304,6 +304,8 @@ def _belongs(tokens: Sequence[Token], start: int) -> bool:
         return True
     if start > 1 and f"{tokens[start - 2].text.lower()} {low}" in lists.PAIRED_QUALITIES:
         return False  # "stainless steel sink"
+    if low == "couple" and tokens[start].tag == "NNS":
+        return False  # "a couple kids"
     if low in lists.COMPOUND_ING and tokens[start].lemma in lists.PEOPLE | lists.ANIMALS:
         return False  # "sleeping man", but "sleeping bag"
     return before.pos in _NOUNS and low not in lists.MATERIALS

@@ -36,7 +36,8 @@ _BEARS = _LISTS.words("bears")
 _TYING = _LISTS.words("tying participles")
 _SPORTS = _LISTS.words("first words of sports")
 _SPORTS_IN_ING = _LISTS.words("sports in -ing")
-_GRAZING = ANIMALS | PEOPLE | frozenset(f"{name}s" for name in ANIMALS | PEOPLE)
+_DONE = _LISTS.words("done by the living")
+_LIVING = ANIMALS | PEOPLE | frozenset(f"{name}s" for name in ANIMALS | PEOPLE)
 _TOLD = _LISTS.words("told behind nouns")
 _ARTICLES = _LISTS.words("articles")
 _NOUN = frozenset({"NN", "NNS", "NNP", "NNPS"})
@@ -47,6 +48,7 @@ _BEFORE_COMPOUND = frozenset({"DT", "PRP$", "POS", "CD", "JJ", "IN", ""})
 _NEVER_NOUNS = _BE | {"has", "have", "does", "do"}
 _AFTER_OPENING = frozenset({"IN", "CC", ",", "VBG", "VBN", "VBZ", "VBP", "WDT", "POS"})
 _ENDING = frozenset({"", ".", ",", "CC", "IN"})
+_AFTER_DEED = frozenset({"IN", "RB", "RP", "DT", "JJ", "NNS", "PRP$"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
 
 Rule = Callable[[list[str], list[str]], None]
@@ -117,6 +119,9 @@ def _finite_or_noun(lows: list[str], tags: list[str]) -> None:
         elif tag == "NNS" and lows[i] in _TOLD and _at(tags, i - 1) == "NN":
             if _at(tags, i + 1) in ("IN", "TO", "RP", "DT", "RB") and not _FINITE & set(tags):
                 tags[i] = "VBZ"
+        elif tag in ("NN", "VB", "VBP") and lows[i] in _DONE and _at(lows, i - 1) in _LIVING:
+            if _at(tags, i + 1) in _AFTER_DEED and not _FINITE & set(tags[:i]):
+                tags[i] = "VBP"  # "a zebra and a giraffe stand in a field"
         elif tag in ("VB", "VBP") and lows[i] not in _NEVER_NOUNS:
             if _announces_noun(lows, tags, i, ""):
                 tags[i] = "NN"
@@ -152,12 +157,13 @@ def _ing_forms(lows: list[str], tags: list[str]) -> None:
         if not low.endswith("ing") or low in _NOUNS_IN_ING or len(low) < 5:
             continue
         sport = _at(lows, i - 1) in _SPORTS and low in _SPORTS_IN_ING
+        sport = sport and _at(tags, i - 2) not in _DETERMINERS | {"IN", "JJ"}
         if sport and _at(tags, i + 1) not in _NOUN | {"CC", ""}:
             tags[i - 1 : i + 1] = ["RB", "VBG"]  # "a man snow boarding down a hill"
             continue
         before, after = _at(tags, i - 1), _at(tags, i + 1)
         grazing = _at(lows, i - 1) == "of" and low not in _TRANSITIVE_ING
-        if tag == "VBG" and grazing and _at(lows, i + 1) in _GRAZING:
+        if tag == "VBG" and grazing and _at(lows, i + 1) in _LIVING:
             tags[i] = "JJ"  # "a herd of grazing cows"
             continue
         made_of = _at(lows, i - 1) in _SUBSTANCES
@@ -181,7 +187,7 @@ def _is_deed(lows: list[str], tags: list[str], i: int) -> bool:
         return True
     if after == "CC":
         return False
-    return before in _NOUN or (before == "CC" and _at(tags, i - 2) == "VBG")
+    return before in _NOUN or (before == "CC" and "VBG" in tags[:i])
 
 
 def _adjectives(lows: list[str], tags: list[str]) -> None:
@@ -275,6 +281,8 @@ def _names_picture(lows: list[str], tags: list[str], i: int) -> bool:
 def _phrases(lows: list[str], tags: list[str]) -> None:
     """Every word of a phrasal preposition ("in front of") is a preposition."""
     for i, low in enumerate(lows):
+        if low == "side" and lows[i : i + 3] == ["side", "by", "side"]:
+            tags[i : i + 3] = ["RB"] * 3
         for phrase in PHRASAL.get(low, ()):
             if tuple(lows[i : i + len(phrase)]) == phrase and i + len(phrase) < len(lows):
                 tags[i : i + len(phrase)] = ["IN"] * len(phrase)
