@@ -292,6 +292,8 @@ class _Reader(ReadingState):
 
     def _preposition(self, number: int, unit: Unit) -> None:
         before = self.text.units[number - 1] if number else None
+        if unit.names == ("of",) and before is None:
+            return  # "most of the walls"
         if unit.names == ("of",) and before is not None and before.kind == "noun":
             if not self.measures:
                 span = self.text.span(unit.first, unit.stop)
