@@ -81,8 +81,8 @@ def _quality(name: str) -> str:
 
 
 def _restates(graph: SceneGraph, relation: GraphRelation) -> bool:
-    """ "X with Y on it": said by Y on X."""
-    return relation.name == "with" and any(
+    """ "X with Y on it", "X has Y in it": said by Y on X."""
+    return relation.name in ("with", "have") and any(
         (r.subject, r.object) == (relation.object, relation.subject) for r in graph.relations
     )
 

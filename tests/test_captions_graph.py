@@ -17,7 +17,7 @@ CHECKED: list[tuple[str, list[tuple[str, ...]], list[tuple[str, str, str]]]] = [
     (
         "A black cat sitting on a red mat next to a small dog",
         [("cat", "black"), ("mat", "red"), ("dog", "small")],
-        [("cat", "sitting on", "mat"), ("mat", "next to", "dog")],
+        [("cat", "sitting on", "mat"), ("cat", "next to", "dog")],
     ),
     (
         "the man's red hat is on the table",
@@ -185,15 +185,16 @@ SURE: list[tuple[str, set[str], set[str]]] = [
     ("a painting of a boat on the water", {"painting of boat"}, {"painting on water"}),
     ("a woman riding waves on a surfboard", {"woman riding wave"}, {"woman on surfboard"}),
     ("a man rides a horse in a field", {"man rides horse", "horse in field"}, set()),
-    ("a man holds a rope in a hat", {"man holds rope"}, {"rope in hat"}),
-    ("a cat jumps to catch a ball", set(), {"cat catch ball"}),
+    ("a man holds a rope in a hat", {"man holds rope"}, {"man in hat"}),
+    ("a cat jumps to catch a ball", {"jumping cat"}, {"cat catch ball"}),
+    ("a cat tries to catch a ball", set(), {"cat catch ball"}),
     ("a man can throw a ball", set(), {"man throw ball"}),
     ("a man helps a boy make a cake", {"man helps boy"}, {"man make cake"}),
     ("a plate with sauce on it", {"plate with sauce", "sauce on plate"}, set()),
     (
         "a cat is on a table with a cloth on it",
         {"cat on table"},
-        {"table with cloth", "cloth on cat"},
+        {"table with cloth", "cloth on table"},
     ),
     ("a hydrant has its cap off", set(), {"hydrant has cap"}),
     ("a box for gloves", set(), {"box for glove"}),
@@ -345,12 +346,14 @@ def test_records_are_readable() -> None:
 
 
 def test_trees_are_aligned() -> None:
-    lines = graph_tree(graph_of("a red cat sitting on a mat near a black cat"))
+    lines = graph_tree(graph_of("a red cat sitting on a mat near a black cat in a box"))
     assert lines == [
         "cat 1  red",
-        "└─ sitting on ─▶ mat",
-        "mat",
+        "├─ sitting on ─▶ mat",
         "└─ near       ─▶ cat 2",
+        "mat",
         "cat 2  black",
+        "└─ in         ─▶ box",
+        "box",
     ]
     assert graph_tree(SceneGraph()) == ["(no objects)"]

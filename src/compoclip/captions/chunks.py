@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from compoclip.captions.lists import ABBREVIATIONS, INTENSIFIERS, TAKING_DEEDS
+from compoclip.captions.lists import (
+    ABBREVIATIONS,
+    INTENSIFIERS,
+    MATERIALS,
+    RECIPROCALS,
+    TAKING_DEEDS,
+)
 from compoclip.captions.types import Chunk, Token
 
 _HEADS = frozenset({"NOUN", "PROPN"})
@@ -29,6 +35,9 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
     chunks: list[Chunk] = []
     at = 0
     while at < len(tokens):
+        if reciprocal(tokens, at):
+            at += 2
+            continue
         stop = _phrase_end(tokens, at)
         if stop > at:
             chunks.append(Chunk(at, stop, stop - 1))
@@ -46,6 +55,12 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
     return tuple(chunks)
 
 
+def reciprocal(tokens: Sequence[Token], at: int) -> bool:
+    """Whether "each other" or "one another" stands at a token, with no noun behind it."""
+    pair = tuple(t.text.lower() for t in tokens[at : at + 2])
+    return pair in RECIPROCALS and not (at + 2 < len(tokens) and tokens[at + 2].pos in _HEADS)
+
+
 def _phrase_end(tokens: Sequence[Token], first: int) -> int:
     """The end of the noun phrase that begins at `first`; `first` itself when none does."""
     at = first
@@ -60,7 +75,7 @@ def _phrase_end(tokens: Sequence[Token], first: int) -> int:
             end = at
         elif token.tag == "POS" and end == at and (owned := _phrase_end(tokens, at + 1)) > at + 1:
             return owned
-        elif end == at and end > first and _compounds(tokens, at):
+        elif end == at and end > first and (_compounds(tokens, at) or _made_of(tokens, at)):
             at += 1
         elif end == at and end > first:
             break  # a modifier behind the noun opens nothing of this phrase
@@ -100,6 +115,12 @@ def _compounds(tokens: Sequence[Token], at: int) -> bool:
     """A participle between two nouns: "snow covered mountain", "horse drawn buggy"."""
     follows = at + 1 < len(tokens) and tokens[at + 1].pos in _HEADS | {"ADJ"}
     return tokens[at].tag == "VBN" and follows and _noun_ahead(tokens, at + 1)
+
+
+def _made_of(tokens: Sequence[Token], at: int) -> bool:
+    """An adjective behind a noun that is one, too: "two baby black sheep"."""
+    made = tokens[at - 1].text.lower() in MATERIALS and tokens[at].pos == "ADJ"
+    return made and _noun_ahead(tokens, at + 1)
 
 
 def _noun_ahead(tokens: Sequence[Token], at: int) -> bool:

@@ -6,213 +6,23 @@ left to right; `ReadingState` is what is remembered on the way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from compoclip.captions import lists
+from compoclip.captions.graph_sentence import ReadSentence
+from compoclip.captions.graph_state import ReadingState
 from compoclip.captions.graph_units import (
     Draft,
     Node,
     PendingLink,
-    ReadSentence,
     Unit,
-    acts,
     attributes,
     units,
 )
-from compoclip.captions.types import Caption, GraphAttribute, GraphObject, RelationKind, SceneGraph
+from compoclip.captions.types import Caption, GraphObject, RelationKind, SceneGraph
 
-# --- What a preposition, participle or relative clause of a caption belongs to. ---
-
-#: Prepositions that tie a part, a content or a garment to its holder: the next one goes to the
-#: holder ("a vase with flowers on the table").
-_TYING = frozenset({"with", "of"})
-#: Prepositions of a purpose, a direction or a likeness: of a noun they seldom say where it is.
-_AIMING = frozenset({"for", "to", "like", "about", "from"})
-#: Words that open a clause as often as they tie a thing: "as", "after they married".
-_CLAUSES = frozenset({"as", "after", "before", "since", "until"})
-#: What is in a place that is in another is in that, too.
-_NESTING = frozenset({"in", "inside", "inside of"})
-_NONE: frozenset[int] = frozenset()
-
-
-@dataclass(slots=True)
-class ReadingState:
-    """The state of the parser while it reads a caption from left to right.
-
-    Lists hold indexes of objects: the `subject` of the clause, the `last` noun phrase, the `hosts`
-    that the next preposition tells of, the `doers` of the `verb` and those of them that are
-    `doubted`, the `holders` of the last part ("with", "of"), and what is `fronted` and waits for a
-    verb or preposition without an object.
-    `direct`: the verb has had its object. `copula`: a form of "be" waits for an adjective.
-    `pending` waits for its object; `context` is what the last noun phrase was the object of, and
-    `inner` says that it is in the object of a verb or a preposition, be it as a part ("of");
-    `vague` that the subject is a pronoun of which it is not clear what it stands for.
-    `measures`: the last noun phrase only counts the next ("two piles of"), and what it says of that
-    is `measured`.
-    """
-
-    text: ReadSentence
-    draft: Draft
-    subject: list[int] = field(default_factory=list)
-    last: list[int] = field(default_factory=list)
-    hosts: list[int] = field(default_factory=list)
-    doers: list[int] = field(default_factory=list)
-    doubted: frozenset[int] = _NONE
-    holders: list[int] = field(default_factory=list)
-    fronted: list[int] = field(default_factory=list)
-    verb: Unit | None = None
-    direct: bool = False
-    copula: bool = False
-    pending: PendingLink | None = None
-    context: PendingLink | None = None
-    inner: bool = False
-    vague: bool = False
-    measures: bool = False
-    measured: list[GraphAttribute] = field(default_factory=list)
-
-    def end_sentence(self) -> None:
-        """Forget all but the objects."""
-        self.pending = self.context = self.verb = None
-        self.copula = self.inner = False
-        self.subject, self.last, self.hosts, self.holders, self.fronted = [], [], [], [], []
-
-    def attached(self, number: int, unit: Unit, before: Unit | None) -> PendingLink:
-        """The relation that a preposition opens, with its subjects."""
-        span = self.text.span(unit.first, unit.stop)
-        verb = self.verb
-        if unit.negated or (verb is not None and before is verb and verb.negated):
-            return PendingLink((), unit.names, unit.words, span, negated=True)
-        if verb is not None and before is verb:
-            passive = self.text.tokens[verb.head].tag == "VBN"
-            clause = unit.names[-1] in _CLAUSES and verb.names[-1] not in lists.DRESSING_VERBS
-            return PendingLink(
-                self.doers,
-                verb.names + unit.names,
-                verb.words + unit.words,
-                self.text.span(verb.head, unit.stop),
-                "passive" if passive else "verb",
-                doubted=frozenset(self.doers) if clause else self.doubted,
-            )
-        if before is not None and before.kind == "be":
-            return PendingLink(self.subject, unit.names, unit.words, span, doubted=self.doubted)
-        if verb is not None and self._continues(number, unit):
-            names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
-            doubted = frozenset(self.doers) if self.direct else self.doubted
-            return PendingLink(self.doers, names, words, span, "verb", doubted=doubted)
-        sources = self._place(number, unit)
-        doubted = self._unclear(number, unit, sources)
-        return PendingLink(sources, unit.names, unit.words, span, doubted=doubted)
-
-    def _unclear(self, number: int, unit: Unit, sources: Sequence[int]) -> frozenset[int]:
-        """The sources for which the attachment of a prepositional phrase is ambiguous.
-
-        Of two that are joined ("a hydrant and a man in a coat") it tells of the nearer. Behind the
-        object of a verb or preposition it can belong to what came before, unless what is in the
-        one is in the other ("a bed in a room in a house"), or both are named: "sauce on it".
-        """
-        name = " ".join(unit.names)
-        if name in _AIMING | _CLAUSES:
-            return frozenset(sources)
-        company = name == "with" and sources is self.subject and self.text.pronoun_next(number)
-        if company or not self.inner:
-            return frozenset(sources[:-1])
-        if sources == self.last and self._points_back(number) and name != "with":
-            return frozenset(sources) if self.draft.garments(sources) else _NONE
-        nested = (
-            name in _NESTING and self.text.lemma_next(number) not in lists.CLOTHES | lists.MANNERS
-        )
-        parts = any(self.draft.nodes[i].head in lists.BODY_PARTS for i in sources)
-        return _NONE if nested and not (parts or self.doubted) else frozenset(sources)
-
-    def _place(self, number: int, unit: Unit) -> list[int]:
-        """The objects that a prepositional phrase after a noun phrase attaches to."""
-        own = self.text.pronoun_next(number)
-        following = self.text.lemma_next(number)
-        if self.text.before(number) == "while" and self.subject:
-            return self.subject  # "a man rides a wave while on a board"
-        if unit.names == ("with",):
-            # "a man in the water with an elephant", "a woman at a table with her laptop"
-            company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
-            return self.subject if company and (own or acts(following)) else self.hosts
-        return self.last if own or following in lists.BODY_PARTS else self.hosts
-
-    def _points_back(self, number: int) -> bool:
-        """Whether "it" or a part of someone's body follows: "sauce on it", "a hat on his head"."""
-        after = self.text.next(number)
-        if after is None or not self.text.pronoun_next(number):
-            return False
-        head = self.text.tokens[after.head]
-        return head.pos == "PRON" or head.lemma in lists.BODY_PARTS
-
-    def _continues(self, number: int, unit: Unit) -> bool:
-        """Whether a preposition after the direct object attaches to the verb: "throwing a ball to
-        a dog", "eating hay with its trunk", "lying on the floor with dogs"."""
-        name = unit.names[0]
-        acting = self.draft.animate(self.doers)
-        near = self.draft.animate(self.last)
-        if not acting or name not in ("to", "with") or self.last == self.doers:
-            return False
-        if self.direct:
-            garment = self.draft.garments(self.last)
-            return not near and not garment
-        animate = acts(self.text.lemma_next(number))
-        return name == "with" and not near and (animate or self.text.pronoun_next(number))
-
-    def move_hosts(self, link: PendingLink, own: bool) -> None:
-        """Update the attachment site of the next preposition once `link` is closed.
-
-        own: its object is "its", "his" or "her" part, of which captions go on to tell: "with its
-        head on a pillow".
-        """
-        garment = self.draft.garments(self.last)
-        people = self.draft.animate(link.sources)
-        if own or (link.kind == "possession" and self._place_noun(link.sources)):
-            self.hosts = self.last
-        elif link.kind in ("preposition", "possession") and link.names[0] in _TYING:
-            self.holders = list(link.sources)
-        elif link.names in (("in",), ("wear",)) and garment and people:
-            return  # a preposition behind clothes tells of who wears them
-        elif link.direct and people and link.names[0] not in lists.HOLDING_VERBS:
-            self.hosts = self.last if self.draft.animate(self.last) else list(link.sources)
-        else:
-            self.hosts = self.last
-
-    def _place_noun(self, indexes: Sequence[int]) -> bool:
-        """Whether some object is a place at a thing: "the front of a car"."""
-        return any(self.draft.nodes[i].head in lists.PLACES_AT_THINGS for i in indexes)
-
-    def antecedent(self, number: int) -> tuple[list[int], bool]:
-        """The antecedent of "who" (the nearest person) or "that", and whether it is certain."""
-        word = self.text.tokens[self.text.units[number - 1].head].text.lower()
-        if word != "who":
-            return self.last, not self.inner
-        groups = [g for g in (self.last, self.hosts, self.subject) if self.draft.animate(g)]
-        return (groups or [self.last])[0], all(group == groups[0] for group in groups)
-
-    def participle_subject(self, number: int, unit: Unit, tag: str) -> tuple[list[int], bool]:
-        """The subject of a participle after a noun phrase, and whether it is certain."""
-        gerund = self.text.before(number) == "preposition"  # "a book about riding horses"
-        if not self.last or not self.subject or self.last == self.subject:
-            return self.last or self.subject, not gerund
-        tied = self.context is not None and self.context.names[-1] == "with"
-        if tied and self.text.own_before(number):
-            return self.last, True  # "a man with his arms raised"
-        after = self.text.next(number)
-        if after is not None and after.kind == "preposition" and self.text.pronoun_next(number + 1):
-            return self.last, False
-        near = self.draft.animate(self.last)
-        far = self.draft.animate(self.subject)
-        if tag == "VBG" and far and not near:
-            aboard = self.context is not None and self.context.names[-1] in ("in", "on")
-            moves = (
-                any(self.draft.nodes[i].head in lists.VEHICLES for i in self.last) and not aboard
-            )
-            return self.subject, not (tied or gerund or moves)
-        return self.last, tag == "VBG" and near and not far and not gerund
-
-
-# --- Scene graphs from tags: objects, their attributes and the relations between them, by rule. ---
+#: Verbs that say nothing of their subject alone: "it appears to be".
+_SEEMING = frozenset({"appear", "seem"})
 
 
 def parse_graph(caption: Caption) -> SceneGraph:
@@ -242,6 +52,8 @@ class _Reader(ReadingState):
         for number, unit in enumerate(self.text.units):
             if unit.kind == "noun":
                 self._noun(number, unit)
+            elif unit.kind == "each other":
+                self._each_other()
             elif unit.kind == "preposition":
                 self._preposition(number, unit)
             elif unit.kind == "verb":
@@ -251,7 +63,7 @@ class _Reader(ReadingState):
             elif unit.kind == "adjective":
                 self._adjective(number, unit)
             elif unit.kind == "while":
-                self.pending = self.context = self.verb = None
+                self.pending = self.context = self.outer = self.verb = None
                 self.copula = self.inner = False
             elif unit.kind == "stop":
                 self.end_sentence()
@@ -279,10 +91,15 @@ class _Reader(ReadingState):
                 return
         first = self._split_gap(number, unit)
         taken = self.pending.sources if self.pending is not None else ()
-        node = self.draft.add_objects(first, unit.stop, taken)
+        near = self.context.sources if self.context is not None and taken == self.last else ()
+        node = self.draft.add_objects(first, unit.stop, taken, near)
         if node is None:
+            reflexive = head.endswith(("self", "selves"))
+            direct = self.pending is not None and self.pending.direct
+            if reflexive and direct and self.verb is not None:  # "drying himself"
+                self.draft.act(self.verb.head, self.doers, self.doubted)
             self.pending = None
-            if self.text.before(number) not in ("and", "comma"):
+            if self.text.before(number) not in ("and", "comma") and not reflexive:
                 self.subject, self.last, self.hosts = [], [], []
             return
         self.draft.nodes[node].attributes += self.measured
@@ -290,13 +107,22 @@ class _Reader(ReadingState):
         joined = self.text.before(number) in ("and", "comma") and bool(self.last)
         if self.pending is not None:
             self.draft.close(self.pending, [node], self._surely(self.pending, unit, node))
+            self._remember_outer(self.pending)
             self.context, self.pending = self.pending, None
             shown = any(self.draft.nodes[i].head in lists.DEPICTIONS for i in self.context.sources)
             self.inner = self.inner or self.context.names != ("of",) or shown
             self.last = [node]
             self.move_hosts(self.context, self.text.tokens[unit.first].tag == "PRP$")
+        elif self._gift(number):
+            assert self.context is not None
+            self.draft.close(self.context, [node])
+            self.last = [node]
         elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):
-            self._join(node, self._another_object(unit))
+            self._step_out(number, unit)
+            apart = self._listing() and self._own_phrase(number, unit)
+            self._join(node, self._another_object(unit) and not apart)
+            if apart:
+                self.last = self.hosts = [node]
         else:
             if self.text.before(number) in ("noun", "relative") and first == unit.first:
                 self.fronted = self.last
@@ -304,8 +130,36 @@ class _Reader(ReadingState):
                 self.fronted = []
             self.subject = self.last = self.hosts = [node]
             self.vague = self.draft.ambiguous
-            self.context = self.verb = None
+            self.context = self.outer = self.verb = None
             self.copula = self.inner = False
+
+    def _gift(self, number: int) -> bool:
+        """Whether it is the second object of "handing a woman a plate"."""
+        context = self.context
+        if context is None or not context.direct or self.text.before(number) != "noun":
+            return False
+        return context.names[0] in lists.GIVING_VERBS and self.draft.animate(self.last)
+
+    def _remember_outer(self, link: PendingLink) -> None:
+        """Keep what a list belongs to while a place of its last part is told."""
+        if link.kind == "possession":
+            self.outer = self.context
+            return
+        tells = link.kind == "preposition" and self.context is not None
+        if tells and list(link.sources) == self.last and self.context is not None:
+            opens = self.context.direct or self.context.names[-1] == "with"
+            self.outer = self.context if opens else None
+        else:
+            self.outer = None
+
+    def _each_other(self) -> None:
+        """ "zebras standing next to each other": what follows tells of the zebras."""
+        link, self.pending = self.pending, None
+        if link is None or not link.sources or link.negated:
+            return
+        self.draft.close_mutual(link)
+        self.last = self.hosts = list(link.sources)
+        self.context = None
 
     def _surely(self, link: PendingLink, unit: Unit, node: int) -> bool:
         """Whether a relation holds of its object as its short text says it: not of "a cap off", nor
@@ -338,6 +192,30 @@ class _Reader(ReadingState):
         if moved:
             self.hosts = self.last
 
+    def _step_out(self, number: int, unit: Unit) -> None:
+        """Go back to the list that goes on: "a bowl of rice and a jar of oil", "with a bird on it
+        and a nest"."""
+        context, after = self.context, self.text.next(number)
+        if context is None:
+            return
+        counted = self.text.tokens[unit.first].pos in ("DET", "NUM")
+        if context.names == ("of",):
+            if after is not None and after.names == ("of",) and counted:
+                self.last = list(context.sources)
+                self.context, self.outer = self.outer, None
+        elif self._passed():
+            self.context, self.outer = self.outer, None
+
+    def _passed(self) -> bool:
+        """Whether a list goes on behind the place of its last part: "with a bird on it and a nest",
+        "with a lake in the background and hills"."""
+        if self.outer is None or self.context is None:
+            return False
+        nodes = [self.draft.nodes[i] for i in self.last]
+        backdrop = lists.BACKGROUNDS | lists.PLACES_AT_THINGS | lists.BODY_PARTS
+        pointing = any(i in self.outer.sources for i in self.last)
+        return pointing or all(each.head in backdrop for each in nodes)
+
     def _another_object(self, unit: Unit) -> bool:
         """Whether a noun phrase behind a joint surely goes on with the objects before it.
 
@@ -358,18 +236,45 @@ class _Reader(ReadingState):
         if after is not None and acts and self.draft.animate(self.subject) and not node.animate:
             # "a man in a suit and tie wearing a ring", "a man in a shirt and a hat is on a horse"
             worn = node.worn and self.draft.garments(self.last)
-            acts = not worn and not self.text.is_participle(after)
+            # "a bear in bed and a blanket covering it"
+            pointing = self.text.points_next(number + 1)
+            passive = self.text.tokens[after.head].tag == "VBN"  # "and a bicycle parked nearby"
+            counted = self.text.tokens[unit.first].pos in ("DET", "NUM")
+            deed = pointing or (passive and counted) or not self.text.is_participle(after)
+            acts = not worn and deed
         if self.context is None:
             return acts and (self.copula or self.verb is not None)
+        bare = self.text.tokens[unit.first].pos not in ("DET", "NUM", "PRON")
+        if acts and bare and self.context.names[-1] in ("with", "of") and self.verb is None:
+            return False  # "a pizza with greens and meat is on a table"
         if acts:
             return True
         subject = self.draft.animate(self.subject)
         target = self.draft.animate(self.last)
         if node.animate and subject and not target:
             return True
-        own = self.text.tokens[unit.first].pos == "DET"
-        phrase = after is not None and after.kind == "preposition" and after.names != ("of",)
-        return own and phrase and not self.text.pronoun_next(number + 1)
+        alike = after is not None and after.names == ("with",)  # "a pan with eggs, a pot with peas"
+        return self._own_phrase(number, unit) and (alike or not self._listing())
+
+    def _listing(self) -> bool:
+        """Whether the last noun phrase is of a list of what something has: "a room with a bed and a
+        lamp on a table" has the lamp, wherever it is."""
+        context = self.context
+        if context is None:
+            return False
+        kept = context.direct and context.names[0] in lists.KEEPING_VERBS
+        return kept or context.names[-1] == "with"
+
+    def _own_phrase(self, number: int, unit: Unit) -> bool:
+        """Whether a preposition behind a joined noun phrase tells of it alone."""
+        after = self.text.next(number)
+        if after is None or after.kind != "preposition" or after.names == ("of",):
+            return False
+        if self.context is not None and self.context.names == after.names != ("with",):
+            return True  # "a bike on a path and cars on the road"
+        if self.text.pronoun_next(number + 1):
+            return False
+        return self.text.tokens[unit.first].pos == "DET"
 
     def _split_gap(self, number: int, unit: Unit) -> int:
         """Where the subject begins in "table bowl is sitting on": the words before are the object
@@ -387,6 +292,8 @@ class _Reader(ReadingState):
 
     def _preposition(self, number: int, unit: Unit) -> None:
         before = self.text.units[number - 1] if number else None
+        if unit.names == ("of",) and before is None:
+            return  # "most of the walls"
         if unit.names == ("of",) and before is not None and before.kind == "noun":
             if not self.measures:
                 span = self.text.span(unit.first, unit.stop)
@@ -420,16 +327,21 @@ class _Reader(ReadingState):
             self.doers, sure = self.participle_subject(number, unit, tag)
         else:
             self.doers, sure = self.subject or self.last, not self.vague
+        certain = sure
         sure = sure and not self.text.only_meant(unit)
         self.doubted = frozenset() if sure else frozenset(self.doers)
         self.verb = unit
+        first = self.text.first_deed(unit)
+        if first is not None:
+            self.draft.act(first, self.doers, frozenset() if certain else frozenset(self.doers))
+        self._whereabouts(unit)
         after = self.text.next(number)
         kind: RelationKind = "passive" if tag == "VBN" else "verb"
         span = self.text.span(unit.head, unit.stop)
         link = PendingLink(
             self.doers, unit.names, unit.words, span, kind, True, unit.negated, self.doubted
         )
-        if after is not None and after.kind == "noun":
+        if after is not None and after.kind in ("noun", "each other"):
             self.pending = link
             self.direct = True
         elif (after is not None and after.kind == "preposition") or unit.negated:
@@ -440,10 +352,20 @@ class _Reader(ReadingState):
         elif not self._linking(after, unit):
             self.draft.act(unit.head, self.doers, self.doubted)
 
+    def _whereabouts(self, unit: Unit) -> None:
+        """ "are sitting outside" says where the doers are."""
+        for each in attributes(self.text.tokens, unit.head + 1, unit.stop):
+            for index in self.doers if each.name in lists.WHEREABOUTS else ():
+                sure = index not in self.doubted
+                self.draft.nodes[index].attributes.append(replace(each, sure=sure))
+
     def _linking(self, after: Unit | None, unit: Unit) -> bool:
-        return (
-            after is not None and after.kind == "adjective" and unit.names[0] in lists.LINKING_VERBS
-        )
+        if unit.names[0] in _SEEMING:
+            return True
+        if after is None or unit.names[0] not in lists.LINKING_VERBS:
+            return False
+        parked = after.kind == "verb" and self.text.tokens[after.head].tag == "VBN"
+        return after.kind == "adjective" or (parked and after.first == unit.stop)
 
     def _be(self, number: int, unit: Unit) -> None:
         self.pending = None

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from compoclip.captions import lists
+from compoclip.captions.chunks import reciprocal
 from compoclip.captions.types import (
     Caption,
     Chunk,
@@ -21,11 +22,24 @@ from compoclip.captions.types import (
 )
 
 UnitKind = Literal[
-    "noun", "verb", "be", "preposition", "adjective", "and", "comma", "relative", "while", "stop"
+    "noun",
+    "each other",
+    "verb",
+    "be",
+    "preposition",
+    "adjective",
+    "and",
+    "comma",
+    "relative",
+    "while",
+    "stop",
 ]
 _RELATIVES = frozenset({"WDT", "WP", "WP$", "WRB"})
 #: Verbs that hand their subject to the verb behind them: "going skiing".
 _STARTING = frozenset({"go", "begin", "start"})
+#: With "in the ... of" they say what something looks like.
+_LIKENESSES = frozenset({"shape", "shapes", "form", "style"})
+_NOUNS = frozenset({"NOUN", "PROPN"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,9 @@ def units(caption: Caption) -> list[Unit]:
     found: list[Unit] = []
     at = 0
     while at < len(tokens):
+        if tokens[at].tag == "CD" and at + 1 < len(tokens) and tokens[at + 1].text.lower() == "of":
+            at += 2  # "on one of the couches"
+            continue
         unit = _unit(tokens, starts, at)
         if unit is None:
             at += 1
@@ -66,6 +83,8 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
     token = tokens[at]
     if token.text.lower() == "that" and at and tokens[at - 1].pos == "NOUN":
         return Unit("relative", at, at + 1, at)
+    if reciprocal(tokens, at):
+        return Unit("each other", at, at + 2, at + 1)
     preposition = _preposition(tokens, at)
     if preposition is not None:
         return preposition
@@ -74,10 +93,15 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
         return Unit("noun", at, chunk.stop, chunk.head, negated=token.lemma in lists.NEGATIONS)
     if token.pos in ("VERB", "AUX") or (token.tag == "TO" and _is_verb(tokens, at + 1)):
         return _verb(tokens, at)
-    if token.pos == "ADJ" or token.tag == "CD":
+    if token.pos == "ADJ" or token.tag == "CD" or _whereabouts(token):
         return Unit("adjective", at, at + 1, at)
     kind = _joint(token)
     return Unit(kind, at, at + 1, at) if kind else None
+
+
+def _whereabouts(token: Token) -> bool:
+    """Whether it is an adverb of place: "outside"."""
+    return token.pos == "ADV" and token.text.lower() in lists.WHEREABOUTS
 
 
 def _joint(token: Token) -> UnitKind | None:
@@ -111,7 +135,10 @@ def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
     for place in (stop, stop - 1):
         if place + 1 < len(tokens) and place > at and low != "of":
             name = tokens[place].text.lower()
-            if name in lists.PLACES_AT_THINGS and tokens[place + 1].text.lower() == "of":
+            if (
+                name in lists.PLACES_AT_THINGS | _LIKENESSES
+                and tokens[place + 1].text.lower() == "of"
+            ):
                 inner = [t.text.lower() for t in tokens[at + 1 : place] if t.pos != "DET"]
                 return _made(tokens, at, place + 2, (low, *inner, name, "of"))
     return _made(tokens, at, at + 1, (low,))
@@ -164,8 +191,6 @@ def _is_verb(tokens: Sequence[Token], at: int) -> bool:
 
 
 # --- Objects of a scene graph from noun phrases. ---
-
-_NOUNS = frozenset({"NOUN", "PROPN"})
 
 
 @dataclass(slots=True)
@@ -233,9 +258,9 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[PhraseObject]:
             and tokens[at - 1].pos in _NOUNS
             and tokens[at - 1].lemma not in lists.COLOURS
         )
-        deed = (
-            token.tag == "VBN" and token.text.lower() not in lists.QUALITY_NOUNS
-        )  # "heart shaped"
+        deed = token.tag == "VBN" and token.text.lower() not in lists.QUALITY_NOUNS
+        if at > first and f"{tokens[at - 1].text} {token.text}".lower() in lists.PAIRED_QUALITIES:
+            deed = False  # "half eaten", and "shaped" of "heart shaped" above
         if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
             found.append(PhraseObject(first, at, at))
             first = at + 1
@@ -277,6 +302,10 @@ def _belongs(tokens: Sequence[Token], start: int) -> bool:
     low = before.text.lower()
     if f"{low} {tokens[start].text.lower()}" in lists.COLLOCATIONS:
         return True
+    if start > 1 and f"{tokens[start - 2].text.lower()} {low}" in lists.PAIRED_QUALITIES:
+        return False  # "stainless steel sink"
+    if low == "couple" and tokens[start].tag == "NNS":
+        return False  # "a couple kids"
     if low in lists.COMPOUND_ING and tokens[start].lemma in lists.PEOPLE | lists.ANIMALS:
         return False  # "sleeping man", but "sleeping bag"
     return before.pos in _NOUNS and low not in lists.MATERIALS
@@ -289,15 +318,17 @@ def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttr
     while at < stop:
         token = tokens[at]
         low = token.text.lower()
-        if token.tag == "CD" or low in lists.NUMBERS:
-            if low not in ("one", "1"):
-                found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
-        elif at + 1 < stop and _modifies_next(tokens, at):
+        if at + 1 < stop and _modifies_next(tokens, at):
             begin = at
             while at + 1 < stop and _modifies_next(tokens, at):
                 at += 1
             name = " ".join(t.text.lower() for t in tokens[begin : at + 1])
             found.append(GraphAttribute(name, Span(token.start, tokens[at].end)))
+        elif token.tag == "CD" or low in lists.NUMBERS:
+            if low not in ("one", "1"):
+                found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
+        elif _whereabouts(token):  # no short text is made of it: "outside man"
+            found.append(GraphAttribute(low, Span(token.start, token.end), "action"))
         elif _quality(token):
             found.append(GraphAttribute(low, Span(token.start, token.end)))
         at += 1
@@ -310,12 +341,14 @@ def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
     if tokens[at].pos == "ADV":
         return after.pos == "ADJ" or after.tag in ("VBN", "VBG")
     low = tokens[at].text.lower()
+    if f"{low} {after.text.lower()}" in lists.PAIRED_QUALITIES:
+        return True
     return low in lists.SHADES and after.text.lower() in lists.MATERIALS | lists.QUALITY_NOUNS
 
 
 def _quality(token: Token) -> bool:
     low = token.text.lower()
-    if low in lists.NO_QUALITY or low in lists.QUALITY_NOUNS:
+    if low in lists.NO_QUALITY or low in lists.QUALITY_NOUNS or low == "looking":
         return False
     return token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")
 
@@ -366,18 +399,20 @@ class Draft:
         """Whether all of the objects are clothes."""
         return all(self.nodes[i].worn for i in indexes)
 
-    def add_objects(self, first: int, stop: int, taken: Sequence[int] = ()) -> int | None:
+    def add_objects(
+        self, first: int, stop: int, taken: Sequence[int] = (), near: Sequence[int] = ()
+    ) -> int | None:
         """Add the objects of the noun phrase `first` to `stop`, possessors first.
 
         The index of the phrase's own object, None when it names none. `taken`: objects that a
-        pronoun in it cannot stand for.
+        pronoun in it cannot stand for; `near`: those that it stands for before all others.
         """
         self.ambiguous = False
         before: int | None = None
         tie = -1
         index: int | None = None
         for part in parts(self.tokens, first, stop):
-            index = self._object(part.first, part.stop, taken)
+            index = self._object(part.first, part.stop, taken, near)
             if before is not None and index is not None:
                 self._tie(before, index, tie)
             before, tie = index, part.tie
@@ -393,9 +428,11 @@ class Draft:
         else:
             self.close(PendingLink([after], ("of",), ("of",), span, "possession"), [before])
 
-    def _object(self, first: int, stop: int, taken: Sequence[int]) -> int | None:
+    def _object(
+        self, first: int, stop: int, taken: Sequence[int], near: Sequence[int]
+    ) -> int | None:
         if stop > first and self.tokens[stop - 1].pos == "PRON":
-            return self._referent(self.tokens[stop - 1], taken)
+            return self._referent(self.tokens[stop - 1], taken, near)
         node = noun_node(self.tokens, first, stop)
         if node is None:
             return None
@@ -409,7 +446,7 @@ class Draft:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def _referent(self, token: Token, taken: Sequence[int]) -> int | None:
+    def _referent(self, token: Token, taken: Sequence[int], near: Sequence[int]) -> int | None:
         """The object that a pronoun stands for: an earlier one, or a new person."""
         low = token.text.lower()
         if taken and low in ("he", "she", "they", "i"):
@@ -423,7 +460,7 @@ class Draft:
             ]
             if found:
                 self.ambiguous = len(found) > 1
-                return found[0]
+                return next((index for index in found if index in near), found[0])
         name = lists.PRONOUNS.get(low)
         if name is None:
             return None
@@ -446,6 +483,17 @@ class Draft:
             attribute = GraphAttribute(name, span, "action", index not in doubted)
             self.nodes[index].attributes.append(attribute)
 
+    def close_mutual(self, link: PendingLink) -> None:
+        """Add the relation between those of its sources that are in it with "each other": each with
+        the next, or a plural with itself ("two zebras next to each other")."""
+        name, words = " ".join(link.names), " ".join(link.words)
+        pairs = list(zip(link.sources, link.sources[1:])) or [(i, i) for i in link.sources]
+        for one, other in pairs:
+            sure = one != other and not {one, other} & link.doubted
+            self.relations.append(
+                GraphRelation(one, name, other, link.span, words, link.kind, sure)
+            )
+
     def close(self, link: PendingLink, targets: Sequence[int], sure: bool = True) -> None:
         """Add the relation between each of its sources and each target, once."""
         name, words = " ".join(link.names), " ".join(link.words)
@@ -466,105 +514,3 @@ def _ing_form(lemma: str) -> str:
 
     forms = lemminflect.getInflection(lemma, "VBG")
     return forms[0] if forms else lemma
-
-
-# --- Looking around in the units of a caption: what comes next, what is missing, what only
-# counts. ---
-
-
-@dataclass(frozen=True, slots=True)
-class ReadSentence:
-    """The tokens and units of a caption; units are known by their number."""
-
-    tokens: Sequence[Token]
-    units: Sequence[Unit]
-
-    def next(self, number: int) -> Unit | None:
-        """The unit behind `number`, None at the end."""
-        return self.units[number + 1] if number + 1 < len(self.units) else None
-
-    def before(self, number: int) -> UnitKind | None:
-        """The kind of the unit before `number`, None at the beginning."""
-        return self.units[number - 1].kind if number else None
-
-    def span(self, first: int, stop: int) -> Span:
-        """The characters of the tokens `first` to `stop`."""
-        return Span(self.tokens[first].start, self.tokens[stop - 1].end)
-
-    def noun_next(self, number: int) -> bool:
-        """Whether a preposition has its object, possibly after a second one ("from under")."""
-        after = self.next(number)
-        return after is not None and after.kind in ("noun", "adjective", "preposition")
-
-    def pronoun_next(self, number: int) -> bool:
-        """Whether a pronoun, or a phrase with a possessive one ("his hand"), follows."""
-        after = self.next(number)
-        if after is None or after.kind != "noun":
-            return False
-        return self.tokens[after.head].pos == "PRON" or self.tokens[after.first].tag == "PRP$"
-
-    def is_participle(self, unit: Unit) -> bool:
-        """Whether it is a participle without "is" or "has": "riding", "being lit"."""
-        bare = unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
-        return bare and self.tokens[unit.head].tag in ("VBG", "VBN")
-
-    def only_meant(self, unit: Unit) -> bool:
-        """Whether a verb states a purpose or ability, no fact: "to catch a ball", "can sit"."""
-        first = unit.first - 1 if unit.first else 0
-        before = self.tokens[first : unit.head]
-        marked = any(t.tag in ("TO", "MD") or t.text.lower() == "to" for t in before)
-        return marked or self.tokens[unit.head].tag == "VB"
-
-    def own_before(self, number: int) -> bool:
-        """Whether a possessed body part precedes `number`: "her feet"."""
-        unit = self.units[number - 1] if number else None
-        if unit is None or self.tokens[unit.first].tag != "PRP$":
-            return False
-        return self.tokens[unit.head].lemma in lists.BODY_PARTS
-
-    def lemma_next(self, number: int) -> str:
-        """The lemma of the noun behind `number`, "" when there is none."""
-        after = self.next(number)
-        return self.tokens[after.head].lemma if after is not None and after.kind == "noun" else ""
-
-    def measured(self, number: int) -> list[GraphAttribute] | None:
-        """The attributes that "two piles of" gives to "books"; None if the noun counts nothing."""
-        unit, of = self.units[number], self.next(number)
-        token = self.tokens[unit.head]
-        low = token.text.lower()
-        said = lists.QUANTITIES.get(low)
-        if said is None or of is None or of.names != ("of",):
-            return None
-        # A black and white photo, or a large group, of dogs: the dogs may be neither.
-        found = [] if low in lists.PICTURES else attributes(self.tokens, unit.first, unit.head)
-        found = [each for each in found if each.name.rpartition(" ")[2] not in lists.EXTENTS]
-        if said:
-            span = Span(token.start, self.tokens[of.head].end)
-            found.append(GraphAttribute(said, span, "number"))
-        return found
-
-    def pictures(self, unit: Unit) -> bool:
-        """Whether a noun phrase names a picture."""
-        return self.tokens[unit.head].text.lower() in lists.PICTURES
-
-    def gap_start(self, number: int) -> int | None:
-        """The token where the subject begins in "table bowl is sitting on", None without a gap.
-
-        The nouns before it are the object of the preposition, or verb, that lacks one.
-        """
-        unit = self.units[number]
-        first = unit.stop - 1
-        while first > unit.first and self.tokens[first - 1].pos in ("NOUN", "PROPN"):
-            first -= 1
-        opens = self.before(number) in (None, "comma", "and", "stop")
-        return unit.stop - 1 if opens and first < unit.stop - 1 and self._gap(number) else None
-
-    def _gap(self, number: int) -> bool:
-        """Whether the verb after noun phrase `number` lacks its object (an object gap)."""
-        verb, tail = self.next(number), self.next(number + 1)
-        if verb is None or verb.kind not in ("verb", "be"):
-            return False
-        if tail is None or tail.kind == "stop":
-            return verb.kind == "verb" and verb.names[0] in lists.TRANSITIVE_VERBS
-        end = self.next(number + 2)
-        return tail.kind == "preposition" and (end is None or end.kind == "stop")

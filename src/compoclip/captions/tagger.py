@@ -171,7 +171,7 @@ def _one(lows: list[str], tags: list[str], i: int) -> str:
         return "PRON"
     if tag == "IN" and low in _SUBORDINATORS:
         return "SCONJ"
-    if tag == "IN" and low == "as" and any(t in ("VBZ", "VBP") for t in tags[i + 2 : i + 6]):
+    if tag == "IN" and low == "as" and any(t in ("VBZ", "VBP", "VBD") for t in tags[i + 2 : i + 6]):
         return "SCONJ"
     if tag == "RB" and low in ("not", "n't"):
         return "PART"

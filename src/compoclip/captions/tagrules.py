@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compoclip.captions.lists import COLOURS, COMPOUND_ING, PHRASAL, word_lists, word_set
+from compoclip.captions.lists import (
+    ANIMALS,
+    COLOURS,
+    COMPOUND_ING,
+    PEOPLE,
+    PHRASAL,
+    RECIPROCALS,
+    word_lists,
+    word_set,
+)
 
 _LISTS = word_lists(__file__, "tagging")  # which says what each list is for
 _ALWAYS = _LISTS.keys("always")
@@ -24,6 +33,12 @@ _IRREGULAR_PLURALS = tuple(_LISTS.words("irregular plurals"))
 _AMBIGUOUS_PLURALS = _LISTS.words("same in the plural")
 _SUBSTANCES = _LISTS.words("substances")
 _BEARS = _LISTS.words("bears")
+_TYING = _LISTS.words("tying participles")
+_SPORTS = _LISTS.words("first words of sports")
+_SPORTS_IN_ING = _LISTS.words("sports in -ing")
+_DONE = _LISTS.words("done by the living")
+_LIVING = ANIMALS | PEOPLE | frozenset(f"{name}s" for name in ANIMALS | PEOPLE)
+_TOLD = _LISTS.words("told behind nouns")
 _ARTICLES = _LISTS.words("articles")
 _NOUN = frozenset({"NN", "NNS", "NNP", "NNPS"})
 _DETERMINERS = frozenset({"DT", "PRP$", "POS", "CD"})
@@ -32,6 +47,8 @@ _BE = word_set("is are was were be been being am 's ’s it's he's she's")
 _BEFORE_COMPOUND = frozenset({"DT", "PRP$", "POS", "CD", "JJ", "IN", ""})
 _NEVER_NOUNS = _BE | {"has", "have", "does", "do"}
 _AFTER_OPENING = frozenset({"IN", "CC", ",", "VBG", "VBN", "VBZ", "VBP", "WDT", "POS"})
+_ENDING = frozenset({"", ".", ",", "CC", "IN"})
+_AFTER_DEED = frozenset({"IN", "RB", "RP", "DT", "JJ", "NNS", "PRP$"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
 
 Rule = Callable[[list[str], list[str]], None]
@@ -99,6 +116,12 @@ def _finite_or_noun(lows: list[str], tags: list[str]) -> None:
     for i, tag in enumerate(tags):
         if tag == "VBZ" and lows[i] not in _NEVER_NOUNS and _announces_noun(lows, tags, i, "s"):
             tags[i] = "NNS"
+        elif tag == "NNS" and lows[i] in _TOLD and _at(tags, i - 1) == "NN":
+            if _at(tags, i + 1) in ("IN", "TO", "RP", "DT", "RB") and not _FINITE & set(tags):
+                tags[i] = "VBZ"
+        elif tag in ("NN", "VB", "VBP") and lows[i] in _DONE and _at(lows, i - 1) in _LIVING:
+            if _at(tags, i + 1) in _AFTER_DEED and not _FINITE & set(tags[:i]):
+                tags[i] = "VBP"  # "a zebra and a giraffe stand in a field"
         elif tag in ("VB", "VBP") and lows[i] not in _NEVER_NOUNS:
             if _announces_noun(lows, tags, i, ""):
                 tags[i] = "NN"
@@ -128,9 +151,21 @@ def _announces_noun(lows: list[str], tags: list[str], i: int, ending: str) -> bo
 def _ing_forms(lows: list[str], tags: list[str]) -> None:
     """ "man surfing on" is a deed, "living room" a compound, "is sleeping" no adjective."""
     for i, (low, tag) in enumerate(zip(lows, tags)):
+        if low == "looking" and _at(tags, i - 1) == "JJ" and _at(tags, i + 1) in _NOUN | {"JJ"}:
+            tags[i] = "JJ"  # "a modern looking bathroom"
+            continue
         if not low.endswith("ing") or low in _NOUNS_IN_ING or len(low) < 5:
             continue
+        sport = _at(lows, i - 1) in _SPORTS and low in _SPORTS_IN_ING
+        sport = sport and _at(tags, i - 2) not in _DETERMINERS | {"IN", "JJ"}
+        if sport and _at(tags, i + 1) not in _NOUN | {"CC", ""}:
+            tags[i - 1 : i + 1] = ["RB", "VBG"]  # "a man snow boarding down a hill"
+            continue
         before, after = _at(tags, i - 1), _at(tags, i + 1)
+        grazing = _at(lows, i - 1) == "of" and low not in _TRANSITIVE_ING
+        if tag == "VBG" and grazing and _at(lows, i + 1) in _LIVING:
+            tags[i] = "JJ"  # "a herd of grazing cows"
+            continue
         made_of = _at(lows, i - 1) in _SUBSTANCES
         if low in COMPOUND_ING and after in _NOUN and (made_of or before in _BEFORE_COMPOUND):
             tags[i] = "NN"
@@ -140,6 +175,8 @@ def _ing_forms(lows: list[str], tags: list[str]) -> None:
 
 def _is_deed(lows: list[str], tags: list[str], i: int) -> bool:
     before, after = _at(tags, i - 1), _at(tags, i + 1)
+    if (_at(lows, i - 2), _at(lows, i - 1)) in RECIPROCALS:
+        return True
     if after in ("DT", "PRP$", "PRP", "RP") and before not in ("DT", "JJ", "PRP$"):
         return True
     if lows[i] in _TRANSITIVE_ING and before in _NOUN:
@@ -150,7 +187,7 @@ def _is_deed(lows: list[str], tags: list[str], i: int) -> bool:
         return True
     if after == "CC":
         return False
-    return before in _NOUN or (before == "CC" and _at(tags, i - 2) == "VBG")
+    return before in _NOUN or (before == "CC" and "VBG" in tags[:i])
 
 
 def _adjectives(lows: list[str], tags: list[str]) -> None:
@@ -165,6 +202,8 @@ def _adjectives(lows: list[str], tags: list[str]) -> None:
         elif low in COLOURS and tag not in ("JJ", "NNS"):
             if qualifies or (after in ("CC", ",") and _at(lows, i + 2) in COLOURS):
                 tags[i] = "JJ"
+        elif low in _TYING and tag == "JJ" and _at(tags, i - 1) in _NOUN and after in _NOUN:
+            tags[i] = "VBN"
         elif tag == "JJ" and _stands_alone(lows, tags, i):
             tags[i] = "NN"
         elif (
@@ -185,6 +224,8 @@ def _stands_alone(lows: list[str], tags: list[str], i: int) -> bool:
     before, after = _at(tags, i - 1), _at(tags, i + 1)
     if lows[i] == "orange" and before == "DT" and after == "CC":
         return _at(lows, i + 2) not in COLOURS and _at(tags, i + 2) not in _NOUN
+    if _at(lows, i + 1) == "looking" and _at(tags, i + 2) in _NOUN | {"JJ"}:
+        return False
     if after not in ("IN", ".", "", "VBZ", "VBG", "WDT", "MD"):
         return False
     if lows[i] in _SUBSTANTIVES:
@@ -218,6 +259,10 @@ def _small_words(lows: list[str], tags: list[str]) -> None:
             tags[i] = "JJ"
             if _names_picture(lows, tags, i):
                 tags[i + 1] = "NN" if lows[i + 1] == "up" else "NNS"
+        elif low == "can" and _at(tags, i - 1) in _NOUN and after in _ENDING:
+            tags[i] = "NN"  # "trash can"
+        elif low == "outside" and tags[i] == "IN" and _at(lows, i + 1) != "of":
+            tags[i] = "RB" if after in _ENDING | {"VBG"} else "IN"  # "standing outside"
         elif low == "past" and tags[i] != "IN" and _at(tags, i - 1).startswith("VB"):
             tags[i] = "IN"
         elif low in ("it's", "it’s") and after in _NOUN and _at(tags, i - 1) in ("IN", "VBG"):
@@ -236,6 +281,8 @@ def _names_picture(lows: list[str], tags: list[str], i: int) -> bool:
 def _phrases(lows: list[str], tags: list[str]) -> None:
     """Every word of a phrasal preposition ("in front of") is a preposition."""
     for i, low in enumerate(lows):
+        if low == "side" and lows[i : i + 3] == ["side", "by", "side"]:
+            tags[i : i + 3] = ["RB"] * 3
         for phrase in PHRASAL.get(low, ()):
             if tuple(lows[i : i + len(phrase)]) == phrase and i + len(phrase) < len(lows):
                 tags[i : i + len(phrase)] = ["IN"] * len(phrase)

@@ -82,8 +82,9 @@ class GraphAttribute:
     Attributes:
         name: As written, in lower case.
         span: Where it stands.
-        kind: Quality ("red", "wooden", "dark blue"), number ("two", "group of") or action without
-            an object ("smiling"): not every use counts all of them as attributes.
+        kind: Quality ("red", "wooden", "dark blue"), number ("two", "group of") or action or place
+            without an object ("smiling", "outside"): not every use counts all of them as
+            attributes.
         sure: Whether the caption must mean it, see `GraphRelation`.
     """
 

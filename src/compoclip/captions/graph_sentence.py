@@ -1,0 +1,141 @@
+"""Looking around in the units of a caption: what comes next, what is missing, what only counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compoclip.captions import lists
+from compoclip.captions.graph_units import Unit, UnitKind, attributes
+from compoclip.captions.types import GraphAttribute, Span, Token
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSentence:
+    """The tokens and units of a caption; units are known by their number."""
+
+    tokens: Sequence[Token]
+    units: Sequence[Unit]
+
+    def next(self, number: int) -> Unit | None:
+        """The unit behind `number`, None at the end."""
+        return self.units[number + 1] if number + 1 < len(self.units) else None
+
+    def before(self, number: int) -> UnitKind | None:
+        """The kind of the unit before `number`, None at the beginning."""
+        return self.units[number - 1].kind if number else None
+
+    def span(self, first: int, stop: int) -> Span:
+        """The characters of the tokens `first` to `stop`."""
+        return Span(self.tokens[first].start, self.tokens[stop - 1].end)
+
+    def noun_next(self, number: int) -> bool:
+        """Whether a preposition has its object, possibly after a second one ("from under")."""
+        after = self.next(number)
+        kinds = ("noun", "adjective", "preposition", "each other")
+        return after is not None and after.kind in kinds
+
+    def pronoun_next(self, number: int) -> bool:
+        """Whether a pronoun, or a phrase with a possessive one ("his hand"), follows."""
+        after = self.next(number)
+        if after is None or after.kind != "noun":
+            return False
+        return self.tokens[after.head].pos == "PRON" or self.tokens[after.first].tag == "PRP$"
+
+    def echoed(self, number: int) -> str:
+        """The word before "it" or "them" behind the phrase that begins at `number`, "in" of "with
+        cows in it"; "" when none stands before the next joint."""
+        for at in range(number + 2, min(number + 6, len(self.units))):
+            unit = self.units[at]
+            if unit.kind in ("comma", "stop", "while"):
+                break
+            if unit.kind == "noun" and self.tokens[unit.head].lemma in ("it", "they"):
+                return " ".join(self.units[at - 1].names)
+        return ""
+
+    def points_next(self, number: int) -> bool:
+        """Whether a pronoun alone follows: "it"."""
+        after = self.next(number)
+        return after is not None and after.kind == "noun" and self.tokens[after.head].pos == "PRON"
+
+    def is_participle(self, unit: Unit) -> bool:
+        """Whether it is a participle without "is" or "has": "riding", "being lit"."""
+        bare = unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
+        return bare and self.tokens[unit.head].tag in ("VBG", "VBN")
+
+    def only_meant(self, unit: Unit) -> bool:
+        """Whether a verb states a purpose or ability, no fact: "to catch a ball", "can sit"."""
+        first = unit.first - 1 if unit.first else 0
+        before = self.tokens[first : unit.head]
+        marked = any(t.tag in ("TO", "MD") or t.text.lower() == "to" for t in before)
+        return marked or self.tokens[unit.head].tag == "VB"
+
+    def first_deed(self, unit: Unit) -> int | None:
+        """The verb that is done to do another, "leaping" of "leaping to hit"; None without one."""
+        found = [i for i in range(unit.first, unit.head) if self.tokens[i].pos == "VERB"]
+        if not found or not any(t.tag == "TO" for t in self.tokens[found[0] : unit.head]):
+            return None
+        return None if self.tokens[found[0]].lemma in lists.STRIVING_VERBS else found[0]
+
+    def own_before(self, number: int) -> bool:
+        """Whether a possessed body part precedes `number`: "her feet"."""
+        unit = self.units[number - 1] if number else None
+        if unit is None or self.tokens[unit.first].tag != "PRP$":
+            return False
+        return self.tokens[unit.head].lemma in lists.BODY_PARTS
+
+    def lemma_next(self, number: int) -> str:
+        """The lemma of the noun behind `number`, "" when there is none."""
+        after = self.next(number)
+        return self.tokens[after.head].lemma if after is not None and after.kind == "noun" else ""
+
+    def measured(self, number: int) -> list[GraphAttribute] | None:
+        """The attributes that "two piles of" gives to "books"; None if the noun counts nothing."""
+        unit, of = self.units[number], self.next(number)
+        token = self.tokens[unit.head]
+        low = token.text.lower()
+        if low in lists.PICTURES and self._showing(number):
+            return []
+        said = lists.QUANTITIES.get(low)
+        if said is None or of is None or of.names != ("of",):
+            return None
+        # A black and white photo, or a large group, of dogs: the dogs may be neither.
+        found = [] if low in lists.PICTURES else attributes(self.tokens, unit.first, unit.head)
+        found = [each for each in found if each.name.rpartition(" ")[2] not in lists.EXTENTS]
+        if said:
+            span = Span(token.start, self.tokens[of.head].end)
+            found.append(GraphAttribute(said, span, "number"))
+        return found
+
+    def _showing(self, number: int) -> bool:
+        """Whether "showing" or "shows" and what is shown follow a noun phrase."""
+        verb, thing = self.next(number), self.next(number + 1)
+        if verb is None or thing is None or verb.kind != "verb" or thing.kind != "noun":
+            return False
+        return verb.names[0] in lists.PICTURING_VERBS and self.tokens[verb.head].tag != "VBN"
+
+    def pictures(self, unit: Unit) -> bool:
+        """Whether a noun phrase names a picture."""
+        return self.tokens[unit.head].text.lower() in lists.PICTURES
+
+    def gap_start(self, number: int) -> int | None:
+        """The token where the subject begins in "table bowl is sitting on", None without a gap.
+
+        The nouns before it are the object of the preposition, or verb, that lacks one.
+        """
+        unit = self.units[number]
+        first = unit.stop - 1
+        while first > unit.first and self.tokens[first - 1].pos in ("NOUN", "PROPN"):
+            first -= 1
+        opens = self.before(number) in (None, "comma", "and", "stop")
+        return unit.stop - 1 if opens and first < unit.stop - 1 and self._gap(number) else None
+
+    def _gap(self, number: int) -> bool:
+        """Whether the verb after noun phrase `number` lacks its object (an object gap)."""
+        verb, tail = self.next(number), self.next(number + 1)
+        if verb is None or verb.kind not in ("verb", "be"):
+            return False
+        if tail is None or tail.kind == "stop":
+            return verb.kind == "verb" and verb.names[0] in lists.TRANSITIVE_VERBS
+        end = self.next(number + 2)
+        return tail.kind == "preposition" and (end is None or end.kind == "stop")
