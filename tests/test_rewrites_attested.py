@@ -13,11 +13,11 @@ from compoclip.errors import CompoclipError
 from compoclip.rewrites.attested import (
     Attested,
     attested,
+    attesting,
     count_slots,
     edit_level,
     read_counts,
     slots,
-    use_counts,
     write_counts,
 )
 from compoclip.rewrites.base import Rewritten, get_rewrite
@@ -89,12 +89,12 @@ def test_counts_of_ones_own_attest_too() -> None:
     fork = next(i for i, low in enumerate(reading.lows) if low == "fork")
     assert edit_level(reading, {fork: "gadget"}) < 2
     before = attested()
-    try:
-        use_counts(count_slots([parse("a man holding a gadget")] * 5))
+    with attesting(count_slots([parse("a man holding a gadget")] * 5)):
         assert edit_level(reading, {fork: "gadget"}) == 2
-    finally:
-        use_counts(None)
-    assert attested().count("obj hold gadget") == before.count("obj hold gadget")
+        with attesting(None):
+            assert attested() is before
+    assert attested() is before
+    assert edit_level(reading, {fork: "gadget"}) < 2
 
 
 def test_the_fluent_swap_refuses_what_captions_do_not_show() -> None:

@@ -215,6 +215,8 @@ class CaptionPlan:
         absent: Captions are shown saying of an object that it is not there, where one can be found
             (the rewrite absent-object; no caption of the image names it). Other texts are made from
             the original.
+        counts: File of counts of words, of a corpus of one's own, that attest texts beside the
+            bundled ones (see `rewrites.attested`).
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -229,6 +231,7 @@ class CaptionPlan:
     cleaned: Literal["all", "variations"] = "all"
     target: Literal["", "other", "any"] = ""
     absent: bool = False
+    counts: str = ""
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share outside [0, 1] or a negative number of words."""

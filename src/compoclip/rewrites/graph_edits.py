@@ -19,7 +19,7 @@ from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
-from compoclip.rewrites.attested import Draw, attested, first_fluent, stays_still
+from compoclip.rewrites.attested import Attested, Draw, attested, first_fluent, stays_still
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
@@ -405,10 +405,13 @@ def _said_together(graph: SubGraph, lemmas: tuple[str, ...]) -> list[tuple[str, 
     return found + [(left, relation_words(link).lower(), right) for left, link, right in links]
 
 
-@lru_cache(maxsize=1 << 16)
 def phrase_level(subject: str, words: str, target: str) -> int:
     """The level of an attribute (no subject) or a relation among the counts of captions."""
-    known = attested()
+    return _phrase_level(attested(), subject, words, target)
+
+
+@lru_cache(maxsize=1 << 16)
+def _phrase_level(known: Attested, subject: str, words: str, target: str) -> int:
     mine, other = head_noun(subject), head_noun(target)
     if not subject:
         return known.level("mod", words.rpartition(" ")[2], other)
