@@ -7,8 +7,8 @@
 ANNOTATIONS holds coco_karpathy, negclip and sugarcrepe. Captions are those of the Karpathy test
 split whose photo number leaves 3 when divided by 10, or those of NegCLIP's file. The others of the
 split are those that the package's counts of words are made of; `counted` writes them. Texts of all
-rewrites, official negatives and human captions of other photos are mixed; the key says which is which and is
-not to be looked at before the verdicts are written.
+rewrites, official negatives and human captions of other photos are mixed; the key says which is
+which and is not to be looked at before the verdicts are written.
 
 A verdict is a line "LETTERS NUMBER NUMBER ..."; letters: S the text says what the caption says, or
 a part of it; M it may hold of the photo as well; B it is ungrammatical or senseless (no photo could

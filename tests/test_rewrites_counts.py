@@ -178,7 +178,8 @@ def test_training_takes_counts_records_them_and_notices_others_on_resume(
 
     given = f"--counts={words}"
     assert train("part", given, "--stop-after=2") == 0
-    assert run(world / "plain.jsonl", "--count-words", "-o", words) == 0  # other counts in the same place
+    # Other counts in the same place.
+    assert run(world / "plain.jsonl", "--count-words", "-o", words) == 0
     capsys.readouterr()
     assert train("part", given, "--resume") == 1
     said = capsys.readouterr().err
