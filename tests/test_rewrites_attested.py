@@ -18,6 +18,7 @@ from compoclip.rewrites.attested import (
     edit_level,
     read_counts,
     slots,
+    words_of,
     write_counts,
 )
 from compoclip.rewrites.base import Rewritten, get_rewrite
@@ -29,8 +30,9 @@ from compoclip.rewrites.reading import read
 def named(text: str) -> set[tuple[str, str, str]]:
     """The slots of a caption by their words."""
     tokens = parse(text).tokens
-    words = [token.lemma for token in tokens]
-    return {(s.kind, words[s.left] if s.left >= 0 else "", words[s.right]) for s in slots(tokens)}
+    words, ends = words_of(tokens)
+    found = slots(tokens, ends)
+    return {(s.kind, words[s.left] if s.left >= 0 else "", words[s.right]) for s in found}
 
 
 def test_slots_of_a_caption() -> None:
@@ -43,9 +45,17 @@ def test_slots_of_a_caption() -> None:
         ("a", "", "horse"),
         ("np", "horse", "on"),
         ("pn", "on", "beach"),
+        ("act", "man", "horse"),
         ("tie", "horse", "beach"),
         ("the", "", "beach"),
     }
+
+
+def test_prepositions_of_several_words_are_one() -> None:
+    made = named("a cat sits on top of a car, a dog in front of it")
+    assert {("vp", "sit", "on"), ("pn", "on", "car"), ("tie", "sit", "car")} <= made
+    assert ("act", "cat", "car") in made
+    assert ("np", "dog", "in_front_of") in made
 
 
 def test_a_verb_behind_a_place_is_said_of_what_is_there() -> None:

@@ -1,7 +1,8 @@
 """Which words captions put side by side: the evidence that a rewritten text reads like a caption.
 
 A caption is a row of slots: an adjective with its noun, a noun with its verb, a verb with its
-object, what stands before and after a preposition, a noun with its article. A word that takes the
+object, what stands before and after a preposition, who does what to what, a noun with its article.
+Prepositions that say nearly the same ("on", "on top of") are one. A word that takes the
 place of another gets the slots of that one, and each must have been met in captions with the new
 word in it (level 2), or with words of its kind ("riding" with animals: level 1). A text with a slot
 that was never met (level 0) is refused.
@@ -22,25 +23,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.errors import CompoclipError
 from compoclip.files import write_atomically
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import SENTENCE_ENDS
-from compoclip.rewrites.exclusion import ANY_THING, families, is_living, names_people
+from compoclip.rewrites.exclusion import ANY_THING, families, is_living, members, names_people
 from compoclip.rewrites.reading import Reading, of_last
+from compoclip.rewrites.relations import phrases
 
 UNATTESTED = "unattested"
 #: The level of what is bad English.
 BROKEN = -9
-#: The level of one thing where none of its kind was met.
-ODD = 0
 _QUALITIES = frozenset(("mod", "pred"))
 #: Kinds of slots that, unattested, make an odd picture ("a couch on a dog") and no bad English.
-_SENSE = frozenset(("done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
-FORMAT = "compoclip-attested-1"
+_SENSE = frozenset(("act", "done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
+FORMAT = "compoclip-attested-2"
 Counts = Mapping[str, int]
 
 # --- The slots of a caption. ---
@@ -48,16 +47,29 @@ Counts = Mapping[str, int]
 #: Kinds whose left, right, or both sides have classes.
 _LEFT_CLASS = frozenset(("subj", "done", "np"))
 _RIGHT_CLASS = frozenset(("obj", "pn"))
-_PERSON = 18  # WordNet's field of persons
 _KINDS = word_lists(__file__, "rules").keys("kinds of things")
 _GROUPS = {word for word, kind in _KINDS.items() if kind == "people"}
+_PLACES = frozenset(("fields", "heights", "places", "roads", "waters"))
+#: Families of things that captions do not show alike.
+_MIXED = frozenset(("shapes", "sky", "small things"))
+#: Kinds of what grows its own colours.
+_NATURAL = frozenset(("animals", "birds", "body parts", "fields", "people", "plants", "produce"))
+_USUAL = 8  # times that a noun was met with a colour, for others to be unlikely
+#: Prepositions that are counted as one, by their words.
+_ONE = {
+    phrase: key.replace(" ", "_")
+    for key, phrases in word_lists(__file__, "relations").table("one preposition").items()
+    for phrase in phrases
+}
 _KNOWN = 5  # times that a noun was met, for the counts to say anything of it
 _INSIDE = frozenset(("in", "inside", "into", "within"))
 _MOVING = frozenset(("into", "off", "onto", "out of"))  # which only some verbs take
+_LACKING = frozenset(("with", "without"))
 _ABOUT_PLACES = frozenset(("at", "behind", "down", "in", "on", "under"))
 _BARE = 0.15  # share of a noun without an article, below which it needs one
 _ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
+_OFTEN = 5  # and as good as words themselves from this many on
 
 
 class Pairing(NamedTuple):
@@ -66,29 +78,53 @@ class Pairing(NamedTuple):
     kind: "mod" and "comp" (adjective or noun, noun), "subj" and "done" (noun, verb; what is done to
     it), "obj" (verb, noun), "np" and "vp" (noun or verb, preposition), "pn" (preposition, noun),
     "pred" (noun, adjective), "end" (verb that nothing follows), "tie" (governor, noun behind the
-    preposition `at`); "a", "the", "bare", "many" (noun with such an article).
+    preposition `at`), "act" (noun, noun, the verb `at` and the preposition `by` between them);
+    "a", "the", "bare", "many" (noun with such an article).
     """
 
     kind: str
     left: int
     right: int
     at: int = -1
+    by: int = -1
 
 
 _NOUNS = ("NOUN", "PROPN")
 _FOLLOWS_VERB = ("ADP", "ADV", "ADJ", "PART", "DET", "PRON", "NUM", "NOUN", "PROPN", "SCONJ")
 
 
-def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
-    """The slots of a caption, left to right."""
+def preposition(words: str) -> str:
+    """What prepositions that say nearly the same are counted as: "on" for "on top of"."""
+    return _ONE.get(words) or words.replace(" ", "_")
+
+
+def words_of(tokens: tuple[Token, ...]) -> tuple[list[str], dict[int, int]]:
+    """Lemmas, those of prepositions as they are counted, and the ends of prepositions of several
+    words by their first."""
+    words = [token.lemma.lower() for token in tokens]
+    lows = tuple([token.text.lower() for token in tokens])
+    ends = dict(phrases(lows))
+    for i, token in enumerate(tokens):
+        if i in ends:
+            words[i] = preposition(" ".join(lows[i : ends[i]]))
+        elif token.pos == "ADP":
+            words[i] = preposition(lows[i])
+    return words, ends
+
+
+def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, ...]:
+    """The slots of a caption, left to right; ends: see `words_of`."""
     found: list[Pairing] = []
     described: list[int] = []
     article = "bare"
     anchor, before = -1, -1  # what the next word belongs to; what that belongs to
     lead = -1  # the noun that the next verb is said of
-    size = len(tokens)
+    size, stop = len(tokens), 0
     for i, token in enumerate(tokens):
-        pos = token.pos
+        if i < stop:
+            continue
+        pos = "ADP" if i in ends else token.pos
+        stop = ends.get(i, i)
         if pos in _NOUNS:
             if i + 1 < size and tokens[i + 1].pos in _NOUNS:
                 described.append(i)
@@ -96,12 +132,16 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
             found += [Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
             many = token.tag in ("NNS", "NNPS")
             found.append(Pairing("many" if many else article, -1, i))
-            if anchor >= 0 and tokens[anchor].pos == "ADP":
+            if anchor >= 0 and (tokens[anchor].pos == "ADP" or anchor in ends):
                 found.append(Pairing("pn", anchor, i))
                 if before >= 0:
                     found.append(Pairing("tie", before, i, anchor))
+                    if lead >= 0 and tokens[before].pos == "VERB":
+                        found.append(Pairing("act", lead, i, before, anchor))
             elif anchor >= 0 and tokens[anchor].pos == "VERB":
                 found.append(Pairing("obj", anchor, i))
+                if lead >= 0:
+                    found.append(Pairing("act", lead, i, anchor))
             if lead == -1:
                 lead = i
             anchor, before, article = i, -1, "bare"
@@ -113,7 +153,7 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
             article = "a" if low in ("a", "an", "one", "another", "each", "every") else "the"
             described = []
         elif pos == "VERB":
-            if anchor >= 0 and lead >= 0 and tokens[anchor].pos in _NOUNS:
+            if anchor >= 0 and anchor not in ends and lead >= 0 and tokens[anchor].pos in _NOUNS:
                 if token.tag != "VBN":
                     found.append(Pairing("subj", lead, i))
                 elif anchor == lead:
@@ -125,30 +165,39 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
             if described:
                 anchor, described = described[-1], []
             if anchor >= 0:
-                found.append(Pairing("np" if tokens[anchor].pos in _NOUNS else "vp", anchor, i))
+                noun = tokens[anchor].pos in _NOUNS and anchor not in ends
+                found.append(Pairing("np" if noun else "vp", anchor, i))
             anchor, before, article = i, anchor, "bare"
-        elif pos not in ("ADV", "AUX", "PART"):
-            if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
+        elif pos not in ("ADV", "AUX", "PART") and token.tag != "EX":
+            if described and _is_noun(tokens, anchor, ends):
                 found += [Pairing("pred", anchor, m) for m in described]
             described, article = [], "bare"
             if pos != "PRON" or token.tag not in ("WDT", "WP"):
                 anchor = before = -1
                 # Whose verb comes behind "a shirt and a tie" is not clear before the next clause.
-                lead = -1 if pos == "SCONJ" or token.text in SENTENCE_ENDS else -2
-    if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
+                if pos == "SCONJ" or token.text in SENTENCE_ENDS:
+                    lead = -1
+                elif lead >= 0:
+                    lead = -2
+    if described and _is_noun(tokens, anchor, ends):
         found += [Pairing("pred", anchor, m) for m in described]
     return tuple(found)
 
 
+def _is_noun(tokens: tuple[Token, ...], index: int, ends: Mapping[int, int]) -> bool:
+    return index >= 0 and tokens[index].pos in _NOUNS and index not in ends
+
+
 @of_last
-def _slots_of(s: Reading) -> Mapping[int, Sequence[Pairing]]:
-    """The slots of each token."""
+def _slots_of(s: Reading) -> tuple[Mapping[int, Sequence[Pairing]], Sequence[str]]:
+    """The slots of each token, and the words of all."""
+    words, ends = words_of(s.caption.tokens)
     found: dict[int, list[Pairing]] = {}
-    for slot in slots(s.caption.tokens):
-        found.setdefault(slot.right, []).append(slot)
-        if slot.left >= 0:
-            found.setdefault(slot.left, []).append(slot)
-    return found
+    for slot in slots(s.caption.tokens, ends):
+        for index in slot[1:]:
+            if index >= 0:
+                found.setdefault(index, []).append(slot)
+    return found, words
 
 
 # --- Counting them. ---
@@ -162,10 +211,10 @@ def kind_of(word: str) -> str:
     known = families(word, "NOUN")
     if names_people(word) or ("beings" in known and "animals" not in known):
         return "people"
+    if known <= _MIXED and known:
+        return word
     if known:
-        return min(known - {"shapes", "sky"} or known)
-    if _PERSON in lexicon().fields(word, "NOUN"):
-        return "people"
+        return min(known - _MIXED or known)
     return word
 
 
@@ -180,11 +229,14 @@ def count_slots(captions: Iterable[Caption]) -> Counter[str]:
     """
     counts: Counter[str] = Counter()
     for caption in captions:
-        lemmas = [token.lemma.lower() for token in caption.tokens]
-        for kind, left, right, at in slots(caption.tokens):
+        lemmas, ends = words_of(caption.tokens)
+        for kind, left, right, at, by in slots(caption.tokens, ends):
             a, b = lemmas[left] if left >= 0 else "", lemmas[right]
             if kind == "tie":
                 counts[_tie(a, caption.tokens[left].pos, lemmas[at], b)] += 1
+                continue
+            if kind == "act":
+                counts[_act(a, lemmas[at], lemmas[by] if by >= 0 else "", b)] += 1
                 continue
             counts[f"{kind} {a} {b}"] += 1
             for key in _classes(kind, a, b):
@@ -194,6 +246,10 @@ def count_slots(captions: Iterable[Caption]) -> Counter[str]:
 
 def _tie(a: str, pos: str, preposition: str, b: str) -> str:
     return f"tie* {kind_of(a) if pos in _NOUNS else a}|{preposition} {kind_of(b)}"
+
+
+def _act(a: str, verb: str, preposition: str, b: str) -> str:
+    return f"act* {kind_of(a)}|{verb}|{preposition} {kind_of(b)}"
 
 
 def _classes(kind: str, a: str, b: str) -> tuple[str, ...]:
@@ -218,15 +274,23 @@ class Attested:
         self.level = lru_cache(maxsize=1 << 18)(self._level)
         self.tied = lru_cache(maxsize=1 << 18)(self._tied)
 
+        self.acts = lru_cache(maxsize=1 << 18)(self._acts)
+
     def unknown(
-        self, s: Reading, words: Mapping[int, str], kind: str, left: int, right: int, at: int
+        self,
+        tokens: tuple[Token, ...],
+        said: Sequence[str],
+        words: Mapping[int, str],
+        slot: Pairing,
     ) -> bool:
         """Whether the counts know nothing of the caption's own words: of a noun that stays, or of
         where it puts things.
         """
-        said, tokens = s.lemmas, s.caption.tokens
+        kind, left, right, at, by = slot
         if kind == "tie":
             return not self.tied(said[left], tokens[left].pos, said[at], said[right])
+        if kind == "act":
+            return not self.acts(said[left], said[at], said[by] if by >= 0 else "", said[right])
         if kind == "np":
             return not self.level(kind, said[left], said[right])
         stays = left if right in words else right
@@ -257,21 +321,43 @@ class Attested:
             return 0
         if kind == "pn" and a in _INSIDE and is_living(b):
             return 0
-        if kind == "subj" and kind_of(a) == "places":
+        if kind == "subj" and kind_of(a) in _PLACES:
             return 0  # "a man in a field sitting" is none of the field
-        if kind == "pn" and a in _ABOUT_PLACES and kind_of(b) == "places":
-            return 0  # "in a forest", but "on a field"
+        if kind == "pn" and (a == "at" or (a in _ABOUT_PLACES and kind_of(b) in _PLACES)):
+            return 0  # "in a forest", but "on a field"; "at a table", but "on a chair"
+        if kind == "obj" and a == "wear" and kind_of(b) != "clothing":
+            return 0  # a backpack, and no other bag
+        quality, noun = (a, b) if kind == "mod" else (b, a)
+        if kind in _QUALITIES and self.has_other_colours(quality, noun):
+            return 0  # "a green horse"
         keys = _classes(kind, a, b)
-        few = 1 if kind == "subj" and kind_of(a) == "people" else _FEW + (kind in ("obj", "pn"))
+        few = _FEW + (kind in ("obj", "pn"))
         return int(any(self.count(key) >= few for key in keys))
 
     def _met(self, noun: str) -> int:
         return sum(self.count(f"{each}  {noun}") for each in ("a", "the", "bare", "many"))
 
+    def has_other_colours(self, adjective: str, noun: str) -> bool:
+        """Whether the adjective is a colour that captions give to no noun like this one, which has
+        its own."""
+        if "colour" not in families(adjective, "ADJ") or kind_of(noun) not in _NATURAL:
+            return False
+        return sum(self.count(f"mod {each} {noun}") for each in _colours()) >= _USUAL
+
+    def _acts(self, subject: str, verb: str, preposition: str, noun: str) -> int:
+        return _graded(self.count(_act(subject, verb, preposition, noun)))
+
     def _tied(self, governor: str, pos: str, preposition: str, noun: str) -> int:
-        if self.count(_tie(governor, pos, preposition, noun)) >= _FEW:
-            return 2
-        return 0
+        return _graded(self.count(_tie(governor, pos, preposition, noun)))
+
+
+def _graded(times: int) -> int:
+    return 2 if times >= _OFTEN else int(times >= _FEW)
+
+
+@lru_cache(maxsize=1)
+def _colours() -> tuple[str, ...]:
+    return members("colour", "ADJ")
 
 
 # --- The counts that are asked. ---
@@ -394,7 +480,9 @@ def attested() -> Attested:
 # --- What an edit of a caption comes to. ---
 
 
-def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = ()) -> int:
+def edit_level(
+    s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = (), *, strict: bool = False
+) -> int:
     """How well the slots that an edit changes are attested.
 
     Args:
@@ -402,16 +490,18 @@ def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = 
         words: Token -> the lemma that comes to stand there, of a compound its last word; "" for a
             word that goes.
         moved: Spans that are moved as they are: what belongs together inside stays.
+        strict: Ask of the new words also where the counts do not know the caption's own.
 
     Returns:
         2 or 1 where all slots are; else 1 less for each that is not, and `BROKEN` where one of
         those makes bad English and no odd picture.
     """
-    known, lemmas, lowest, odd = attested(), s.lemmas, 2, 0
+    known, lowest, odd = attested(), 2, 0
     tokens = s.caption.tokens
-    known_slots = _slots_of(s)
+    known_slots, lemmas = _slots_of(s)
     touched = (slot for index in words for slot in known_slots.get(index, ()))
-    for kind, left, right, at in touched if len(words) == 1 else dict.fromkeys(touched):
+    for slot in touched if len(words) == 1 else dict.fromkeys(touched):
+        kind, left, right, at, by = slot
         if moved and any(right in span and (left < 0 or left in span) for span in moved):
             continue
         b = words.get(right, lemmas[right])
@@ -420,9 +510,12 @@ def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = 
             continue
         if kind == "tie":
             level = known.tied(a, tokens[left].pos, words.get(at, lemmas[at]), b)
+        elif kind == "act":
+            preposition = words.get(by, lemmas[by]) if by >= 0 else ""
+            level = known.acts(a, words.get(at, lemmas[at]), preposition, b)
         else:
             level = known.level(kind, a, b)
-        if (level == 0 and known.unknown(s, words, kind, left, right, at)) or (
+        if (level == 0 and not strict and known.unknown(tokens, lemmas, words, slot)) or (
             level == 0 and kind in _QUALITIES and _same_quality(lemmas, words, left, right)
         ):
             lowest = min(lowest, 1)
@@ -442,23 +535,31 @@ def _same_quality(lemmas: Sequence[str], words: Mapping[int, str], left: int, ri
     if left in words and right in words:
         return False
     at = left if left in words else right
+    noun = lemmas[right if at == left else left]
+    if attested().has_other_colours(words[at], noun):
+        return False
     return bool(families(lemmas[at], "ADJ") & families(words[at], "ADJ") & ANY_THING)
 
 
-_UNDER = frozenset(("below", "beneath", "underneath"))
-
-
-def preposition_level(words: str, noun: str) -> int:
-    """How well a preposition goes before a noun: nothing is under a beach, or outside a shirt."""
+def preposition_level(s: Reading, first: int, words: str) -> int:
+    """How well another preposition goes between what the one at token `first` relates: nothing is
+    under a beach, or outside a shirt.
+    """
     if words in _MOVING:
         return 0
-    last = words.rpartition(" ")[2]
-    last = "under" if last in _UNDER else last
-    kind = kind_of(noun) if noun else ""
-    unlikely = {"outside": "clothing", "under": "places", "behind": "places"}
-    if kind and unlikely.get(last) == kind:
-        return attested().level("pn", last, noun)
-    return 2
+    if words in _LACKING:
+        return 2
+    known, tokens = attested(), s.caption.tokens
+    slots_at, lemmas = _slots_of(s)
+    # What may be near a thing may be far from it.
+    word = "near" if (key := preposition(words)) == "far_from" else key
+    lowest = 2
+    for kind, left, right, _, by in slots_at.get(first, ()):
+        if kind == "pn":
+            lowest = min(lowest, known.level("pn", word, lemmas[right]))
+        elif kind == "tie" and by < 0:
+            lowest = min(lowest, known.tied(lemmas[left], tokens[left].pos, word, lemmas[right]))
+    return lowest
 
 
 _STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "motion through"))
@@ -480,13 +581,16 @@ Draw = tuple[int, Callable[[], Rewritten | Refused]]
 """The level of an edit, and what makes its text."""
 
 
-def first_fluent(draws: Iterable[Draw], reason: str, least: int = 1) -> Rewritten | Refused:
+def first_fluent(
+    draws: Iterable[Draw], reason: str, least: int = 1, enough: int = _ENOUGH
+) -> Rewritten | Refused:
     """The first valid text of which all words were met together; else the best one.
 
     Args:
         draws: What may be taken, in the order in which it is drawn.
         reason: Why there is none when nothing is drawn.
         least: The lowest level that is taken.
+        enough: Draws after which words of a kind that was met will do.
 
     Returns:
         The text, or why there is none.
@@ -494,7 +598,7 @@ def first_fluent(draws: Iterable[Draw], reason: str, least: int = 1) -> Rewritte
     best: Rewritten | None = None
     reached = least - 1
     for number, (level, make) in enumerate(draws):
-        if number >= _ENOUGH and reached >= 1:
+        if number >= enough and reached >= 1:
             break
         if level <= reached:
             reason = UNATTESTED if level < least else reason

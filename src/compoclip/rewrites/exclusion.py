@@ -83,6 +83,11 @@ def families(lemma: str, pos: str) -> frozenset[str]:
     return _index(pos).families.get(lemma.lower(), frozenset())
 
 
+def members(family: str, pos: str) -> tuple[str, ...]:
+    """The words of a family."""
+    return tuple([word for cell in _index(pos).cells[family] for word in cell])
+
+
 def may_coincide(a: str, b: str, pos: str) -> bool:
     """Whether the lists put both words into one cell somewhere, so that they can mean the same."""
     places = _index(pos).places

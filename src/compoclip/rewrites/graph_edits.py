@@ -19,7 +19,14 @@ from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
-from compoclip.rewrites.attested import Attested, Draw, attested, first_fluent, stays_still
+from compoclip.rewrites.attested import (
+    Attested,
+    Draw,
+    attested,
+    first_fluent,
+    preposition,
+    stays_still,
+)
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
@@ -205,6 +212,7 @@ JOIN = "join-object"
 NO_CANDIDATE = "no-candidate"
 _PARTITIVE = ("of", "has", "have", "having")
 SAID = "said-by-caption"
+_NOUN_DRAWS = 40
 Choice = tuple[str, ...]
 
 
@@ -260,9 +268,10 @@ class Transform:
         lists = self.lists(slot)
         if not all(lists):
             return Refused(NO_CANDIDATE)
-        draws = range(MAX_DRAWS if lists else 1)
+        # Of a long list few words fit, and asking whether one does takes little.
+        draws = range(_NOUN_DRAWS if slot.rule == NEW_OBJECT else MAX_DRAWS if lists else 1)
         found = (self._drawn(slot, tuple(rng.choice(words) for words in lists)) for _ in draws)
-        return first_fluent(found, NO_CANDIDATE, least)
+        return first_fluent(found, NO_CANDIDATE, least, len(draws))
 
     def _drawn(self, slot: Slot, choice: Choice) -> Draw:
         """How well the words of the negative go together, and what makes its text."""
@@ -283,7 +292,9 @@ class Transform:
             level = 0  # "a plate of sheep"; a kitchen that has pots may have food
         elif slot.rule == NEW_ATTRIBUTE and not level:
             old = slot.positive.objects[slot.node].attributes[slot.attribute].name.lower()
-            level = int(bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING))
+            alike = bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING)
+            natural = attested().has_other_colours(choice[0], head_noun(lemmas[slot.node]))
+            level = int(alike and not natural)
         return level, lambda: self.make(slot, choice)
 
     def all(self, slot: Slot) -> Iterator[Rewritten]:
@@ -416,20 +427,19 @@ def _phrase_level(known: Attested, subject: str, words: str, target: str) -> int
     if not subject:
         return known.level("mod", words.rpartition(" ")[2], other)
     sense = sense_of(words)
-    first, _, last = sense.preposition.rpartition(" ")
-    first = sense.preposition.partition(" ")[0]
+    where = preposition(sense.preposition) if sense.preposition else ""
     levels = []
     if sense.verb:
         done = max(known.level(kind, mine, sense.verb) for kind in ("subj", "done"))
         levels.append(done if done == 2 or is_living(mine) or stays_still(sense.verb) else 0)
-        if not first:
+        if not where:
             levels.append(known.level("obj", sense.verb, other) - 1)  # word by word
-    if first:
+        levels.append(known.acts(mine, sense.verb, where, other))
+    if where:
         governor = sense.verb or mine
-        levels.append(known.level("vp" if sense.verb else "np", governor, first))
-        levels.append(known.level("pn", last, other))
-        if first == last:
-            levels.append(known.tied(governor, "VERB" if sense.verb else "NOUN", first, other))
+        levels.append(known.level("vp" if sense.verb else "np", governor, where))
+        levels.append(known.level("pn", where, other))
+        levels.append(known.tied(governor, "VERB" if sense.verb else "NOUN", where, other))
     return min(levels)
 
 

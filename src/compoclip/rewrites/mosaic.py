@@ -217,7 +217,7 @@ class GraphNegative:
     """
 
     name: str
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
     vocabulary: GraphVocabulary | None = None
     graph_filter: GraphFilter = "valid"
@@ -238,7 +238,7 @@ class GraphNegative:
             return Refused(SAME_TOKENS) if same else result
 
         drawn = rng.sample(slots, min(MAX_DRAWS, len(slots)))
-        attempts = (attempt(slot, least) for least in (1, UNSEEN) for slot in drawn)
+        attempts = (attempt(slot, least) for least in (1,) for slot in drawn)
         return first_valid(attempts, NO_CANDIDATE)
 
 

@@ -17,10 +17,11 @@ from typing import NamedTuple
 from compoclip.captions.lists import DEPICTIONS, word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import legality
-from compoclip.rewrites.attested import BROKEN, ODD, edit_level, first_fluent
+from compoclip.rewrites.attested import BROKEN, edit_level, first_fluent, kind_of
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
 from compoclip.rewrites.exclusion import (
+    ANY_THING,
     FIXED_ADJECTIVES,
     LIGHT_VERBS,
     NO_THINGS,
@@ -32,12 +33,18 @@ from compoclip.rewrites.reading import Mention, Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
 
+#: The level of what captions show.
+FITTING = 1
 #: The lowest level of a swap. Two words of one caption seldom fit each other's places, so anything
 #: goes when nothing better is found.
 ANYTHING = 2 * BROKEN
+_NOUN_PARTS = ("NOUN", "PROPN")
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
 _MANNER_ADVERBS = _LISTS.words("manner adverbs")
+_CHANGE_PLACES = frozenset(_LISTS.rows("may change places"))
+_YOUNGEST = frozenset(("baby", "infant", "newborn", "toddler"))
+_GENDERED = frozenset(("he", "her", "hers", "herself", "him", "himself", "his", "she"))
 _NO_MANNER = _LISTS.words("no manner")
 
 
@@ -62,7 +69,7 @@ class NegclipSwap:
     """
 
     name: str = "negclip"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
     groups: tuple[str, ...] = GROUPS
     least: int = ANYTHING
@@ -75,7 +82,7 @@ class NegclipSwap:
         return drawn_swap(caption, pairs, rng, self.name, self.least)
 
 
-NEGCLIP_FLUENT = NegclipSwap(name="negclip-fluent", version="1", least=1)
+NEGCLIP_FLUENT = NegclipSwap(name="negclip-fluent", version="2", least=1)
 
 
 def drawn_swap(
@@ -87,34 +94,50 @@ def drawn_swap(
 ) -> Rewritten | Refused:
     """Exchange a pair: group uniform among those of the pairs, then pair uniform.
 
-    In a group the first pair is taken of which captions show every part in its new place, else the
-    one of which they show most. A group with nothing but nonsense gives way to the others.
+    Of these the first is taken of which captions show every part in its new place, in whatever
+    group; else, where `least` allows it, the one of which they show most.
     """
     reading = read(caption)
     by_group: dict[str, list[SpanPair]] = {}
     for pair in pairs:
         by_group.setdefault(pair.group, []).append(pair)
-    reason, others = NO_PAIR, []
-    for group in rng.sample(list(by_group), len(by_group)):
-        found = by_group[group]
-        draws = [
-            (_level(reading, pair), partial(swapped, caption, pair, rewrite))
-            for pair in rng.sample(found, min(MAX_DRAWS, len(found)))
-        ]
-        result = first_fluent(draws, reason, max(least, ODD))
-        if isinstance(result, Rewritten):
-            return result
-        reason = result.reason
-        others += draws
-    return first_fluent(others, reason, least)
+    draws = [
+        (_level(reading, pair), partial(swapped, caption, pair, rewrite))
+        for group in rng.sample(list(by_group), len(by_group))
+        for pair in rng.sample(by_group[group], min(MAX_DRAWS, len(by_group[group])))
+    ]
+    result = first_fluent(draws, NO_PAIR, max(least, FITTING), len(draws))
+    if isinstance(result, Rewritten) or least >= FITTING:
+        return result
+    return first_fluent(draws, result.reason, least, len(draws))
 
 
 def _level(s: Reading, pair: SpanPair) -> int:
     """How well both parts fit their new places: each is its last word to what is around it."""
     (first, end), (start, stop) = pair.a, pair.b
-    words = {end - 1: s.lemmas[stop - 1], stop - 1: s.lemmas[end - 1]}
+    mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
+    words = {end - 1: theirs, stop - 1: mine}
     moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
-    return edit_level(s, words, moved)
+    if pair.group in ("adjective", "attribute"):
+        if not families(mine, "ADJ") & families(theirs, "ADJ") & ANY_THING:
+            return edit_level(s, words, moved, strict=True)
+        alike = True
+    else:
+        alike = pair.group == "adverb" or may_change_places(s, mine, theirs)
+    if alike:
+        return edit_level(s, words, moved)
+    # Each pair of words may have been met, and yet not the scene that all of them make.
+    return min(edit_level(s, words, moved, strict=True), FITTING - 1)
+
+
+def may_change_places(s: Reading, a: str, b: str) -> bool:
+    """Whether one noun can stand wherever the other can: things of one kind, men and women.
+
+    Pairs of words that captions show do not promise it: "a girl on a bicycle", "a bag on a girl".
+    """
+    if kind_of(a) != kind_of(b) or kind_of(a) not in _CHANGE_PLACES or {a, b} & _YOUNGEST:
+        return False
+    return not names_people(a) or _GENDERED.isdisjoint(s.lows)
 
 
 def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewritten | Refused:
@@ -160,13 +183,31 @@ def _is_thing(s: Reading, index: int) -> bool:
 
 
 def _nouns(s: Reading, tag: str, group: str) -> Iterator[tuple[SpanPair, str | None]]:
+    """Nouns with what they are compounds with: "tv monitor" changes places, and "tv" does not."""
+    tokens = s.caption.tokens
     places = [
         i
-        for i, t in enumerate(s.caption.tokens)
-        if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
+        for i, t in enumerate(tokens)
+        if t.tag == tag
+        and t.pos == "NOUN"
+        and s.owner[i] >= 0
+        and _is_thing(s, i)
+        and not (i + 1 < len(tokens) and tokens[i + 1].pos in _NOUN_PARTS)
     ]
     for i, j in combinations(places, 2):
-        yield SpanPair(group, (i, i + 1), (j, j + 1)), legality.nouns(s, i, j)
+        a, b = _compound(s, i), _compound(s, j)
+        yield SpanPair(group, a, b), legality.nouns(s, i, j)
+
+
+def _compound(s: Reading, index: int) -> tuple[int, int]:
+    first = index
+    while first and s.owner[first - 1] == s.owner[index] and _is_part(s.caption.tokens[first - 1]):
+        first -= 1
+    return first, index + 1
+
+
+def _is_part(token: Token) -> bool:
+    return token.pos in _NOUN_PARTS
 
 
 def _adjectives(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption
 from compoclip.rewrites.attested import Draw, edit_level, first_fluent, preposition_level
@@ -53,6 +54,18 @@ from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 _PARTICLES = frozenset(("up", "down"))
 _BODILY = frozenset(("posture", "grazing", "playing"))
 _HELD = frozenset(("in", "with", "wear", "hold", "carry"))
+_NOT_WITH = frozenset(("empty", "drain", "uncover"))
+_RARE_MOTION = frozenset(("climb", "crawl", "dance", "jump", "swim"))
+_REFLEXIVE = frozenset(("herself", "himself", "itself", "themselves"))
+_GENDERS = {
+    **dict.fromkeys(("boy", "gentleman", "guy", "man"), "he"),
+    **dict.fromkeys(("girl", "lady", "woman"), "she"),
+}
+_PRONOUNS = {
+    "he": frozenset(("he", "him", "himself", "his")),
+    "she": frozenset(("her", "hers", "herself", "she")),
+}
+_LIFELESS = frozenset(("fake", "plush", "stuffed", "teddy", "toy"))
 _GROUPS = frozenset(("group", "couple", "bunch", "herd", "row", "crowd", "pair", "line"))
 TOO_FEW = "too-few-elements"
 NO_CANDIDATE = "no-candidate"
@@ -197,11 +210,18 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
         if "posture" in families(lemma, "VERB") and not acts(s, index):
             continue  # a plate stands as well as it lies
         after = s.lows[index + 1] if index + 1 < len(tokens) else ""
+        if after and lexicon().known(f"{s.lows[index]} {after}", "NOUN"):
+            continue  # "a washing machine"
         further = tokens[index + 1].pos if after else ""
         if "posture" in families(lemma, "VERB") and (further == "ADJ" or after in _PARTICLES):
             continue  # "sitting up in bed", "lying unconscious"
         transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
         options = verb(lemma, transitive)
+        options = tuple([each for each in options if each[0] != "fly"])  # which people do not
+        if after == "with":
+            options = tuple([each for each in options if each[0] not in _NOT_WITH])
+        elif after in _REFLEXIVE:
+            options = ()
         if token.tag == "VBN" or not acts(s, index):
             options = tuple([each for each in options if not families(each[0], "VERB") & _BODILY])
         yield Element("relation", index, index + 1, "VERB", token.tag, options)
@@ -219,7 +239,10 @@ def acts(s: Reading, index: int) -> bool:
         subject = mention.root  # "a man in a red shirt standing"
     elif s.head_lemma(subject) in _GROUPS and subject + 1 < len(s.mentions):
         subject += 1
-    return is_living(s.head_lemma(subject))
+    mention = s.mentions[subject]
+    return is_living(s.head_lemma(subject)) and _LIFELESS.isdisjoint(
+        s.lows[mention.first : mention.head]
+    )
 
 
 # --- Hard negatives by replacing one word. ---
@@ -239,7 +262,7 @@ class Replace:
     """
 
     name: str = "replace"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
     parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
 
@@ -277,14 +300,22 @@ def drawn_candidate(element: Element, rng: random.Random) -> str:
 def drawn(s: Reading, element: Element, word: str, rewrite: str, rule: str) -> Draw:
     """How well the word fits its new place, and what puts it there."""
     if element.pos == "ADP":
-        # The lists say which prepositions may stand for which, but not before what.
-        follower = s.owner[element.stop] if element.stop < len(s.owner) else -1
-        noun = s.head_lemma(follower) if follower >= 0 else ""
-        level = preposition_level(word, noun)
+        # The lists say which prepositions may stand for which, but not between what.
+        level = preposition_level(s, element.first, word)
     else:
         words = dict.fromkeys(range(element.first, element.stop - 1), "")
-        level = edit_level(s, {**words, element.stop - 1: head_noun(word)})
+        # Hardly any scene has somebody climb, and captions show who does where.
+        strict = element.pos == "VERB" and word in _RARE_MOTION
+        level = edit_level(s, {**words, element.stop - 1: head_noun(word)}, strict=strict)
+        if element.kind == "entity" and _ends_agreement(s, element, word):
+            level = 0
     return level, lambda: replaced(s, element, word, rewrite, rule)
+
+
+def _ends_agreement(s: Reading, element: Element, word: str) -> bool:
+    """Whether a man comes to stand for a woman of whom "her" is said."""
+    said, new = _GENDERS.get(s.lemmas[element.stop - 1]), _GENDERS.get(word)
+    return said is not None and said != new and not _PRONOUNS[said].isdisjoint(s.lows)
 
 
 def replaced(
@@ -334,7 +365,7 @@ class TsvlcRuleBased:
     """
 
     name: str = "tsvlc-rb"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
     categories: tuple[str, ...] = CATEGORIES
     any_word: bool = False
