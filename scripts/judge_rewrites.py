@@ -25,7 +25,7 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,10 +75,10 @@ def drawn(caption: Caption, other: Caption, name: str, seed: int) -> str | None:
     return result.text if isinstance(result, Rewritten) else None
 
 
-def rows_of(captions: Sequence[Caption], names: Sequence[str], texts: int, seed: int) -> list[Row]:
+def rows_of(captions: Sequence[Caption], texts: Mapping[str, int], seed: int) -> list[Row]:
     """As many texts of each rewrite as there are to be, at most four of a caption."""
     rng = random.Random(seed)
-    left = Counter(dict.fromkeys(names, texts))
+    names, left = list(texts), Counter(texts)
     found: list[Row] = []
     for place, caption in enumerate(captions):
         wanted = [name for name in names if left[name]]
@@ -118,16 +118,22 @@ def draw(options: argparse.Namespace) -> None:
             every = [" ".join(row["title"].split()) for row in csv.DictReader(file, delimiter="\t")]
     else:
         every = list(karpathy(options.data, held_out=True))
+    every = list(dict.fromkeys(every))
     random.Random(0).shuffle(every)
-    fresh = every[options.skip :]
+    seen: set[str] = set()
+    for path in options.unlike:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        seen.update(line.split("\t")[3] for line in lines[1:])
+    fresh = [text for text in every if text not in seen][options.skip :]
     names = options.rewrites.split(",") if options.rewrites else [*rewrite_names()]
-    names = [name for name in names if name not in LEFT_OUT]
     names += [] if options.rewrites else pair_rewrite_names()
-    rows = rows_of(parse_many(fresh), names, options.texts, options.seed)
-    if not options.rewrites:
-        rows += official(options.data, options.texts, options.seed)
-        rng = random.Random(options.seed)
-        rows += [Row(*rng.sample(fresh, 2), HUMAN) for _ in range(options.texts)]
+    named = (name.partition(":") for name in names if name not in LEFT_OUT)
+    texts = {name: int(number or options.texts) for name, _, number in named}
+    rows = rows_of(parse_many(fresh), texts, options.seed)
+    mixed = options.texts if options.mixed is None else options.mixed
+    rows += official(options.data, mixed, options.seed)
+    rng = random.Random(options.seed)
+    rows += [Row(*rng.sample(fresh, 2), HUMAN) for _ in range(mixed)]
     order = list(dict.fromkeys(row.caption for row in rows))
     rng = random.Random(options.seed)
     rng.shuffle(order)
@@ -199,7 +205,15 @@ def main() -> int:
     drawing.add_argument("--captions", choices=("karpathy", "negclip"), default="karpathy")
     drawing.add_argument("--skip", type=int, default=0, help="captions that were looked at before")
     drawing.add_argument("--seed", type=int, default=0)
-    drawing.add_argument("--rewrites", default="", help="names joined by commas; nothing else")
+    drawing.add_argument("--rewrites", default="", help="NAME or NAME:TEXTS, joined by commas")
+    drawing.add_argument("--mixed", type=int, help="texts of each other source [default: --texts]")
+    drawing.add_argument(
+        "--unlike",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="sheets with verdicts: not their captions",
+    )
     written = commands.add_parser("counted")
     written.add_argument("data", type=Path)
     written.add_argument("-o", "--output", type=Path, required=True)

@@ -21,14 +21,9 @@ from compoclip.rewrites.records import Settings
 from method_data import arguments, write_world
 from record_files import lines, write_lines
 
-# What no other captions show: the exchange of dog and bathroom is fluent by these counts alone.
-SEEN = [
-    "a bathroom in a dog",
-    "the bathroom in the dog",
-    "a man holding a striped zorb",
-    "a striped zorb on a table",
-]
-CAPTION = "a dog in a bathroom"
+# Rides that few captions show.
+SEEN = [f"a man riding a {animal} in a field" for animal in ("whale", "rabbit", "turtle", "goat")]
+CAPTION = "a man riding a horse in a field"
 FEW = ("--epochs=0.8", "--warmup=1", "--workers=0")
 
 
@@ -59,8 +54,8 @@ def test_counts_are_of_different_captions_and_the_same_again(
     assert counts_digest(out) == counts_digest(counts)
     found = read_counts(out)
     assert said["pairs"] == len(found)
-    assert found["obj hold zorb"] == 1
-    assert found["mod striped zorb"] == 2
+    assert found["obj ride whale"] == 1
+    assert found["subj man ride"] == 4
 
 
 def test_tables_and_training_data_are_counted_too(tmp_path: Path, counts: Path) -> None:
@@ -109,7 +104,7 @@ def test_texts_depend_on_the_counts_and_not_on_workers(counts: Path, tmp_path: P
         "two": ("--counts", counts, "--workers", "2"),
     }.items():
         out = tmp_path / f"{name}.jsonl"
-        names = "replace,negclip-fluent,graph-obj"
+        names = "replace,ce-noun,graph-obj"
         assert run(captions, "-o", out, "--rewrites", names, *options) == 0
         made[name] = lines(out)
     assert made["one"] == made["two"]
@@ -128,7 +123,7 @@ def test_a_file_of_records_made_with_other_counts_is_not_gone_on_with(
 
 
 def job(counts: tuple[Path, str] | None) -> tuple[RewriteJob, list[dict[str, Any]]]:
-    made = RewriteJob(Settings(("replace", "negclip-fluent"), counts=counts))
+    made = RewriteJob(Settings(("replace", "ce-noun"), counts=counts))
     rows = [CorpusRow(str(number), (CAPTION,)) for number in range(40)]
     return made, made.make(rows, new_counts())
 
@@ -148,7 +143,7 @@ def drawn(plan: TextPlan) -> list[str]:
 
 def test_plans_with_and_without_counts_live_side_by_side(counts: Path) -> None:
     parsed = {CAPTION: parse(CAPTION)}
-    names = ("replace", "negclip-fluent")
+    names = ("replace", "ce-noun")
     plain = TextPlan(CaptionPlan(names), parsed=parsed)
     own = TextPlan(CaptionPlan(names, counts=str(counts)), parsed=parsed)
     before = drawn(plain)

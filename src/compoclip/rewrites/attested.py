@@ -47,14 +47,17 @@ Counts = Mapping[str, int]
 #: Kinds whose left, right, or both sides have classes.
 _LEFT_CLASS = frozenset(("subj", "done", "np"))
 _RIGHT_CLASS = frozenset(("obj", "pn"))
-_KINDS = word_lists(__file__, "rules").keys("kinds of things")
+_LISTS = word_lists(__file__, "rules")  # which says what each list is for
+_KINDS = _LISTS.keys("kinds of things")
 _GROUPS = {word for word, kind in _KINDS.items() if kind == "people"}
+_SOME = frozenset(("bunch", "flock", "herd", "line", "number", "pack", "pair", "row", "variety"))
 _PLACES = frozenset(("fields", "heights", "places", "roads", "waters"))
 #: Families of things that captions do not show alike.
 _MIXED = frozenset(("shapes", "sky", "small things"))
 #: Kinds of what grows its own colours.
 _NATURAL = frozenset(("animals", "birds", "body parts", "fields", "people", "plants", "produce"))
 _USUAL = 8  # times that a noun was met with a colour, for others to be unlikely
+_SELDOM = 0.03  # share of a colour below which it is
 #: Prepositions that are counted as one, by their words.
 _ONE = {
     phrase: key.replace(" ", "_")
@@ -63,6 +66,8 @@ _ONE = {
 }
 _KNOWN = 5  # times that a noun was met, for the counts to say anything of it
 _INSIDE = frozenset(("in", "inside", "into", "within"))
+#: Kinds of what other things can be anywhere around.
+_SOLID = frozenset(_LISTS.rows("solid"))
 _MOVING = frozenset(("into", "off", "onto", "out of"))  # which only some verbs take
 _LACKING = frozenset(("with", "without"))
 _ABOUT_PLACES = frozenset(("at", "behind", "down", "in", "on", "under"))
@@ -132,6 +137,8 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
             found += [Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
             many = token.tag in ("NNS", "NNPS")
             found.append(Pairing("many" if many else article, -1, i))
+            if 0 <= before == lead and tokens[anchor].lemma == "of" and _counts(tokens[lead]):
+                lead = i  # "a group of people"
             if anchor >= 0 and (tokens[anchor].pos == "ADP" or anchor in ends):
                 found.append(Pairing("pn", anchor, i))
                 if before >= 0:
@@ -168,6 +175,8 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
                 noun = tokens[anchor].pos in _NOUNS and anchor not in ends
                 found.append(Pairing("np" if noun else "vp", anchor, i))
             anchor, before, article = i, anchor, "bare"
+        elif described and pos in ("CCONJ", "PUNCT") and _goes_on(tokens, i):
+            pass  # "a black and white cat"
         elif pos not in ("ADV", "AUX", "PART") and token.tag != "EX":
             if described and _is_noun(tokens, anchor, ends):
                 found += [Pairing("pred", anchor, m) for m in described]
@@ -182,6 +191,15 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
     if described and _is_noun(tokens, anchor, ends):
         found += [Pairing("pred", anchor, m) for m in described]
     return tuple(found)
+
+
+def _counts(token: Token) -> bool:
+    return token.lemma.lower() in _GROUPS or token.lemma.lower() in _SOME
+
+
+def _goes_on(tokens: tuple[Token, ...], index: int) -> bool:
+    after = tokens[index + 1 : index + 3]
+    return any(token.pos == "ADJ" for token in after) and index + 1 < len(tokens)
 
 
 def _is_noun(tokens: tuple[Token, ...], index: int, ends: Mapping[int, int]) -> bool:
@@ -300,7 +318,7 @@ class Attested:
             and stays >= 0
             and stays not in words
             and tokens[stays].pos in _NOUNS
-            and self._met(said[stays]) < _KNOWN
+            and self.met(said[stays]) < _KNOWN
         )
 
     def count(self, key: str) -> int:
@@ -309,40 +327,50 @@ class Attested:
 
     def _level(self, kind: str, a: str, b: str) -> int:
         met = self.count(f"{kind} {a} {b}")
-        if met and not (kind == "bare" and met < _BARE * self._met(b)):
+        if kind == "pn" and a in _INSIDE and is_living(b):
+            return 0
+        if kind == "obj" and a == "wear" and kind_of(b) != "clothing" and met < _OFTEN:
+            return 0  # a backpack, and no other bag
+        quality, noun = (a, b) if kind == "mod" else (b, a)
+        if kind in _QUALITIES and self.has_other_colours(quality, noun):
+            return 0  # "a green horse"
+        if met and not (kind == "bare" and met < _BARE * self.met(b)):
             return 2
         if kind == "pred" and self.count(f"mod {b} {a}"):
             return 2
         if kind in ("a", "the", "bare", "many"):
-            return 1 if kind == "the" or (kind != "bare" and self._met(b) < _KNOWN) else 0
+            return 1 if kind == "the" or (kind != "bare" and self.met(b) < _KNOWN) else 0
         if kind == "end":
             return 0
         if kind == "np" and b == "of":
-            return 0
-        if kind == "pn" and a in _INSIDE and is_living(b):
             return 0
         if kind == "subj" and kind_of(a) in _PLACES:
             return 0  # "a man in a field sitting" is none of the field
         if kind == "pn" and (a == "at" or (a in _ABOUT_PLACES and kind_of(b) in _PLACES)):
             return 0  # "in a forest", but "on a field"; "at a table", but "on a chair"
-        if kind == "obj" and a == "wear" and kind_of(b) != "clothing":
-            return 0  # a backpack, and no other bag
-        quality, noun = (a, b) if kind == "mod" else (b, a)
-        if kind in _QUALITIES and self.has_other_colours(quality, noun):
-            return 0  # "a green horse"
         keys = _classes(kind, a, b)
         few = _FEW + (kind in ("obj", "pn"))
         return int(any(self.count(key) >= few for key in keys))
 
-    def _met(self, noun: str) -> int:
+    def met(self, noun: str) -> int:
+        """How often a noun was met."""
         return sum(self.count(f"{each}  {noun}") for each in ("a", "the", "bare", "many"))
+
+    def knows(self, noun: str) -> bool:
+        """Whether the counts say anything of a noun."""
+        return self.met(noun) >= _KNOWN
 
     def has_other_colours(self, adjective: str, noun: str) -> bool:
         """Whether the adjective is a colour that captions give to no noun like this one, which has
         its own."""
-        if "colour" not in families(adjective, "ADJ") or kind_of(noun) not in _NATURAL:
+        kind = kind_of(noun)
+        if "colour" not in families(adjective, "ADJ") or kind not in _NATURAL:
             return False
-        return sum(self.count(f"mod {each} {noun}") for each in _colours()) >= _USUAL
+        for key in (f"mod {{}} {noun}", f"mod* {{}} {kind}"):
+            total = sum(self.count(key.format(each)) for each in _colours())
+            if total >= _USUAL:
+                return self.count(key.format(adjective)) < _SELDOM * total
+        return False
 
     def _acts(self, subject: str, verb: str, preposition: str, noun: str) -> int:
         return _graded(self.count(_act(subject, verb, preposition, noun)))
@@ -554,12 +582,31 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
     # What may be near a thing may be far from it.
     word = "near" if (key := preposition(words)) == "far_from" else key
     lowest = 2
-    for kind, left, right, _, by in slots_at.get(first, ()):
+    for kind, left, right, *_ in slots_at.get(first, ()):
+        if kind not in ("pn", "tie"):
+            continue
         if kind == "pn":
-            lowest = min(lowest, known.level("pn", word, lemmas[right]))
-        elif kind == "tie" and by < 0:
-            lowest = min(lowest, known.tied(lemmas[left], tokens[left].pos, word, lemmas[right]))
+            level = known.level("pn", word, lemmas[right])
+        else:
+            level = known.tied(lemmas[left], tokens[left].pos, word, lemmas[right])
+        nouns = [index for index in (left, right) if tokens[index].pos in _NOUNS]
+        if level == 0 and (
+            any(not known.knows(lemmas[index]) for index in nouns)
+            or (is_solid(lemmas[right]) and _rests(tokens, lemmas, left))
+        ):
+            level = 1
+        lowest = min(lowest, level)
     return lowest
+
+
+def is_solid(noun: str) -> bool:
+    """Whether other things can be under, behind, above or near what the noun names."""
+    return kind_of(noun.rpartition(" ")[2]) in _SOLID
+
+
+def _rests(tokens: tuple[Token, ...], lemmas: Sequence[str], index: int) -> bool:
+    """Whether a thing or a posture stands there, and not what somebody does."""
+    return tokens[index].pos != "VERB" or stays_still(lemmas[index])
 
 
 _STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "motion through"))
@@ -596,12 +643,12 @@ def first_fluent(
         The text, or why there is none.
     """
     best: Rewritten | None = None
-    reached = least - 1
+    reached, unattested = least - 1, False
     for number, (level, make) in enumerate(draws):
         if number >= enough and reached >= 1:
             break
         if level <= reached:
-            reason = UNATTESTED if level < least else reason
+            unattested |= level < least
             continue
         result = make()
         if isinstance(result, Refused):
@@ -610,4 +657,4 @@ def first_fluent(
             return result
         else:
             best, reached = result, level
-    return best or Refused(reason)
+    return best or Refused(UNATTESTED if unattested else reason)

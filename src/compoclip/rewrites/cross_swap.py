@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from compoclip.captions.types import Caption, Token
-from compoclip.rewrites.attested import BROKEN, edit_level, kind_of
+from compoclip.rewrites.attested import BROKEN, edit_level, kind_of, preposition_level
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
@@ -23,6 +23,7 @@ from compoclip.rewrites.edit import (
 )
 from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, families
 from compoclip.rewrites.legality import only_listed, words_exclude
+from compoclip.rewrites.negclip import FITTING
 from compoclip.rewrites.reading import Reading, read
 from compoclip.rewrites.replace import acts
 
@@ -68,7 +69,7 @@ class CrossSwap:
             for pair in _shuffled(mine[pos], theirs[pos], rng)
         ]
         for pos, a, b in pairs:
-            if reached >= 1:
+            if reached >= FITTING:
                 break
             if not words_exclude(mine[pos][a], theirs[pos][b]):
                 reason = RELATED
@@ -76,8 +77,11 @@ class CrossSwap:
             if _rest(first, a) == _rest(second, b):
                 reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
                 continue
-            level = min(_level(first, a, theirs[pos][b]), _level(second, b, mine[pos][a]))
-            if pos == "NOUN" and not _alike(mine[pos][a], theirs[pos][b]):
+            alike = _alike(mine[pos][a], theirs[pos][b])
+            level = min(
+                _level(first, a, theirs[pos][b], alike), _level(second, b, mine[pos][a], alike)
+            )
+            if pos == "NOUN" and not alike:
                 level = min(level, 0)  # each pair was met, but not all of them together
             if level <= reached:
                 continue
@@ -101,14 +105,17 @@ def _shuffled(
 
 
 def _alike(a: Token, b: Token) -> bool:
-    return kind_of(a.lemma.lower()) == kind_of(b.lemma.lower())
+    """Whether two nouns name things of one kind."""
+    return a.pos == "NOUN" and kind_of(a.lemma.lower()) == kind_of(b.lemma.lower())
 
 
-def _level(caption: Caption, word: str, by: Token) -> int:
+def _level(caption: Caption, word: str, by: Token, alike: bool) -> int:
     """How well the other word fits the places of this one."""
     reading = read(caption)
     places = [index for index, low in enumerate(reading.lows) if low == word]
-    return edit_level(reading, dict.fromkeys(places, by.lemma.lower()), strict=True)
+    if by.pos == "ADP":
+        return min(preposition_level(reading, place, by.text.lower()) for place in places)
+    return edit_level(reading, dict.fromkeys(places, by.lemma.lower()), strict=not alike)
 
 
 def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:

@@ -24,6 +24,8 @@ from compoclip.rewrites.attested import (
     Draw,
     attested,
     first_fluent,
+    is_solid,
+    kind_of,
     preposition,
     stays_still,
 )
@@ -39,6 +41,7 @@ from compoclip.rewrites.edit import (
 from compoclip.rewrites.exclusion import (
     ANY_THING,
     FIXED_ADJECTIVES,
+    MAY_HOLD,
     contrast,
     excluded,
     exclusive,
@@ -213,6 +216,8 @@ NO_CANDIDATE = "no-candidate"
 _PARTITIVE = ("of", "has", "have", "having")
 SAID = "said-by-caption"
 _NOUN_DRAWS = 40
+_WORN = frozenset(("boot", "roller", "skate", "ski"))
+_DRESSED = frozenset(("in", "with"))
 Choice = tuple[str, ...]
 
 
@@ -284,6 +289,12 @@ class Transform:
             (phrase_level(*each) for each in _said_together(negative, lemmas) if each not in said),
             default=2,
         )
+        if level < 1 and not all(attested().knows(head_noun(name)) for name in names):
+            return 1, lambda: self.make(slot, choice)
+        if slot.rule == SWAP_OBJECTS and len({kind_of(head_noun(each)) for each in names}) == 1:
+            level = max(level, 1)  # a dog chases a cat as a cat chases a dog
+        elif slot.rule == NEW_RELATION and sense_of(choice[0]).placed and is_solid(names[1]):
+            level = max(level, 1)
         if slot.rule == JOIN and level < 2:
             level = 0
         elif slot.rule == NEW_OBJECT and any(
@@ -321,6 +332,8 @@ class Transform:
             return (words.attributes,)
         if slot.rule == NEW_ATTRIBUTE:
             attribute = slot.positive.objects[slot.node].attributes[slot.attribute]
+            if "fashioned" in self.reading.lows:
+                return ((),)
             head = head_noun(self.reading.names[slot.positive.nodes[slot.node]])
             tag = self.reading.tag(attribute.span) or "JJ"
             return (attribute_candidates(words, attribute.name, tag, head),)
@@ -353,7 +366,18 @@ class Transform:
         if slot.rule == NEW_OBJECT:
             node = positive.nodes[slot.node]
             plural = reading.plural[node]
+            worn = kind_of(choice[0]) == "clothing" != kind_of(head_noun(reading.names[node]))
+            links = {relation_words(each) for each in positive.relations}
+            if worn and not links.isdisjoint(_DRESSED):
+                return MAY_HOLD  # "a man in a field" may be in an apron as well
             return noun_refusal(reading, choice[0], reading.names[node], plural=plural)
+        if slot.rule == NEW_RELATION:
+            said, new = (sense_of(w) for w in (relation_words(positive.relations[0]), choice[0]))
+            target = head_noun(reading.names[positive.nodes[1]])
+            if (new.verb == "watch" and said.verb == "play") or (
+                new.verb == "wear" and target in _WORN
+            ):
+                return MAY_HOLD  # who plays a video game watches it, who is on skis wears them
         if slot.rule == JOIN:
             return noun_refusal(reading, choice[2])
         ends = (positive.nodes[0], positive.nodes[1])

@@ -11,13 +11,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from compoclip.captions.lists import DEPICTIONS, word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import legality
-from compoclip.rewrites.attested import BROKEN, edit_level, first_fluent, kind_of
+from compoclip.rewrites.attested import BROKEN, UNATTESTED, edit_level, first_fluent, kind_of
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
 from compoclip.rewrites.exclusion import (
@@ -39,11 +39,15 @@ FITTING = 1
 #: goes when nothing better is found.
 ANYTHING = 2 * BROKEN
 _NOUN_PARTS = ("NOUN", "PROPN")
+_NOUN_GROUPS = ("noun", "object", "plural-noun")
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
 _MANNER_ADVERBS = _LISTS.words("manner adverbs")
 _CHANGE_PLACES = frozenset(_LISTS.rows("may change places"))
-_YOUNGEST = frozenset(("baby", "infant", "newborn", "toddler"))
+#: People of whom less is done to others, or more: those who are held, and groups.
+_UNLIKE = frozenset(("baby", "child", "infant", "kid", "newborn", "toddler")) | frozenset(
+    ("couple", "crew", "crowd", "family", "group", "team")
+)
 _GENDERED = frozenset(("he", "her", "hers", "herself", "him", "himself", "his", "she"))
 _NO_MANNER = _LISTS.words("no manner")
 
@@ -94,34 +98,49 @@ def drawn_swap(
 ) -> Rewritten | Refused:
     """Exchange a pair: group uniform among those of the pairs, then pair uniform.
 
-    Of these the first is taken of which captions show every part in its new place, in whatever
-    group; else, where `least` allows it, the one of which they show most.
+    The first is taken whose parts fit their new places, in whatever group. Where none does, and
+    `least` allows it, a group gives the pair of which captions show most; a group with nothing but
+    nonsense gives way to the others.
     """
     reading = read(caption)
     by_group: dict[str, list[SpanPair]] = {}
     for pair in pairs:
         by_group.setdefault(pair.group, []).append(pair)
-    draws = [
-        (_level(reading, pair), partial(swapped, caption, pair, rewrite))
+    groups = [
+        [
+            (_level(reading, pair), partial(swapped, caption, pair, rewrite))
+            for pair in rng.sample(by_group[group], min(MAX_DRAWS, len(by_group[group])))
+        ]
         for group in rng.sample(list(by_group), len(by_group))
-        for pair in rng.sample(by_group[group], min(MAX_DRAWS, len(by_group[group])))
     ]
-    result = first_fluent(draws, NO_PAIR, max(least, FITTING), len(draws))
+    draws = list(chain.from_iterable(groups))
+    fitting = [(2, make) for level, make in draws if level >= FITTING]
+    reason = UNATTESTED if draws else NO_PAIR
+    result = first_fluent(fitting, reason)
     if isinstance(result, Rewritten) or least >= FITTING:
         return result
-    return first_fluent(draws, result.reason, least, len(draws))
+    for group in groups:
+        result = first_fluent(group, result.reason, max(least, FITTING - 1))
+        if isinstance(result, Rewritten):
+            return result
+    return first_fluent(draws, result.reason, least)
 
 
 def _level(s: Reading, pair: SpanPair) -> int:
     """How well both parts fit their new places: each is its last word to what is around it."""
     (first, end), (start, stop) = pair.a, pair.b
     mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
+    if pair.group in _NOUN_GROUPS and any(
+        _compound(s, last - 1) != (start, last) or not _is_last(s, last - 1)
+        for start, last in (pair.a, pair.b)
+    ):
+        return BROKEN  # a part of a compound
     words = {end - 1: theirs, stop - 1: mine}
     moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
     if pair.group in ("adjective", "attribute"):
-        if not families(mine, "ADJ") & families(theirs, "ADJ") & ANY_THING:
-            return edit_level(s, words, moved, strict=True)
-        alike = True
+        alike = bool(families(mine, "ADJ") & families(theirs, "ADJ") & ANY_THING)
+        if s.owner[start] >= 0 and "of" in s.mentions[s.owner[start]].words:
+            alike = False  # "a green field of lush grass" is a lush field of green grass
     else:
         alike = pair.group == "adverb" or may_change_places(s, mine, theirs)
     if alike:
@@ -135,7 +154,7 @@ def may_change_places(s: Reading, a: str, b: str) -> bool:
 
     Pairs of words that captions show do not promise it: "a girl on a bicycle", "a bag on a girl".
     """
-    if kind_of(a) != kind_of(b) or kind_of(a) not in _CHANGE_PLACES or {a, b} & _YOUNGEST:
+    if kind_of(a) != kind_of(b) or kind_of(a) not in _CHANGE_PLACES or {a, b} & _UNLIKE:
         return False
     return not names_people(a) or _GENDERED.isdisjoint(s.lows)
 
@@ -183,31 +202,30 @@ def _is_thing(s: Reading, index: int) -> bool:
 
 
 def _nouns(s: Reading, tag: str, group: str) -> Iterator[tuple[SpanPair, str | None]]:
-    """Nouns with what they are compounds with: "tv monitor" changes places, and "tv" does not."""
-    tokens = s.caption.tokens
     places = [
         i
-        for i, t in enumerate(tokens)
-        if t.tag == tag
-        and t.pos == "NOUN"
-        and s.owner[i] >= 0
-        and _is_thing(s, i)
-        and not (i + 1 < len(tokens) and tokens[i + 1].pos in _NOUN_PARTS)
+        for i, t in enumerate(s.caption.tokens)
+        if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
     ]
     for i, j in combinations(places, 2):
-        a, b = _compound(s, i), _compound(s, j)
-        yield SpanPair(group, a, b), legality.nouns(s, i, j)
+        refusal = legality.nouns(s, i, j)
+        yield SpanPair(group, (i, i + 1), (j, j + 1)), refusal
+        whole = _compound(s, i), _compound(s, j)
+        if whole != ((i, i + 1), (j, j + 1)) and _is_last(s, i) and _is_last(s, j):
+            yield SpanPair(group, *whole), refusal
 
 
 def _compound(s: Reading, index: int) -> tuple[int, int]:
-    first = index
-    while first and s.owner[first - 1] == s.owner[index] and _is_part(s.caption.tokens[first - 1]):
+    """The span of a noun with what it is a compound with: "tv monitor"."""
+    first, tokens = index, s.caption.tokens
+    while first and s.owner[first - 1] == s.owner[index] and tokens[first - 1].pos in _NOUN_PARTS:
         first -= 1
     return first, index + 1
 
 
-def _is_part(token: Token) -> bool:
-    return token.pos in _NOUN_PARTS
+def _is_last(s: Reading, index: int) -> bool:
+    tokens = s.caption.tokens
+    return index + 1 == len(tokens) or tokens[index + 1].pos not in _NOUN_PARTS
 
 
 def _adjectives(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
@@ -222,10 +240,21 @@ def _adjectives(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
     ]
     for i, j in combinations(places, 2):
         pair = SpanPair("adjective", (i, i + 1), (j, j + 1))
-        if s.caption.tokens[i].tag != s.caption.tokens[j].tag:
+        if _said_already(s, i, j) or _said_already(s, j, i):
+            yield pair, legality.OCCURS
+        elif s.caption.tokens[i].tag != s.caption.tokens[j].tag:
             yield pair, legality.NUMBER
         else:
             yield pair, legality.modifiers(s, i, j, "ADJ")
+
+
+def _said_already(s: Reading, index: int, other: int) -> bool:
+    """Whether a thing comes to be what it is: "a red and blue kite in a blue sky"."""
+    owner = s.owner[index]
+    if owner < 0 or owner == s.owner[other]:
+        return False
+    mention = s.mentions[owner]
+    return s.lemmas[other] in s.lemmas[mention.first : mention.stop]
 
 
 def _verbs(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:

@@ -15,7 +15,13 @@ from typing import NamedTuple
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption
-from compoclip.rewrites.attested import Draw, edit_level, first_fluent, preposition_level
+from compoclip.rewrites.attested import (
+    Draw,
+    edit_level,
+    first_fluent,
+    preposition,
+    preposition_level,
+)
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
@@ -54,12 +60,17 @@ from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 _PARTICLES = frozenset(("up", "down"))
 _BODILY = frozenset(("posture", "grazing", "playing"))
 _HELD = frozenset(("in", "with", "wear", "hold", "carry"))
+_SCREENS = frozenset(("computer", "controller", "nintendo", "remote", "video", "wii"))
+_GAMES = frozenset(("enjoy", "play", "view", "watch"))
+_AIR = frozenset(("air", "sky"))
+_PLACING = frozenset(("above", "among", "at", "behind", "in", "in_front_of", "near", "on", "under"))
+_WORN = frozenset(("pants", "shirt", "shoe", "short", "sock", "suit"))
 _NOT_WITH = frozenset(("empty", "drain", "uncover"))
 _RARE_MOTION = frozenset(("climb", "crawl", "dance", "jump", "swim"))
 _REFLEXIVE = frozenset(("herself", "himself", "itself", "themselves"))
 _GENDERS = {
-    **dict.fromkeys(("boy", "gentleman", "guy", "man"), "he"),
-    **dict.fromkeys(("girl", "lady", "woman"), "she"),
+    **dict.fromkeys(("boy", "gentleman", "guy", "male", "man"), "he"),
+    **dict.fromkeys(("female", "girl", "lady", "woman"), "she"),
 }
 _PRONOUNS = {
     "he": frozenset(("he", "him", "himself", "his")),
@@ -126,6 +137,8 @@ def _entities(s: Reading) -> Iterator[Element]:
             continue
         if lemmas.count(lemma) > 1 or only_listed(s, place):
             continue
+        if "body parts" in families(lemma, "NOUN"):
+            continue  # who has a mouth has a nose
         first = mention.head
         while first > mention.first and (
             tokens[first - 1].pos in _NOUN_PARTS
@@ -134,9 +147,16 @@ def _entities(s: Reading) -> Iterator[Element]:
             first -= 1
         compound = " ".join(lows[first : mention.head])
         plural = head.tag == "NNS" or any(map(is_many, tokens[mention.first : first]))
+        if lows[first] == "decker":
+            continue
         single = first > 0 and lows[first - 1] in ("a", "an")
+        if single and plural:
+            continue  # "a couple people"
         name = f"{compound} {lemma}".strip()
         options = entity(name, lemma, single=single, plural=plural)
+        if first == mention.first or tokens[first - 1].pos != "ADJ":
+            # Who wears one thing wears others.
+            options = tuple([each for each in options if each[0] not in _WORN])
         tag = "NNS" if plural else "NN"
         yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
 
@@ -150,6 +170,8 @@ def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         if index + 1 < len(tokens) and s.lows[index + 1] == "fashioned":
             continue
+        if index and tokens[index - 1].pos == "ADV" and s.lows[index - 1].endswith("ly"):
+            continue  # "a dimly lit room"
         lemma = s.lemmas[index]
         if lemma == "same":
             yield from _same(s, index)
@@ -205,6 +227,8 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         lemma = s.lemmas[index]
         before = tokens[index - 1].pos if index else ""
+        if before == "PART" or _aims(s, index):
+            continue  # "getting ready to eat" is when one cuts
         if before == "ADJ" and lemma == "look":
             continue  # "a fresh looking salad"
         if "posture" in families(lemma, "VERB") and not acts(s, index):
@@ -217,7 +241,14 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue  # "sitting up in bed", "lying unconscious"
         transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
         options = verb(lemma, transitive)
-        options = tuple([each for each in options if each[0] != "fly"])  # which people do not
+        unlikely = {"fly"}  # which people do not
+        if not _SCREENS.isdisjoint(s.lows):
+            unlikely |= _GAMES  # who plays a video game looks at it
+        if not _AIR.isdisjoint(s.lows[index + 1 : index + 5]):
+            unlikely |= {each for each, _ in options if "posture" in families(each, "VERB")}
+        if lemma == "ride" and not transitive:
+            unlikely |= {"run", "walk"}
+        options = tuple([each for each in options if each[0] not in unlikely])
         if after == "with":
             options = tuple([each for each in options if each[0] not in _NOT_WITH])
         elif after in _REFLEXIVE:
@@ -225,6 +256,11 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
         if token.tag == "VBN" or not acts(s, index):
             options = tuple([each for each in options if not families(each[0], "VERB") & _BODILY])
         yield Element("relation", index, index + 1, "VERB", token.tag, options)
+
+
+def _aims(s: Reading, index: int) -> bool:
+    """Whether what is done is done to some end: "work together to decorate a cake"."""
+    return any(t.tag == "TO" for t in s.caption.tokens[index + 1 : index + 3])
 
 
 def acts(s: Reading, index: int) -> bool:
@@ -305,11 +341,22 @@ def drawn(s: Reading, element: Element, word: str, rewrite: str, rule: str) -> D
     else:
         words = dict.fromkeys(range(element.first, element.stop - 1), "")
         # Hardly any scene has somebody climb, and captions show who does where.
-        strict = element.pos == "VERB" and word in _RARE_MOTION
-        level = edit_level(s, {**words, element.stop - 1: head_noun(word)}, strict=strict)
-        if element.kind == "entity" and _ends_agreement(s, element, word):
+        head, old = element.stop - 1, s.lemmas[element.stop - 1]
+        strict = word in _RARE_MOTION or (element.pos == "VERB" and _goes_somewhere(s, head))
+        # What is in no family is known by its field alone, and an adjective by its opposite.
+        known = element.pos == "VERB" or bool(families(old, element.pos))
+        level = edit_level(s, {**words, head: head_noun(word)}, strict=strict or not known)
+        if not known and level < 2:
+            level = 0
+        if element.pos != "VERB" and _ends_agreement(s, element, word):
             level = 0
     return level, lambda: replaced(s, element, word, rewrite, rule)
+
+
+def _goes_somewhere(s: Reading, index: int) -> bool:
+    """Whether a preposition that says no place follows: "runs for the ball"."""
+    after = s.caption.tokens[index + 1 : index + 2]
+    return bool(after) and after[0].pos == "ADP" and preposition(s.lows[index + 1]) not in _PLACING
 
 
 def _ends_agreement(s: Reading, element: Element, word: str) -> bool:
