@@ -53,7 +53,7 @@ _GROUPS = {word for word, kind in _KINDS.items() if kind == "people"}
 _SOME = frozenset(("bunch", "flock", "herd", "line", "number", "pack", "pair", "row", "variety"))
 _PLACES = frozenset(("fields", "heights", "places", "roads", "waters"))
 #: Families of things that captions do not show alike.
-_MIXED = frozenset(("shapes", "sky", "small things"))
+_MIXED = frozenset(("places", "shapes", "sky", "small things", "sports gear", "street things"))
 #: Kinds of what grows its own colours.
 _NATURAL = frozenset(("animals", "birds", "body parts", "fields", "people", "plants", "produce"))
 _USUAL = 8  # times that a noun was met with a colour, for others to be unlikely
@@ -71,6 +71,10 @@ _SOLID = frozenset(_LISTS.rows("solid"))
 _MOVING = frozenset(("into", "off", "onto", "out of"))  # which only some verbs take
 _LACKING = frozenset(("with", "without"))
 _ABOUT_PLACES = frozenset(("at", "behind", "down", "in", "on", "under"))
+#: Prepositions that go before all things of a kind when they go before some.
+_PLACING = frozenset(
+    ("above", "among", "behind", "in", "in_front_of", "near", "on", "under", "with")
+)
 _BARE = 0.15  # share of a noun without an article, below which it needs one
 _ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
@@ -344,9 +348,9 @@ class Attested:
             return 0
         if kind == "np" and b == "of":
             return 0
-        if kind == "subj" and kind_of(a) in _PLACES:
+        if kind == "subj" and _is_place(a):
             return 0  # "a man in a field sitting" is none of the field
-        if kind == "pn" and (a == "at" or (a in _ABOUT_PLACES and kind_of(b) in _PLACES)):
+        if kind == "pn" and (a not in _PLACING or (a in _ABOUT_PLACES and _is_place(b))):
             return 0  # "in a forest", but "on a field"; "at a table", but "on a chair"
         keys = _classes(kind, a, b)
         few = _FEW + (kind in ("obj", "pn"))
@@ -381,6 +385,10 @@ class Attested:
 
 def _graded(times: int) -> int:
     return 2 if times >= _OFTEN else int(times >= _FEW)
+
+
+def _is_place(noun: str) -> bool:
+    return kind_of(noun) in _PLACES or "places" in families(noun, "NOUN")
 
 
 @lru_cache(maxsize=1)
@@ -582,6 +590,8 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
     # What may be near a thing may be far from it.
     word = "near" if (key := preposition(words)) == "far_from" else key
     lowest = 2
+    done_by = [lemmas[slot.left] for slot in slots_at.get(first, ()) if slot.kind == "act"]
+    alive = any(is_living(each) or each in _GROUPS for each in done_by)
     for kind, left, right, *_ in slots_at.get(first, ()):
         if kind not in ("pn", "tie"):
             continue
@@ -592,7 +602,7 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
         nouns = [index for index in (left, right) if tokens[index].pos in _NOUNS]
         if level == 0 and (
             any(not known.knows(lemmas[index]) for index in nouns)
-            or (is_solid(lemmas[right]) and _rests(tokens, lemmas, left))
+            or (not alive and is_solid(lemmas[right]) and _rests(tokens, lemmas, left))
         ):
             level = 1
         lowest = min(lowest, level)
@@ -605,8 +615,10 @@ def is_solid(noun: str) -> bool:
 
 
 def _rests(tokens: tuple[Token, ...], lemmas: Sequence[str], index: int) -> bool:
-    """Whether a thing or a posture stands there, and not what somebody does."""
-    return tokens[index].pos != "VERB" or stays_still(lemmas[index])
+    """Whether a thing is there, and nobody does something."""
+    if tokens[index].pos == "VERB":
+        return stays_still(lemmas[index])
+    return not (is_living(lemmas[index]) or lemmas[index] in _GROUPS)
 
 
 _STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "motion through"))

@@ -245,7 +245,7 @@ def modifier(lemma: str, tag: str, head: str) -> Weighted:
         return ()
     found = tuple(w for w in exclusive(lemma, "ADJ") if w != "medium")
     if not found:
-        found = lexicon().antonyms(lemma, "ADJ")
+        found = tuple(w for w in lexicon().antonyms(lemma, "ADJ") if lexicon().count(w, "ADJ"))
         if not families(lemma, "ADJ") & UNIVERSAL:
             found = tuple(w for w in found if not families(w, "ADJ") & UNIVERSAL)
     fitting = (w for w in found if fits(lemma, w, head))

@@ -289,15 +289,17 @@ class Transform:
             (phrase_level(*each) for each in _said_together(negative, lemmas) if each not in said),
             default=2,
         )
-        if level < 1 and not all(attested().knows(head_noun(name)) for name in names):
-            return 1, lambda: self.make(slot, choice)
+        # Of the caption's own words that stay, the counts may know nothing.
+        stay = [name for i, name in enumerate(names) if slot.rule != NEW_OBJECT or i != slot.node]
+        if slot.rule != JOIN and not all(attested().knows(head_noun(name)) for name in stay):
+            level = max(level, 1)
         if slot.rule == SWAP_OBJECTS and len({kind_of(head_noun(each)) for each in names}) == 1:
             level = max(level, 1)  # a dog chases a cat as a cat chases a dog
         elif slot.rule == NEW_RELATION and sense_of(choice[0]).placed and is_solid(names[1]):
             level = max(level, 1)
         if slot.rule == JOIN and level < 2:
             level = 0
-        elif slot.rule == NEW_OBJECT and any(
+        elif slot.rule in (NEW_OBJECT, SWAP_OBJECTS) and any(
             relation_words(each) in _PARTITIVE for each in slot.positive.relations
         ):
             level = 0  # "a plate of sheep"; a kitchen that has pots may have food
@@ -366,10 +368,16 @@ class Transform:
         if slot.rule == NEW_OBJECT:
             node = positive.nodes[slot.node]
             plural = reading.plural[node]
-            worn = kind_of(choice[0]) == "clothing" != kind_of(head_noun(reading.names[node]))
+            said = head_noun(reading.names[node])
+            kinds = {kind_of(choice[0]), kind_of(said)}
+            worn = "clothing" in kinds and not (
+                len(kinds) == 1 and positive.objects[slot.node].attributes
+            )
+            if said == "water" and "waters" in kinds:
+                return MAY_HOLD
             links = {relation_words(each) for each in positive.relations}
             if worn and not links.isdisjoint(_DRESSED):
-                return MAY_HOLD  # "a man in a field" may be in an apron as well
+                return MAY_HOLD  # "a man in a field" may be in an apron as well, and in a hat
             return noun_refusal(reading, choice[0], reading.names[node], plural=plural)
         if slot.rule == NEW_RELATION:
             said, new = (sense_of(w) for w in (relation_words(positive.relations[0]), choice[0]))

@@ -25,6 +25,7 @@ from compoclip.rewrites.exclusion import (
     FIXED_ADJECTIVES,
     LIGHT_VERBS,
     NO_THINGS,
+    exclusive,
     families,
     names_people,
 )
@@ -106,35 +107,37 @@ def drawn_swap(
     by_group: dict[str, list[SpanPair]] = {}
     for pair in pairs:
         by_group.setdefault(pair.group, []).append(pair)
-    groups = [
+    drawn = [
         [
-            (_level(reading, pair), partial(swapped, caption, pair, rewrite))
+            (*_judged(reading, pair), partial(swapped, caption, pair, rewrite))
             for pair in rng.sample(by_group[group], min(MAX_DRAWS, len(by_group[group])))
         ]
         for group in rng.sample(list(by_group), len(by_group))
     ]
+    groups = [[(level, make) for _, level, make in group] for group in drawn]
     draws = list(chain.from_iterable(groups))
-    fitting = [(2, make) for level, make in draws if level >= FITTING]
+    fitting = [(2, make) for fits, _, make in chain.from_iterable(drawn) if fits]
     reason = UNATTESTED if draws else NO_PAIR
     result = first_fluent(fitting, reason)
     if isinstance(result, Rewritten) or least >= FITTING:
         return result
     for group in groups:
-        result = first_fluent(group, result.reason, max(least, FITTING - 1))
+        result = first_fluent(group, result.reason, FITTING - 1, len(group))
         if isinstance(result, Rewritten):
             return result
-    return first_fluent(draws, result.reason, least)
+    return first_fluent(draws, result.reason, least, len(draws))
 
 
-def _level(s: Reading, pair: SpanPair) -> int:
-    """How well both parts fit their new places: each is its last word to what is around it."""
+def _judged(s: Reading, pair: SpanPair) -> tuple[bool, int]:
+    """Whether both parts fit their new places, and how well captions attest them there: each is
+    its last word to what is around it."""
     (first, end), (start, stop) = pair.a, pair.b
     mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
     if pair.group in _NOUN_GROUPS and any(
         _compound(s, last - 1) != (start, last) or not _is_last(s, last - 1)
         for start, last in (pair.a, pair.b)
     ):
-        return BROKEN  # a part of a compound
+        return False, BROKEN  # a part of a compound
     words = {end - 1: theirs, stop - 1: mine}
     moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
     if pair.group in ("adjective", "attribute"):
@@ -143,10 +146,9 @@ def _level(s: Reading, pair: SpanPair) -> int:
             alike = False  # "a green field of lush grass" is a lush field of green grass
     else:
         alike = pair.group == "adverb" or may_change_places(s, mine, theirs)
-    if alike:
-        return edit_level(s, words, moved)
-    # Each pair of words may have been met, and yet not the scene that all of them make.
-    return min(edit_level(s, words, moved, strict=True), FITTING - 1)
+    # Else each pair of words may have been met, and yet not the scene that all of them make.
+    level = edit_level(s, words, moved, strict=not alike)
+    return alike and level >= FITTING, level
 
 
 def may_change_places(s: Reading, a: str, b: str) -> bool:
@@ -156,6 +158,8 @@ def may_change_places(s: Reading, a: str, b: str) -> bool:
     """
     if kind_of(a) != kind_of(b) or kind_of(a) not in _CHANGE_PLACES or {a, b} & _UNLIKE:
         return False
+    if names_people(a) and b not in exclusive(a, "NOUN"):
+        return False  # a surfer is one of the people
     return not names_people(a) or _GENDERED.isdisjoint(s.lows)
 
 

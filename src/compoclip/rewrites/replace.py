@@ -63,6 +63,8 @@ _HELD = frozenset(("in", "with", "wear", "hold", "carry"))
 _SCREENS = frozenset(("computer", "controller", "nintendo", "remote", "video", "wii"))
 _GAMES = frozenset(("enjoy", "play", "view", "watch"))
 _AIR = frozenset(("air", "sky"))
+_RIDDEN = frozenset(("feed", "ride"))
+_WAYS = frozenset(("across", "along", "down", "from", "over", "through"))
 _PLACING = frozenset(("above", "among", "at", "behind", "in", "in_front_of", "near", "on", "under"))
 _WORN = frozenset(("pants", "shirt", "shoe", "short", "sock", "suit"))
 _NOT_WITH = frozenset(("empty", "drain", "uncover"))
@@ -172,6 +174,9 @@ def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         if index and tokens[index - 1].pos == "ADV" and s.lows[index - 1].endswith("ly"):
             continue  # "a dimly lit room"
+        after = tokens[index + 1].pos if index + 1 < len(tokens) else "PUNCT"
+        if after in ("ADP", "PUNCT") and index and s.lows[index - 1] in ("from", "in", "the"):
+            continue  # "in the dark", "from high above"
         lemma = s.lemmas[index]
         if lemma == "same":
             yield from _same(s, index)
@@ -244,7 +249,12 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
         unlikely = {"fly"}  # which people do not
         if not _SCREENS.isdisjoint(s.lows):
             unlikely |= _GAMES  # who plays a video game looks at it
-        if not _AIR.isdisjoint(s.lows[index + 1 : index + 5]):
+        ways = s.lows[index + 1 : index + 6]
+        if lemma in _RIDDEN and not _WAYS.isdisjoint(ways):
+            continue  # one rides, and does not feed, a horse through a field
+        if index and tokens[index - 1].pos == "VERB":
+            continue  # "doing jumps"
+        if not _AIR.isdisjoint(s.lows[index + 1 : index + 7]):
             unlikely |= {each for each, _ in options if "posture" in families(each, "VERB")}
         if lemma == "ride" and not transitive:
             unlikely |= {"run", "walk"}
