@@ -105,7 +105,7 @@ def test_ce_types_touch_only_their_part_of_speech() -> None:
     caption = "a young man riding a small horse near a fence"
     for rewrite, originals in (
         (CE_ADJ, {"young", "small"}),
-        (CE_NOUN, {"man", "horse", "fence"}),
+        (CE_NOUN, {"man", "young man", "horse", "fence"}),
         (CE_VERB, {"riding"}),
     ):
         made = results(rewrite, caption)

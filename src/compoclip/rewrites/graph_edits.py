@@ -380,9 +380,9 @@ class Transform:
                 return MAY_HOLD  # "a man in a field" may be in an apron as well, and in a hat
             return noun_refusal(reading, choice[0], reading.names[node], plural=plural)
         if slot.rule == NEW_RELATION:
-            said, new = (sense_of(w) for w in (relation_words(positive.relations[0]), choice[0]))
+            old, new = sense_of(relation_words(positive.relations[0])), sense_of(choice[0])
             target = head_noun(reading.names[positive.nodes[1]])
-            if (new.verb == "watch" and said.verb == "play") or (
+            if (new.verb == "watch" and old.verb == "play") or (
                 new.verb == "wear" and target in _WORN
             ):
                 return MAY_HOLD  # who plays a video game watches it, who is on skis wears them

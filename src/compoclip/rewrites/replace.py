@@ -63,6 +63,7 @@ _HELD = frozenset(("in", "with", "wear", "hold", "carry"))
 _SCREENS = frozenset(("computer", "controller", "nintendo", "remote", "video", "wii"))
 _GAMES = frozenset(("enjoy", "play", "view", "watch"))
 _AIR = frozenset(("air", "sky"))
+_STATES = frozenset(("motion", "process", "progress", "route"))  # what one is "in", and not outside
 _RIDDEN = frozenset(("feed", "ride"))
 _WAYS = frozenset(("across", "along", "down", "from", "over", "through"))
 _PLACING = frozenset(("above", "among", "at", "behind", "in", "in_front_of", "near", "on", "under"))
@@ -214,7 +215,7 @@ def _prepositions(s: Reading) -> Iterator[Element]:
             stop = index + len(phrase)
             if s.lows[index:stop] != phrase:
                 continue
-            if states_place(s, index, stop):
+            if states_place(s, index, stop) and not _STATES.intersection(s.lows[stop : stop + 1]):
                 options = contradicting(" ".join(phrase))
                 if options and place_refusal(s, index, stop) is not None:
                     options = ()
@@ -286,6 +287,8 @@ def acts(s: Reading, index: int) -> bool:
     elif s.head_lemma(subject) in _GROUPS and subject + 1 < len(s.mentions):
         subject += 1
     mention = s.mentions[subject]
+    if "prepared food" in families(" ".join(s.lows[mention.head - 1 : mention.head + 1]), "NOUN"):
+        return False  # a hot dog
     return is_living(s.head_lemma(subject)) and _LIFELESS.isdisjoint(
         s.lows[mention.first : mention.head]
     )
