@@ -2,11 +2,13 @@
 
     python scripts/judge_rewrites.py draw ANNOTATIONS -o SHEET.tsv --key KEY.tsv [--texts 60]
     python scripts/judge_rewrites.py table SHEET.tsv KEY.tsv VERDICTS.txt [--write FOLDED.tsv]
+    python scripts/judge_rewrites.py counted ANNOTATIONS -o coco_karpathy_test.txt
 
 ANNOTATIONS holds coco_karpathy, negclip and sugarcrepe. Captions are those of the Karpathy test
-split that `count_captions.py` leaves out, or those of NegCLIP's file. Texts of all rewrites,
-official negatives and human captions of other photos are mixed; the key says which is which and is
-not to be looked at before the verdicts are written.
+split whose photo number leaves 3 when divided by 10, or those of NegCLIP's file. The others of the
+split are those that the package's counts of words are made of; `counted` writes them. Texts of all
+rewrites, official negatives and human captions of other photos are mixed; the key says which is
+which and is not to be looked at before the verdicts are written.
 
 A verdict is a line "LETTERS NUMBER NUMBER ..."; letters: S the text says what the caption says, or
 a part of it; M it may hold of the photo as well; B it is ungrammatical or senseless (no photo could
@@ -23,11 +25,9 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-from count_captions import karpathy
 
 from compoclip.captions.parser import parse_many
 from compoclip.captions.types import Caption
@@ -45,6 +45,7 @@ from compoclip.rewrites.base import (
 HUMAN, NEGCLIP, SUGARCREPE = "human caption", "official NegCLIP", "official SugarCrepe"
 #: Texts that are scrambled on purpose.
 LEFT_OUT = frozenset(("bigram-shuffle",))
+HELD_OUT = 3
 
 
 class Row(NamedTuple):
@@ -53,6 +54,15 @@ class Row(NamedTuple):
     caption: str
     text: str
     source: str
+
+
+def karpathy(folder: Path, *, held_out: bool) -> Iterator[str]:
+    """Captions of Karpathy's test split: those that are counted, or those held out."""
+    path = folder / "coco_karpathy" / "coco_karpathy_test.json"
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        number = int(re.findall(r"(\d+)\.jpg", row["image"])[0])
+        if (number % 10 == HELD_OUT) == held_out:
+            yield from (" ".join(text.split()) for text in row["caption"])
 
 
 def drawn(caption: Caption, other: Caption, name: str, seed: int) -> str | None:
@@ -65,10 +75,10 @@ def drawn(caption: Caption, other: Caption, name: str, seed: int) -> str | None:
     return result.text if isinstance(result, Rewritten) else None
 
 
-def rows_of(captions: Sequence[Caption], names: Sequence[str], texts: int, seed: int) -> list[Row]:
+def rows_of(captions: Sequence[Caption], texts: Mapping[str, int], seed: int) -> list[Row]:
     """As many texts of each rewrite as there are to be, at most four of a caption."""
     rng = random.Random(seed)
-    left = Counter(dict.fromkeys(names, texts))
+    names, left = list(texts), Counter(texts)
     found: list[Row] = []
     for place, caption in enumerate(captions):
         wanted = [name for name in names if left[name]]
@@ -107,18 +117,23 @@ def draw(options: argparse.Namespace) -> None:
         with (options.data / "negclip" / "valid_neg_clip.tsv").open(encoding="utf-8") as file:
             every = [" ".join(row["title"].split()) for row in csv.DictReader(file, delimiter="\t")]
     else:
-        path = options.data / "coco_karpathy" / "coco_karpathy_test.json"
-        every = [text for _, text in karpathy(path, held_out=True)]
+        every = list(karpathy(options.data, held_out=True))
+    every = list(dict.fromkeys(every))
     random.Random(0).shuffle(every)
-    fresh = every[options.skip :]
+    seen: set[str] = set()
+    for path in options.unlike:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        seen.update(line.split("\t")[3] for line in lines[1:])
+    fresh = [text for text in every if text not in seen][options.skip :]
     names = options.rewrites.split(",") if options.rewrites else [*rewrite_names()]
-    names = [name for name in names if name not in LEFT_OUT]
     names += [] if options.rewrites else pair_rewrite_names()
-    rows = rows_of(parse_many(fresh), names, options.texts, options.seed)
-    if not options.rewrites:
-        rows += official(options.data, options.texts, options.seed)
-        rng = random.Random(options.seed)
-        rows += [Row(*rng.sample(fresh, 2), HUMAN) for _ in range(options.texts)]
+    named = (name.partition(":") for name in names if name not in LEFT_OUT)
+    texts = {name: int(number or options.texts) for name, _, number in named}
+    rows = rows_of(parse_many(fresh), texts, options.seed)
+    mixed = options.texts if options.mixed is None else options.mixed
+    rows += official(options.data, mixed, options.seed)
+    rng = random.Random(options.seed)
+    rows += [Row(*rng.sample(fresh, 2), HUMAN) for _ in range(mixed)]
     order = list(dict.fromkeys(row.caption for row in rows))
     rng = random.Random(options.seed)
     rng.shuffle(order)
@@ -190,13 +205,28 @@ def main() -> int:
     drawing.add_argument("--captions", choices=("karpathy", "negclip"), default="karpathy")
     drawing.add_argument("--skip", type=int, default=0, help="captions that were looked at before")
     drawing.add_argument("--seed", type=int, default=0)
-    drawing.add_argument("--rewrites", default="", help="names joined by commas; nothing else")
+    drawing.add_argument("--rewrites", default="", help="NAME or NAME:TEXTS, joined by commas")
+    drawing.add_argument("--mixed", type=int, help="texts of each other source [default: --texts]")
+    drawing.add_argument(
+        "--unlike",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="sheets with verdicts: not their captions",
+    )
+    written = commands.add_parser("counted")
+    written.add_argument("data", type=Path)
+    written.add_argument("-o", "--output", type=Path, required=True)
     counting = commands.add_parser("table")
     for name in ("sheet", "key", "verdicts"):
         counting.add_argument(name, type=Path)
     counting.add_argument("--write", type=Path)
     options = parser.parse_args()
-    draw(options) if options.command == "draw" else tabulate(options)
+    if options.command == "counted":
+        texts = dict.fromkeys(karpathy(options.data, held_out=False))
+        options.output.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    else:
+        {"draw": draw, "table": tabulate}[options.command](options)
     return 0
 
 

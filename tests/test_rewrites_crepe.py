@@ -45,17 +45,14 @@ def test_an_atom_gives_way_to_one_that_excludes_it() -> None:
 
 
 def test_swaps_of_every_type() -> None:
+    # Of a couch on a dog no caption speaks.
     assert by_rule(CrepeSwap(), "a white dog on a brown couch") == {
-        "swap:object": {"a white couch on a brown dog"},
         "swap:attribute": {"a brown dog on a white couch"},
     }
+    assert by_rule(CrepeSwap(), "a dog on a couch") == {"swap:object": {"a couch on a dog"}}
+    # The best of bad ones: nobody walks a racket, but who holds a dog?
     assert by_rule(CrepeSwap(), "a woman holding a racket and walking a dog") == {
-        "swap:object": {
-            "a racket holding a woman and walking a dog",
-            "a woman holding a dog and walking a racket",
-            "a dog holding a racket and walking a woman",
-        },
-        "swap:relation": {"a woman walking a racket and holding a dog"},
+        "swap:object": {"a woman holding a dog and walking a racket"},
     }
     assert by_rule(CrepeSwap(), "a cat on a box under a table")["swap:relation"] == {
         "a cat under a box on a table"

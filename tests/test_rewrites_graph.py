@@ -355,7 +355,7 @@ def test_rewrites_draw_from_all_candidates() -> None:
 
 
 def test_few_graph_negatives_are_true_of_the_scene() -> None:
-    judged = judge_rewrites(240, names=CATEGORIES)
+    judged = judge_rewrites(480, names=CATEGORIES)
     for name in CATEGORIES:
         assert judged[name].judged > 10
     assert sum(j.true for j in judged.values()) < 0.03 * sum(j.judged for j in judged.values())

@@ -22,7 +22,7 @@ from compoclip.rewrites.base import (
     token_key,
 )
 from compoclip.rewrites.edit import doubles_a_word
-from compoclip.rewrites.negclip import NegclipSwap, candidates, swapped
+from compoclip.rewrites.negclip import NegclipSwap, SpanPair, candidates, swapped
 
 
 def swaps(caption: Caption | str) -> set[str]:
@@ -197,14 +197,22 @@ def test_words_are_edited_whole() -> None:
 
 def test_groups_are_drawn_evenly() -> None:
     """Group first, then pair: one plural-noun pair weighs as much as four noun pairs."""
-    caption = parse("two small dogs on a large couch")
+    caption = parse("a small dog looking at a large cat")
     rules = Counter(
         result.rule
         for i in range(400)
         if isinstance(result := NegclipSwap()(caption, random.Random(i)), Rewritten)
     )
-    assert set(rules) == {"swap:noun-phrase", "swap:adjective"}
-    assert min(rules.values()) > 150
+    assert set(rules) == {"swap:noun-phrase", "swap:noun", "swap:adjective"}
+    assert min(rules.values()) > 100
+
+
+def test_a_swap_that_fits_comes_before_others() -> None:
+    caption = parse("two small dogs on a large couch")
+    for seed in range(40):
+        result = NegclipSwap()(caption, random.Random(seed))
+        assert isinstance(result, Rewritten)
+        assert result.text == "two large dogs on a small couch"
 
 
 def words_of(text: str) -> Counter[str]:
@@ -233,7 +241,7 @@ def test_official_validation_captions(shared_data: Path) -> None:
             if name == "negclip":
                 assert words_of(result.text) == words_of(caption.text)
     assert covered["negclip"] > 0.75 * len(rows)
-    assert covered["replace"] > 0.95 * len(rows)
+    assert covered["replace"] > 0.87 * len(rows)  # what captions show of the words that exclude
     assert covered["bigram-shuffle"] > 0.99 * len(rows)
     agreeing = 0
     for row, caption in zip(rows, captions):
@@ -244,16 +252,16 @@ def test_official_validation_captions(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "twice"),
+    ("text", "twice", "a", "b"),
     [
-        ("two guys playing tennis on a tennis court", "tennis tennis"),
-        ("a baby elephant stands under a larger adult elephant", "elephant elephant"),
+        ("two guys playing tennis on a tennis court", "tennis tennis", 3, 7),
+        ("a baby elephant stands under a larger adult elephant", "elephant elephant", 1, 8),
     ],
 )
-def test_no_word_is_doubled(text: str, twice: str) -> None:
+def test_no_word_is_doubled(text: str, twice: str, a: int, b: int) -> None:
     caption = parse(text)
-    results = [swapped(caption, pair) for pair in candidates(caption)]
-    assert Refused("doubled-word") in results
+    pair = SpanPair("noun", (a, a + 1), (b, b + 1))
+    assert swapped(caption, pair) == Refused("doubled-word")
     assert not any(twice in text for text in swaps(caption))
     assert doubles_a_word(f"a {twice}", caption)
     assert not doubles_a_word(f"a {twice}", parse(f"the {twice.upper()} thing"))

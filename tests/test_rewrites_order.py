@@ -100,6 +100,7 @@ CAPTIONS = [
     "two blue fish above a small green tree",
     "A child holding a flowered umbrella and petting a yak.",
     "A small dog walking behind a large horse and an old man holding a box on top of a bench",
+    "A man in a red shirt near a white bus, a black car and a blue truck",
     "An old man riding a black horse near a wooden fence and a woman reading a book on a bench",
 ]
 

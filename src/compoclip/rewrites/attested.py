@@ -1,42 +1,45 @@
 """Which words captions put side by side: the evidence that a rewritten text reads like a caption.
 
 A caption is a row of slots: an adjective with its noun, a noun with its verb, a verb with its
-object, what stands before and after a preposition, a noun with its article. A word that takes the
+object, what stands before and after a preposition, who does what to what, a noun with its article.
+Prepositions that say nearly the same ("on", "on top of") are one. A word that takes the
 place of another gets the slots of that one, and each must have been met in captions with the new
 word in it (level 2), or with words of its kind ("riding" with animals: level 1). A text with a slot
 that was never met (level 0) is refused.
 
 The counts that ship with the package are of COCO captions (data/README.md); those of a corpus of
-one's own add to them (`use_counts`).
+one's own add to them (`attesting`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.errors import CompoclipError
+from compoclip.files import write_atomically
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import SENTENCE_ENDS
-from compoclip.rewrites.exclusion import ANY_THING, families, is_living, names_people
+from compoclip.rewrites.exclusion import ANY_THING, families, is_living, members, names_people
 from compoclip.rewrites.reading import Reading, of_last
+from compoclip.rewrites.relations import phrases
 
 UNATTESTED = "unattested"
 #: The level of what is bad English.
 BROKEN = -9
-#: The level of one thing where none of its kind was met.
-ODD = 0
 _QUALITIES = frozenset(("mod", "pred"))
 #: Kinds of slots that, unattested, make an odd picture ("a couch on a dog") and no bad English.
-_SENSE = frozenset(("done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
-FORMAT = "compoclip-attested-1"
+_SENSE = frozenset(("act", "done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
+FORMAT = "compoclip-attested-2"
 Counts = Mapping[str, int]
 
 # --- The slots of a caption. ---
@@ -44,16 +47,38 @@ Counts = Mapping[str, int]
 #: Kinds whose left, right, or both sides have classes.
 _LEFT_CLASS = frozenset(("subj", "done", "np"))
 _RIGHT_CLASS = frozenset(("obj", "pn"))
-_PERSON = 18  # WordNet's field of persons
-_KINDS = word_lists(__file__, "rules").keys("kinds of things")
+_LISTS = word_lists(__file__, "rules")  # which says what each list is for
+_KINDS = _LISTS.keys("kinds of things")
 _GROUPS = {word for word, kind in _KINDS.items() if kind == "people"}
+_SOME = frozenset(("bunch", "flock", "herd", "line", "number", "pack", "pair", "row", "variety"))
+_PLACES = frozenset(("fields", "heights", "places", "roads", "waters"))
+#: Families of things that captions do not show alike.
+_MIXED = frozenset(("places", "shapes", "sky", "small things", "sports gear", "street things"))
+#: Kinds of what grows its own colours.
+_NATURAL = frozenset(("animals", "birds", "body parts", "fields", "people", "plants", "produce"))
+_USUAL = 8  # times that a noun was met with a colour, for others to be unlikely
+_SELDOM = 0.03  # share of a colour below which it is
+#: Prepositions that are counted as one, by their words.
+_ONE = {
+    phrase: key.replace(" ", "_")
+    for key, phrases in word_lists(__file__, "relations").table("one preposition").items()
+    for phrase in phrases
+}
 _KNOWN = 5  # times that a noun was met, for the counts to say anything of it
 _INSIDE = frozenset(("in", "inside", "into", "within"))
+#: Kinds of what other things can be anywhere around.
+_SOLID = frozenset(_LISTS.rows("solid"))
 _MOVING = frozenset(("into", "off", "onto", "out of"))  # which only some verbs take
+_LACKING = frozenset(("with", "without"))
 _ABOUT_PLACES = frozenset(("at", "behind", "down", "in", "on", "under"))
+#: Prepositions that go before all things of a kind when they go before some.
+_PLACING = frozenset(
+    ("above", "among", "behind", "in", "in_front_of", "near", "on", "under", "with")
+)
 _BARE = 0.15  # share of a noun without an article, below which it needs one
 _ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
+_OFTEN = 5  # and as good as words themselves from this many on
 
 
 class Pairing(NamedTuple):
@@ -62,29 +87,53 @@ class Pairing(NamedTuple):
     kind: "mod" and "comp" (adjective or noun, noun), "subj" and "done" (noun, verb; what is done to
     it), "obj" (verb, noun), "np" and "vp" (noun or verb, preposition), "pn" (preposition, noun),
     "pred" (noun, adjective), "end" (verb that nothing follows), "tie" (governor, noun behind the
-    preposition `at`); "a", "the", "bare", "many" (noun with such an article).
+    preposition `at`), "act" (noun, noun, the verb `at` and the preposition `by` between them);
+    "a", "the", "bare", "many" (noun with such an article).
     """
 
     kind: str
     left: int
     right: int
     at: int = -1
+    by: int = -1
 
 
 _NOUNS = ("NOUN", "PROPN")
 _FOLLOWS_VERB = ("ADP", "ADV", "ADJ", "PART", "DET", "PRON", "NUM", "NOUN", "PROPN", "SCONJ")
 
 
-def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
-    """The slots of a caption, left to right."""
+def preposition(words: str) -> str:
+    """What prepositions that say nearly the same are counted as: "on" for "on top of"."""
+    return _ONE.get(words) or words.replace(" ", "_")
+
+
+def words_of(tokens: tuple[Token, ...]) -> tuple[list[str], dict[int, int]]:
+    """Lemmas, those of prepositions as they are counted, and the ends of prepositions of several
+    words by their first."""
+    words = [token.lemma.lower() for token in tokens]
+    lows = tuple([token.text.lower() for token in tokens])
+    ends = dict(phrases(lows))
+    for i, token in enumerate(tokens):
+        if i in ends:
+            words[i] = preposition(" ".join(lows[i : ends[i]]))
+        elif token.pos == "ADP":
+            words[i] = preposition(lows[i])
+    return words, ends
+
+
+def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, ...]:
+    """The slots of a caption, left to right; ends: see `words_of`."""
     found: list[Pairing] = []
     described: list[int] = []
     article = "bare"
     anchor, before = -1, -1  # what the next word belongs to; what that belongs to
     lead = -1  # the noun that the next verb is said of
-    size = len(tokens)
+    size, stop = len(tokens), 0
     for i, token in enumerate(tokens):
-        pos = token.pos
+        if i < stop:
+            continue
+        pos = "ADP" if i in ends else token.pos
+        stop = ends.get(i, i)
         if pos in _NOUNS:
             if i + 1 < size and tokens[i + 1].pos in _NOUNS:
                 described.append(i)
@@ -92,12 +141,18 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
             found += [Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
             many = token.tag in ("NNS", "NNPS")
             found.append(Pairing("many" if many else article, -1, i))
-            if anchor >= 0 and tokens[anchor].pos == "ADP":
+            if 0 <= before == lead and tokens[anchor].lemma == "of" and _counts(tokens[lead]):
+                lead = i  # "a group of people"
+            if anchor >= 0 and (tokens[anchor].pos == "ADP" or anchor in ends):
                 found.append(Pairing("pn", anchor, i))
                 if before >= 0:
                     found.append(Pairing("tie", before, i, anchor))
+                    if lead >= 0 and tokens[before].pos == "VERB":
+                        found.append(Pairing("act", lead, i, before, anchor))
             elif anchor >= 0 and tokens[anchor].pos == "VERB":
                 found.append(Pairing("obj", anchor, i))
+                if lead >= 0:
+                    found.append(Pairing("act", lead, i, anchor))
             if lead == -1:
                 lead = i
             anchor, before, article = i, -1, "bare"
@@ -109,7 +164,7 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
             article = "a" if low in ("a", "an", "one", "another", "each", "every") else "the"
             described = []
         elif pos == "VERB":
-            if anchor >= 0 and lead >= 0 and tokens[anchor].pos in _NOUNS:
+            if anchor >= 0 and anchor not in ends and lead >= 0 and tokens[anchor].pos in _NOUNS:
                 if token.tag != "VBN":
                     found.append(Pairing("subj", lead, i))
                 elif anchor == lead:
@@ -121,30 +176,50 @@ def slots(tokens: tuple[Token, ...]) -> tuple[Pairing, ...]:
             if described:
                 anchor, described = described[-1], []
             if anchor >= 0:
-                found.append(Pairing("np" if tokens[anchor].pos in _NOUNS else "vp", anchor, i))
+                noun = tokens[anchor].pos in _NOUNS and anchor not in ends
+                found.append(Pairing("np" if noun else "vp", anchor, i))
             anchor, before, article = i, anchor, "bare"
-        elif pos not in ("ADV", "AUX", "PART"):
-            if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
+        elif described and pos in ("CCONJ", "PUNCT") and _goes_on(tokens, i):
+            pass  # "a black and white cat"
+        elif pos not in ("ADV", "AUX", "PART") and token.tag != "EX":
+            if described and _is_noun(tokens, anchor, ends):
                 found += [Pairing("pred", anchor, m) for m in described]
             described, article = [], "bare"
             if pos != "PRON" or token.tag not in ("WDT", "WP"):
                 anchor = before = -1
                 # Whose verb comes behind "a shirt and a tie" is not clear before the next clause.
-                lead = -1 if pos == "SCONJ" or token.text in SENTENCE_ENDS else -2
-    if described and anchor >= 0 and tokens[anchor].pos in _NOUNS:
+                if pos == "SCONJ" or token.text in SENTENCE_ENDS:
+                    lead = -1
+                elif lead >= 0:
+                    lead = -2
+    if described and _is_noun(tokens, anchor, ends):
         found += [Pairing("pred", anchor, m) for m in described]
     return tuple(found)
 
 
+def _counts(token: Token) -> bool:
+    return token.lemma.lower() in _GROUPS or token.lemma.lower() in _SOME
+
+
+def _goes_on(tokens: tuple[Token, ...], index: int) -> bool:
+    after = tokens[index + 1 : index + 3]
+    return any(token.pos == "ADJ" for token in after) and index + 1 < len(tokens)
+
+
+def _is_noun(tokens: tuple[Token, ...], index: int, ends: Mapping[int, int]) -> bool:
+    return index >= 0 and tokens[index].pos in _NOUNS and index not in ends
+
+
 @of_last
-def _slots_of(s: Reading) -> Mapping[int, Sequence[Pairing]]:
-    """The slots of each token."""
+def _slots_of(s: Reading) -> tuple[Mapping[int, Sequence[Pairing]], Sequence[str]]:
+    """The slots of each token, and the words of all."""
+    words, ends = words_of(s.caption.tokens)
     found: dict[int, list[Pairing]] = {}
-    for slot in slots(s.caption.tokens):
-        found.setdefault(slot.right, []).append(slot)
-        if slot.left >= 0:
-            found.setdefault(slot.left, []).append(slot)
-    return found
+    for slot in slots(s.caption.tokens, ends):
+        for index in slot[1:]:
+            if index >= 0:
+                found.setdefault(index, []).append(slot)
+    return found, words
 
 
 # --- Counting them. ---
@@ -158,10 +233,10 @@ def kind_of(word: str) -> str:
     known = families(word, "NOUN")
     if names_people(word) or ("beings" in known and "animals" not in known):
         return "people"
+    if known <= _MIXED and known:
+        return word
     if known:
-        return min(known - {"shapes", "sky"} or known)
-    if _PERSON in lexicon().fields(word, "NOUN"):
-        return "people"
+        return min(known - _MIXED or known)
     return word
 
 
@@ -176,11 +251,14 @@ def count_slots(captions: Iterable[Caption]) -> Counter[str]:
     """
     counts: Counter[str] = Counter()
     for caption in captions:
-        lemmas = [token.lemma.lower() for token in caption.tokens]
-        for kind, left, right, at in slots(caption.tokens):
+        lemmas, ends = words_of(caption.tokens)
+        for kind, left, right, at, by in slots(caption.tokens, ends):
             a, b = lemmas[left] if left >= 0 else "", lemmas[right]
             if kind == "tie":
                 counts[_tie(a, caption.tokens[left].pos, lemmas[at], b)] += 1
+                continue
+            if kind == "act":
+                counts[_act(a, lemmas[at], lemmas[by] if by >= 0 else "", b)] += 1
                 continue
             counts[f"{kind} {a} {b}"] += 1
             for key in _classes(kind, a, b):
@@ -190,6 +268,10 @@ def count_slots(captions: Iterable[Caption]) -> Counter[str]:
 
 def _tie(a: str, pos: str, preposition: str, b: str) -> str:
     return f"tie* {kind_of(a) if pos in _NOUNS else a}|{preposition} {kind_of(b)}"
+
+
+def _act(a: str, verb: str, preposition: str, b: str) -> str:
+    return f"act* {kind_of(a)}|{verb}|{preposition} {kind_of(b)}"
 
 
 def _classes(kind: str, a: str, b: str) -> tuple[str, ...]:
@@ -210,19 +292,27 @@ class Attested:
     """Counts of slots, asked for the level of one."""
 
     def __init__(self, *counts: Counts) -> None:
-        self._counts = counts
+        self.counts = counts
         self.level = lru_cache(maxsize=1 << 18)(self._level)
         self.tied = lru_cache(maxsize=1 << 18)(self._tied)
 
+        self.acts = lru_cache(maxsize=1 << 18)(self._acts)
+
     def unknown(
-        self, s: Reading, words: Mapping[int, str], kind: str, left: int, right: int, at: int
+        self,
+        tokens: tuple[Token, ...],
+        said: Sequence[str],
+        words: Mapping[int, str],
+        slot: Pairing,
     ) -> bool:
         """Whether the counts know nothing of the caption's own words: of a noun that stays, or of
         where it puts things.
         """
-        said, tokens = s.lemmas, s.caption.tokens
+        kind, left, right, at, by = slot
         if kind == "tie":
             return not self.tied(said[left], tokens[left].pos, said[at], said[right])
+        if kind == "act":
+            return not self.acts(said[left], said[at], said[by] if by >= 0 else "", said[right])
         if kind == "np":
             return not self.level(kind, said[left], said[right])
         stays = left if right in words else right
@@ -232,45 +322,84 @@ class Attested:
             and stays >= 0
             and stays not in words
             and tokens[stays].pos in _NOUNS
-            and self._met(said[stays]) < _KNOWN
+            and self.met(said[stays]) < _KNOWN
         )
 
     def count(self, key: str) -> int:
         """How often a key was met."""
-        return sum(counts.get(key, 0) for counts in self._counts)
+        return sum(counts.get(key, 0) for counts in self.counts)
 
     def _level(self, kind: str, a: str, b: str) -> int:
         met = self.count(f"{kind} {a} {b}")
-        if met and not (kind == "bare" and met < _BARE * self._met(b)):
+        if kind == "pn" and a in _INSIDE and is_living(b):
+            return 0
+        if kind == "obj" and a == "wear" and kind_of(b) != "clothing" and met < _OFTEN:
+            return 0  # a backpack, and no other bag
+        quality, noun = (a, b) if kind == "mod" else (b, a)
+        if kind in _QUALITIES and self.has_other_colours(quality, noun):
+            return 0  # "a green horse"
+        if met and not (kind == "bare" and met < _BARE * self.met(b)):
             return 2
         if kind == "pred" and self.count(f"mod {b} {a}"):
             return 2
         if kind in ("a", "the", "bare", "many"):
-            return 1 if kind == "the" or (kind != "bare" and self._met(b) < _KNOWN) else 0
+            return 1 if kind == "the" or (kind != "bare" and self.met(b) < _KNOWN) else 0
         if kind == "end":
             return 0
         if kind == "np" and b == "of":
             return 0
-        if kind == "pn" and a in _INSIDE and is_living(b):
-            return 0
-        if kind == "subj" and kind_of(a) == "places":
+        if kind == "subj" and _is_place(a):
             return 0  # "a man in a field sitting" is none of the field
-        if kind == "pn" and a in _ABOUT_PLACES and kind_of(b) == "places":
-            return 0  # "in a forest", but "on a field"
+        if kind == "pn" and (a not in _PLACING or (a in _ABOUT_PLACES and _is_place(b))):
+            return 0  # "in a forest", but "on a field"; "at a table", but "on a chair"
         keys = _classes(kind, a, b)
-        few = 1 if kind == "subj" and kind_of(a) == "people" else _FEW + (kind in ("obj", "pn"))
+        few = _FEW + (kind in ("obj", "pn"))
         return int(any(self.count(key) >= few for key in keys))
 
-    def _met(self, noun: str) -> int:
+    def met(self, noun: str) -> int:
+        """How often a noun was met."""
         return sum(self.count(f"{each}  {noun}") for each in ("a", "the", "bare", "many"))
 
+    def knows(self, noun: str) -> bool:
+        """Whether the counts say anything of a noun."""
+        return self.met(noun) >= _KNOWN
+
+    def has_other_colours(self, adjective: str, noun: str) -> bool:
+        """Whether the adjective is a colour that captions give to no noun like this one, which has
+        its own."""
+        kind = kind_of(noun)
+        if "colour" not in families(adjective, "ADJ") or kind not in _NATURAL:
+            return False
+        for key in (f"mod {{}} {noun}", f"mod* {{}} {kind}"):
+            total = sum(self.count(key.format(each)) for each in _colours())
+            if total >= _USUAL:
+                return self.count(key.format(adjective)) < _SELDOM * total
+        return False
+
+    def _acts(self, subject: str, verb: str, preposition: str, noun: str) -> int:
+        return _graded(self.count(_act(subject, verb, preposition, noun)))
+
     def _tied(self, governor: str, pos: str, preposition: str, noun: str) -> int:
-        if self.count(_tie(governor, pos, preposition, noun)) >= _FEW:
-            return 2
-        return 0
+        return _graded(self.count(_tie(governor, pos, preposition, noun)))
+
+
+def _graded(times: int) -> int:
+    return 2 if times >= _OFTEN else int(times >= _FEW)
+
+
+def _is_place(noun: str) -> bool:
+    return kind_of(noun) in _PLACES or "places" in families(noun, "NOUN")
+
+
+@lru_cache(maxsize=1)
+def _colours() -> tuple[str, ...]:
+    return members("colour", "ADJ")
 
 
 # --- The counts that are asked. ---
+
+
+_REMEDY = "make it with compoclip rewrite CAPTIONS --count-words -o FILE"
 
 
 def read_counts(path: Path) -> Counts:
@@ -285,18 +414,26 @@ def read_counts(path: Path) -> Counts:
     Raises:
         CompoclipError: When it is missing or no file of counts.
     """
-    remedy = "make it with scripts/count_captions.py"
+    return _decoded(path, _content(path))
+
+
+def _content(path: Path) -> bytes:
     try:
-        lines = lzma.decompress(path.read_bytes()).decode("utf-8").splitlines()
+        return path.read_bytes()
+    except OSError as error:
+        raise CompoclipError(
+            f"{path}: cannot read the counts of captions ({error.strerror}); {_REMEDY}"
+        ) from error
+
+
+def _decoded(path: Path, content: bytes) -> Counts:
+    try:
+        lines = lzma.decompress(content).decode("utf-8").splitlines()
         if not lines or lines[0].split("\t")[0] != FORMAT:
             raise ValueError
         return {key: int(count) for key, _, count in (x.partition("\t") for x in lines[1:])}
-    except OSError as error:
-        raise CompoclipError(
-            f"{path}: cannot read the counts of captions ({error.strerror}); {remedy}"
-        ) from error
     except (lzma.LZMAError, EOFError, ValueError) as error:
-        raise CompoclipError(f"{path}: not a file of counts of captions; {remedy}") from error
+        raise CompoclipError(f"{path}: not a file of counts of captions; {_REMEDY}") from error
 
 
 def write_counts(path: Path, counts: Counts, source: str) -> None:
@@ -306,42 +443,82 @@ def write_counts(path: Path, counts: Counts, source: str) -> None:
         path: The file.
         counts: Key -> how often.
         source: What was counted, and its licence.
+
+    Raises:
+        CompoclipError: When the file cannot be written.
     """
     rows = (f"{key}\t{count}" for key, count in sorted(counts.items()))
     text = "\n".join((f"{FORMAT}\t{source}", *rows)) + "\n"
-    path.write_bytes(lzma.compress(text.encode("utf-8"), preset=9 | lzma.PRESET_EXTREME))
+    content = lzma.compress(text.encode("utf-8"), preset=9 | lzma.PRESET_EXTREME)
+    write_atomically(path, lambda place: place.write_bytes(content))
 
 
-@lru_cache(maxsize=1)
-def _bundled() -> Counts:
-    return read_counts(Path(__file__).with_name("data") / "attested.xz")
-
-
-_own: list[Counts] = []
-
-
-def use_counts(counts: Counts | None) -> None:
-    """Let further counts, of a corpus of one's own, attest texts beside the bundled ones.
-
-    They hold for this process from now on, and with them the texts that rewrites draw.
+def counts_digest(path: Path) -> str:
+    """Hash of a file of counts, which texts depend on.
 
     Args:
-        counts: What `count_slots` or `read_counts` gave; None for the bundled ones alone.
+        path: As `write_counts` writes it.
+
+    Returns:
+        The hash, of the content alone.
+
+    Raises:
+        CompoclipError: When it is missing.
     """
-    _own[:] = [] if counts is None else [counts]
-    attested.cache_clear()
+    return hashlib.blake2b(_content(path), digest_size=8).hexdigest()
 
 
 @lru_cache(maxsize=1)
+def _bundled() -> Attested:
+    return Attested(read_counts(Path(__file__).with_name("data") / "attested.xz"))
+
+
+@lru_cache(maxsize=2)
+def _with_own(path: Path, digest: str) -> Attested:
+    """The bundled counts and those of a file, which must be the one that was named."""
+    content = _content(path)
+    if hashlib.blake2b(content, digest_size=8).hexdigest() != digest:
+        raise CompoclipError(f"{path}: has changed while it was in use; start again")
+    return Attested(*_bundled().counts, _decoded(path, content))
+
+
+_in_use: ContextVar[Attested | None] = ContextVar("attested", default=None)
+
+
+@contextmanager
+def attesting(counts: tuple[Path, str] | Counts | None) -> Iterator[None]:
+    """Let further counts, of a corpus of one's own, attest texts beside the bundled ones.
+
+    They hold within the block, for this thread, and with them the texts that rewrites draw.
+
+    Args:
+        counts: What `count_slots` or `read_counts` gave; or a file and its `counts_digest`, read
+            once in each process; None for the bundled ones alone.
+
+    Raises:
+        CompoclipError: When the file cannot be read, is none of counts, or has another digest.
+    """
+    chosen = _with_own(*counts) if isinstance(counts, tuple) else None
+    if isinstance(counts, Mapping):
+        chosen = Attested(*_bundled().counts, counts)
+    token = _in_use.set(chosen)
+    try:
+        yield
+    finally:
+        _in_use.reset(token)
+
+
 def attested() -> Attested:
     """The counts in use, read once."""
-    return Attested(_bundled(), *_own)
+    return _in_use.get() or _bundled()
 
 
 # --- What an edit of a caption comes to. ---
 
 
-def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = ()) -> int:
+def edit_level(
+    s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = (), *, strict: bool = False
+) -> int:
     """How well the slots that an edit changes are attested.
 
     Args:
@@ -349,16 +526,18 @@ def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = 
         words: Token -> the lemma that comes to stand there, of a compound its last word; "" for a
             word that goes.
         moved: Spans that are moved as they are: what belongs together inside stays.
+        strict: Ask of the new words also where the counts do not know the caption's own.
 
     Returns:
         2 or 1 where all slots are; else 1 less for each that is not, and `BROKEN` where one of
         those makes bad English and no odd picture.
     """
-    known, lemmas, lowest, odd = attested(), s.lemmas, 2, 0
+    known, lowest, odd = attested(), 2, 0
     tokens = s.caption.tokens
-    known_slots = _slots_of(s)
+    known_slots, lemmas = _slots_of(s)
     touched = (slot for index in words for slot in known_slots.get(index, ()))
-    for kind, left, right, at in touched if len(words) == 1 else dict.fromkeys(touched):
+    for slot in touched if len(words) == 1 else dict.fromkeys(touched):
+        kind, left, right, at, by = slot
         if moved and any(right in span and (left < 0 or left in span) for span in moved):
             continue
         b = words.get(right, lemmas[right])
@@ -367,9 +546,12 @@ def edit_level(s: Reading, words: Mapping[int, str], moved: tuple[range, ...] = 
             continue
         if kind == "tie":
             level = known.tied(a, tokens[left].pos, words.get(at, lemmas[at]), b)
+        elif kind == "act":
+            preposition = words.get(by, lemmas[by]) if by >= 0 else ""
+            level = known.acts(a, words.get(at, lemmas[at]), preposition, b)
         else:
             level = known.level(kind, a, b)
-        if (level == 0 and known.unknown(s, words, kind, left, right, at)) or (
+        if (level == 0 and not strict and known.unknown(tokens, lemmas, words, slot)) or (
             level == 0 and kind in _QUALITIES and _same_quality(lemmas, words, left, right)
         ):
             lowest = min(lowest, 1)
@@ -389,23 +571,54 @@ def _same_quality(lemmas: Sequence[str], words: Mapping[int, str], left: int, ri
     if left in words and right in words:
         return False
     at = left if left in words else right
+    noun = lemmas[right if at == left else left]
+    if attested().has_other_colours(words[at], noun):
+        return False
     return bool(families(lemmas[at], "ADJ") & families(words[at], "ADJ") & ANY_THING)
 
 
-_UNDER = frozenset(("below", "beneath", "underneath"))
-
-
-def preposition_level(words: str, noun: str) -> int:
-    """How well a preposition goes before a noun: nothing is under a beach, or outside a shirt."""
+def preposition_level(s: Reading, first: int, words: str) -> int:
+    """How well another preposition goes between what the one at token `first` relates: nothing is
+    under a beach, or outside a shirt.
+    """
     if words in _MOVING:
         return 0
-    last = words.rpartition(" ")[2]
-    last = "under" if last in _UNDER else last
-    kind = kind_of(noun) if noun else ""
-    unlikely = {"outside": "clothing", "under": "places", "behind": "places"}
-    if kind and unlikely.get(last) == kind:
-        return attested().level("pn", last, noun)
-    return 2
+    if words in _LACKING:
+        return 2
+    known, tokens = attested(), s.caption.tokens
+    slots_at, lemmas = _slots_of(s)
+    # What may be near a thing may be far from it.
+    word = "near" if (key := preposition(words)) == "far_from" else key
+    lowest = 2
+    done_by = [lemmas[slot.left] for slot in slots_at.get(first, ()) if slot.kind == "act"]
+    alive = any(is_living(each) or each in _GROUPS for each in done_by)
+    for kind, left, right, *_ in slots_at.get(first, ()):
+        if kind not in ("pn", "tie"):
+            continue
+        if kind == "pn":
+            level = known.level("pn", word, lemmas[right])
+        else:
+            level = known.tied(lemmas[left], tokens[left].pos, word, lemmas[right])
+        nouns = [index for index in (left, right) if tokens[index].pos in _NOUNS]
+        if level == 0 and (
+            any(not known.knows(lemmas[index]) for index in nouns)
+            or (not alive and is_solid(lemmas[right]) and _rests(tokens, lemmas, left))
+        ):
+            level = 1
+        lowest = min(lowest, level)
+    return lowest
+
+
+def is_solid(noun: str) -> bool:
+    """Whether other things can be under, behind, above or near what the noun names."""
+    return kind_of(noun.rpartition(" ")[2]) in _SOLID
+
+
+def _rests(tokens: tuple[Token, ...], lemmas: Sequence[str], index: int) -> bool:
+    """Whether a thing is there, and nobody does something."""
+    if tokens[index].pos == "VERB":
+        return stays_still(lemmas[index])
+    return not (is_living(lemmas[index]) or lemmas[index] in _GROUPS)
 
 
 _STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "motion through"))
@@ -427,24 +640,27 @@ Draw = tuple[int, Callable[[], Rewritten | Refused]]
 """The level of an edit, and what makes its text."""
 
 
-def first_fluent(draws: Iterable[Draw], reason: str, least: int = 1) -> Rewritten | Refused:
+def first_fluent(
+    draws: Iterable[Draw], reason: str, least: int = 1, enough: int = _ENOUGH
+) -> Rewritten | Refused:
     """The first valid text of which all words were met together; else the best one.
 
     Args:
         draws: What may be taken, in the order in which it is drawn.
         reason: Why there is none when nothing is drawn.
         least: The lowest level that is taken.
+        enough: Draws after which words of a kind that was met will do.
 
     Returns:
         The text, or why there is none.
     """
     best: Rewritten | None = None
-    reached = least - 1
+    reached, unattested = least - 1, False
     for number, (level, make) in enumerate(draws):
-        if number >= _ENOUGH and reached >= 1:
+        if number >= enough and reached >= 1:
             break
         if level <= reached:
-            reason = UNATTESTED if level < least else reason
+            unattested |= level < least
             continue
         result = make()
         if isinstance(result, Refused):
@@ -453,4 +669,4 @@ def first_fluent(draws: Iterable[Draw], reason: str, least: int = 1) -> Rewritte
             return result
         else:
             best, reached = result, level
-    return best or Refused(reason)
+    return best or Refused(UNATTESTED if unattested else reason)

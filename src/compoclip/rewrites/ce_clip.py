@@ -102,7 +102,7 @@ class MaskedReplace:
     name: str
     parts: tuple[str, ...]
     filler: MaskFiller | None = None
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:

@@ -23,7 +23,13 @@ from compoclip.rewrites.edit import (
     inflect,
 )
 from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
-from compoclip.rewrites.legality import has_namesake, may_tie_alike, states_place, subject_of
+from compoclip.rewrites.legality import (
+    has_namesake,
+    is_many,
+    may_tie_alike,
+    states_place,
+    subject_of,
+)
 from compoclip.rewrites.negclip import SpanPair, candidates, drawn_swap
 from compoclip.rewrites.reading import MentionLink, Reading, read
 from compoclip.rewrites.relations import phrases
@@ -50,7 +56,7 @@ class CrepeAtom:
     """One object, attribute or relation gives way to another of its type that excludes it."""
 
     name: str = "crepe-atom"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -82,7 +88,7 @@ class CrepeSwap:
     """Two objects, two attributes or two relations change places."""
 
     name: str = "crepe-swap"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -123,7 +129,7 @@ class CrepeNegate:
     """Denies one relation or one object of the caption."""
 
     name: str = "crepe-negate"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -156,6 +162,8 @@ def _in_place(s: Reading) -> Iterator[Foil]:
         token = s.caption.tokens[first]
         if token.pos == "VERB" and token.tag in _NEGATED:
             change = SpanChange(first, first + 1, f"{_NEGATED[token.tag]} {token.lemma.lower()}")
+        elif token.text == "with":
+            change = SpanChange(first, first + 1, "without")
         else:
             change = SpanChange(first, first + 1, f"not {token.text}")
         yield apply_changes(s.caption, [change])
@@ -248,6 +256,8 @@ def _name(s: Reading, place: int, *, described: bool) -> str:
     while first > mention.first and tokens[first - 1].pos in ("NOUN", "PROPN"):
         first -= 1
     while described and first > mention.first and tokens[first - 1].pos == "ADJ":
+        if is_many(tokens[first - 1]):
+            break  # "no many trucks"
         first -= 1
     text = s.caption.text[tokens[first].start : tokens[mention.head].end]
     return text if tokens[first].pos == "PROPN" else text[:1].lower() + text[1:]

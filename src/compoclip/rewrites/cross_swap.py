@@ -7,15 +7,15 @@ other half shows.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from compoclip.captions.types import Caption, Token
-from compoclip.rewrites.attested import BROKEN, ODD, edit_level
+from compoclip.rewrites.attested import BROKEN, edit_level, kind_of, preposition_level
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
-    MAX_DRAWS,
     SpanChange,
     cased_like,
     edited,
@@ -23,11 +23,13 @@ from compoclip.rewrites.edit import (
 )
 from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, families
 from compoclip.rewrites.legality import only_listed, words_exclude
+from compoclip.rewrites.negclip import FITTING
 from compoclip.rewrites.reading import Reading, read
 from compoclip.rewrites.replace import acts
 
 SAME_REST = "same-rest"
 NO_CATEGORY = "no-common-category"
+_MOST_PAIRS = 40
 #: Parts of speech whose words are never exchanged.
 FIXED = frozenset(
     ("ADV", "AUX", "DET", "INTJ", "PART", "PRON", "PUNCT", "SYM", "X", "SCONJ", "CCONJ")
@@ -41,12 +43,13 @@ class CrossSwap:
     Part of speech uniform among those that both have a word of, then one word of each side. Words
     that both captions hold are left alone, as are parts of phrases ("front" of "in front of"),
     words for the picture itself, things that are only listed and words the caption does not assert.
-    Each word takes the form of the one it replaces. Of ten draws the first is taken of which
-    captions show both words in their new places, else the one of which they show most.
+    Each word takes the form of the one it replaces. The first
+    pair is taken of which captions show both words in their new places, nouns of one kind, else the
+    one of which they show most.
     """
 
     name: str = "cross-swap"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
 
     def __call__(
@@ -60,18 +63,26 @@ class CrossSwap:
         reason = NO_CATEGORY
         best: tuple[Rewritten, Rewritten] | None = None
         reached = 2 * BROKEN
-        order = rng.sample(common, len(common))
-        for pos in (pos for pos in order for _ in range(MAX_DRAWS)):
-            if reached >= ODD:
+        pairs = [
+            (pos, *pair)
+            for pos in rng.sample(common, len(common))
+            for pair in _shuffled(mine[pos], theirs[pos], rng)
+        ]
+        for pos, a, b in pairs:
+            if reached >= FITTING:
                 break
-            a, b = rng.choice(list(mine[pos])), rng.choice(list(theirs[pos]))
             if not words_exclude(mine[pos][a], theirs[pos][b]):
                 reason = RELATED
                 continue
             if _rest(first, a) == _rest(second, b):
                 reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
                 continue
-            level = min(_level(first, a, theirs[pos][b]), _level(second, b, mine[pos][a]))
+            alike = _alike(mine[pos][a], theirs[pos][b])
+            level = min(
+                _level(first, a, theirs[pos][b], alike), _level(second, b, mine[pos][a], alike)
+            )
+            if pos == "NOUN" and not alike:
+                level = min(level, 0)  # each pair was met, but not all of them together
             if level <= reached:
                 continue
             rule = f"cross-swap:{pos}"
@@ -86,11 +97,25 @@ class CrossSwap:
         return Refused(reason)
 
 
-def _level(caption: Caption, word: str, by: Token) -> int:
+def _shuffled(
+    mine: Iterable[str], theirs: Iterable[str], rng: random.Random
+) -> list[tuple[str, str]]:
+    found = list(product(mine, theirs))
+    return rng.sample(found, min(_MOST_PAIRS, len(found)))
+
+
+def _alike(a: Token, b: Token) -> bool:
+    """Whether two nouns name things of one kind."""
+    return a.pos == "NOUN" and kind_of(a.lemma.lower()) == kind_of(b.lemma.lower())
+
+
+def _level(caption: Caption, word: str, by: Token, alike: bool) -> int:
     """How well the other word fits the places of this one."""
     reading = read(caption)
     places = [index for index, low in enumerate(reading.lows) if low == word]
-    return edit_level(reading, dict.fromkeys(places, by.lemma.lower()))
+    if by.pos == "ADP":
+        return min(preposition_level(reading, place, by.text.lower()) for place in places)
+    return edit_level(reading, dict.fromkeys(places, by.lemma.lower()), strict=not alike)
 
 
 def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:

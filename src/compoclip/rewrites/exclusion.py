@@ -83,6 +83,11 @@ def families(lemma: str, pos: str) -> frozenset[str]:
     return _index(pos).families.get(lemma.lower(), frozenset())
 
 
+def members(family: str, pos: str) -> tuple[str, ...]:
+    """The words of a family."""
+    return tuple([word for cell in _index(pos).cells[family] for word in cell])
+
+
 def may_coincide(a: str, b: str, pos: str) -> bool:
     """Whether the lists put both words into one cell somewhere, so that they can mean the same."""
     places = _index(pos).places
@@ -240,7 +245,7 @@ def modifier(lemma: str, tag: str, head: str) -> Weighted:
         return ()
     found = tuple(w for w in exclusive(lemma, "ADJ") if w != "medium")
     if not found:
-        found = lexicon().antonyms(lemma, "ADJ")
+        found = tuple(w for w in lexicon().antonyms(lemma, "ADJ") if lexicon().count(w, "ADJ"))
         if not families(lemma, "ADJ") & UNIVERSAL:
             found = tuple(w for w in found if not families(w, "ADJ") & UNIVERSAL)
     fitting = (w for w in found if fits(lemma, w, head))

@@ -19,7 +19,16 @@ from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
-from compoclip.rewrites.attested import Draw, attested, first_fluent, stays_still
+from compoclip.rewrites.attested import (
+    Attested,
+    Draw,
+    attested,
+    first_fluent,
+    is_solid,
+    kind_of,
+    preposition,
+    stays_still,
+)
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.edit import (
     DOUBLED,
@@ -32,6 +41,7 @@ from compoclip.rewrites.edit import (
 from compoclip.rewrites.exclusion import (
     ANY_THING,
     FIXED_ADJECTIVES,
+    MAY_HOLD,
     contrast,
     excluded,
     exclusive,
@@ -205,6 +215,9 @@ JOIN = "join-object"
 NO_CANDIDATE = "no-candidate"
 _PARTITIVE = ("of", "has", "have", "having")
 SAID = "said-by-caption"
+_NOUN_DRAWS = 40
+_WORN = frozenset(("boot", "roller", "skate", "ski"))
+_DRESSED = frozenset(("in", "with"))
 Choice = tuple[str, ...]
 
 
@@ -260,9 +273,10 @@ class Transform:
         lists = self.lists(slot)
         if not all(lists):
             return Refused(NO_CANDIDATE)
-        draws = range(MAX_DRAWS if lists else 1)
+        # Of a long list few words fit, and asking whether one does takes little.
+        draws = range(_NOUN_DRAWS if slot.rule == NEW_OBJECT else MAX_DRAWS if lists else 1)
         found = (self._drawn(slot, tuple(rng.choice(words) for words in lists)) for _ in draws)
-        return first_fluent(found, NO_CANDIDATE, least)
+        return first_fluent(found, NO_CANDIDATE, least, len(draws))
 
     def _drawn(self, slot: Slot, choice: Choice) -> Draw:
         """How well the words of the negative go together, and what makes its text."""
@@ -275,15 +289,25 @@ class Transform:
             (phrase_level(*each) for each in _said_together(negative, lemmas) if each not in said),
             default=2,
         )
+        # Of the caption's own words that stay, the counts may know nothing.
+        stay = [name for i, name in enumerate(names) if slot.rule != NEW_OBJECT or i != slot.node]
+        if slot.rule != JOIN and not all(attested().knows(head_noun(name)) for name in stay):
+            level = max(level, 1)
+        if slot.rule == SWAP_OBJECTS and len({kind_of(head_noun(each)) for each in names}) == 1:
+            level = max(level, 1)  # a dog chases a cat as a cat chases a dog
+        elif slot.rule == NEW_RELATION and sense_of(choice[0]).placed and is_solid(names[1]):
+            level = max(level, 1)
         if slot.rule == JOIN and level < 2:
             level = 0
-        elif slot.rule == NEW_OBJECT and any(
+        elif slot.rule in (NEW_OBJECT, SWAP_OBJECTS) and any(
             relation_words(each) in _PARTITIVE for each in slot.positive.relations
         ):
             level = 0  # "a plate of sheep"; a kitchen that has pots may have food
         elif slot.rule == NEW_ATTRIBUTE and not level:
             old = slot.positive.objects[slot.node].attributes[slot.attribute].name.lower()
-            level = int(bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING))
+            alike = bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING)
+            natural = attested().has_other_colours(choice[0], head_noun(lemmas[slot.node]))
+            level = int(alike and not natural)
         return level, lambda: self.make(slot, choice)
 
     def all(self, slot: Slot) -> Iterator[Rewritten]:
@@ -310,6 +334,8 @@ class Transform:
             return (words.attributes,)
         if slot.rule == NEW_ATTRIBUTE:
             attribute = slot.positive.objects[slot.node].attributes[slot.attribute]
+            if "fashioned" in self.reading.lows:
+                return ((),)
             head = head_noun(self.reading.names[slot.positive.nodes[slot.node]])
             tag = self.reading.tag(attribute.span) or "JJ"
             return (attribute_candidates(words, attribute.name, tag, head),)
@@ -342,7 +368,24 @@ class Transform:
         if slot.rule == NEW_OBJECT:
             node = positive.nodes[slot.node]
             plural = reading.plural[node]
+            said = head_noun(reading.names[node])
+            kinds = {kind_of(choice[0]), kind_of(said)}
+            worn = "clothing" in kinds and not (
+                len(kinds) == 1 and positive.objects[slot.node].attributes
+            )
+            if said == "water" and "waters" in kinds:
+                return MAY_HOLD
+            links = {relation_words(each) for each in positive.relations}
+            if worn and not links.isdisjoint(_DRESSED):
+                return MAY_HOLD  # "a man in a field" may be in an apron as well, and in a hat
             return noun_refusal(reading, choice[0], reading.names[node], plural=plural)
+        if slot.rule == NEW_RELATION:
+            old, new = sense_of(relation_words(positive.relations[0])), sense_of(choice[0])
+            target = head_noun(reading.names[positive.nodes[1]])
+            if (new.verb == "watch" and old.verb == "play") or (
+                new.verb == "wear" and target in _WORN
+            ):
+                return MAY_HOLD  # who plays a video game watches it, who is on skis wears them
         if slot.rule == JOIN:
             return noun_refusal(reading, choice[2])
         ends = (positive.nodes[0], positive.nodes[1])
@@ -405,28 +448,30 @@ def _said_together(graph: SubGraph, lemmas: tuple[str, ...]) -> list[tuple[str, 
     return found + [(left, relation_words(link).lower(), right) for left, link, right in links]
 
 
-@lru_cache(maxsize=1 << 16)
 def phrase_level(subject: str, words: str, target: str) -> int:
     """The level of an attribute (no subject) or a relation among the counts of captions."""
-    known = attested()
+    return _phrase_level(attested(), subject, words, target)
+
+
+@lru_cache(maxsize=1 << 16)
+def _phrase_level(known: Attested, subject: str, words: str, target: str) -> int:
     mine, other = head_noun(subject), head_noun(target)
     if not subject:
         return known.level("mod", words.rpartition(" ")[2], other)
     sense = sense_of(words)
-    first, _, last = sense.preposition.rpartition(" ")
-    first = sense.preposition.partition(" ")[0]
+    where = preposition(sense.preposition) if sense.preposition else ""
     levels = []
     if sense.verb:
         done = max(known.level(kind, mine, sense.verb) for kind in ("subj", "done"))
         levels.append(done if done == 2 or is_living(mine) or stays_still(sense.verb) else 0)
-        if not first:
+        if not where:
             levels.append(known.level("obj", sense.verb, other) - 1)  # word by word
-    if first:
+        levels.append(known.acts(mine, sense.verb, where, other))
+    if where:
         governor = sense.verb or mine
-        levels.append(known.level("vp" if sense.verb else "np", governor, first))
-        levels.append(known.level("pn", last, other))
-        if first == last:
-            levels.append(known.tied(governor, "VERB" if sense.verb else "NOUN", first, other))
+        levels.append(known.level("vp" if sense.verb else "np", governor, where))
+        levels.append(known.level("pn", where, other))
+        levels.append(known.tied(governor, "VERB" if sense.verb else "NOUN", where, other))
     return min(levels)
 
 

@@ -217,7 +217,7 @@ class GraphNegative:
     """
 
     name: str
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
     vocabulary: GraphVocabulary | None = None
     graph_filter: GraphFilter = "valid"
@@ -232,14 +232,13 @@ class GraphNegative:
         transform = Transform(reading, vocabulary, self.graph_filter == "valid")
         slots = [s for s in chain.from_iterable(map(slots_of, usable)) if s.category == self.name]
 
-        def attempt(slot: Slot, least: int) -> Rewritten | Refused:
-            result = transform.draw(slot, rng, least)
+        def attempt(slot: Slot) -> Rewritten | Refused:
+            result = transform.draw(slot, rng)
             same = isinstance(result, Rewritten) and same_to_clip(result.text, caption.text)
             return Refused(SAME_TOKENS) if same else result
 
         drawn = rng.sample(slots, min(MAX_DRAWS, len(slots)))
-        attempts = (attempt(slot, least) for least in (1, UNSEEN) for slot in drawn)
-        return first_valid(attempts, NO_CANDIDATE)
+        return first_valid((attempt(slot) for slot in drawn), NO_CANDIDATE)
 
 
 @dataclass(frozen=True)

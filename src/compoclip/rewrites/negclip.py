@@ -11,19 +11,21 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from compoclip.captions.lists import DEPICTIONS, word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import legality
-from compoclip.rewrites.attested import BROKEN, ODD, edit_level, first_fluent
+from compoclip.rewrites.attested import BROKEN, UNATTESTED, edit_level, first_fluent, kind_of
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
 from compoclip.rewrites.exclusion import (
+    ANY_THING,
     FIXED_ADJECTIVES,
     LIGHT_VERBS,
     NO_THINGS,
+    exclusive,
     families,
     names_people,
 )
@@ -32,12 +34,22 @@ from compoclip.rewrites.reading import Mention, Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
 
+#: The level of what captions show.
+FITTING = 1
 #: The lowest level of a swap. Two words of one caption seldom fit each other's places, so anything
 #: goes when nothing better is found.
 ANYTHING = 2 * BROKEN
+_NOUN_PARTS = ("NOUN", "PROPN")
+_NOUN_GROUPS = ("noun", "object", "plural-noun")
 GROUPS = ("noun-phrase", "verb", "noun", "plural-noun", "adverb", "adjective")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
 _MANNER_ADVERBS = _LISTS.words("manner adverbs")
+_CHANGE_PLACES = frozenset(_LISTS.rows("may change places"))
+#: People of whom less is done to others, or more: those who are held, and groups.
+_UNLIKE = frozenset(("baby", "child", "infant", "kid", "newborn", "toddler")) | frozenset(
+    ("couple", "crew", "crowd", "family", "group", "team")
+)
+_GENDERED = frozenset(("he", "her", "hers", "herself", "him", "himself", "his", "she"))
 _NO_MANNER = _LISTS.words("no manner")
 
 
@@ -62,7 +74,7 @@ class NegclipSwap:
     """
 
     name: str = "negclip"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
     groups: tuple[str, ...] = GROUPS
     least: int = ANYTHING
@@ -75,7 +87,7 @@ class NegclipSwap:
         return drawn_swap(caption, pairs, rng, self.name, self.least)
 
 
-NEGCLIP_FLUENT = NegclipSwap(name="negclip-fluent", version="1", least=1)
+NEGCLIP_FLUENT = NegclipSwap(name="negclip-fluent", version="2", least=1)
 
 
 def drawn_swap(
@@ -87,34 +99,68 @@ def drawn_swap(
 ) -> Rewritten | Refused:
     """Exchange a pair: group uniform among those of the pairs, then pair uniform.
 
-    In a group the first pair is taken of which captions show every part in its new place, else the
-    one of which they show most. A group with nothing but nonsense gives way to the others.
+    The first is taken whose parts fit their new places, in whatever group. Where none does, and
+    `least` allows it, a group gives the pair of which captions show most; a group with nothing but
+    nonsense gives way to the others.
     """
     reading = read(caption)
     by_group: dict[str, list[SpanPair]] = {}
     for pair in pairs:
         by_group.setdefault(pair.group, []).append(pair)
-    reason, others = NO_PAIR, []
-    for group in rng.sample(list(by_group), len(by_group)):
-        found = by_group[group]
-        draws = [
-            (_level(reading, pair), partial(swapped, caption, pair, rewrite))
-            for pair in rng.sample(found, min(MAX_DRAWS, len(found)))
+    drawn = [
+        [
+            (*_judged(reading, pair), partial(swapped, caption, pair, rewrite))
+            for pair in rng.sample(by_group[group], min(MAX_DRAWS, len(by_group[group])))
         ]
-        result = first_fluent(draws, reason, max(least, ODD))
+        for group in rng.sample(list(by_group), len(by_group))
+    ]
+    groups = [[(level, make) for _, level, make in group] for group in drawn]
+    draws = list(chain.from_iterable(groups))
+    fitting = [(2, make) for fits, _, make in chain.from_iterable(drawn) if fits]
+    reason = UNATTESTED if draws else NO_PAIR
+    result = first_fluent(fitting, reason)
+    if isinstance(result, Rewritten) or least >= FITTING:
+        return result
+    for group in groups:
+        result = first_fluent(group, result.reason, FITTING - 1, len(group))
         if isinstance(result, Rewritten):
             return result
-        reason = result.reason
-        others += draws
-    return first_fluent(others, reason, least)
+    return first_fluent(draws, result.reason, least, len(draws))
 
 
-def _level(s: Reading, pair: SpanPair) -> int:
-    """How well both parts fit their new places: each is its last word to what is around it."""
+def _judged(s: Reading, pair: SpanPair) -> tuple[bool, int]:
+    """Whether both parts fit their new places, and how well captions attest them there: each is
+    its last word to what is around it."""
     (first, end), (start, stop) = pair.a, pair.b
-    words = {end - 1: s.lemmas[stop - 1], stop - 1: s.lemmas[end - 1]}
+    mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
+    if pair.group in _NOUN_GROUPS and any(
+        _compound(s, last - 1) != (start, last) or not _is_last(s, last - 1)
+        for start, last in (pair.a, pair.b)
+    ):
+        return False, BROKEN  # a part of a compound
+    words = {end - 1: theirs, stop - 1: mine}
     moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
-    return edit_level(s, words, moved)
+    if pair.group in ("adjective", "attribute"):
+        alike = bool(families(mine, "ADJ") & families(theirs, "ADJ") & ANY_THING)
+        if s.owner[start] >= 0 and "of" in s.mentions[s.owner[start]].words:
+            alike = False  # "a green field of lush grass" is a lush field of green grass
+    else:
+        alike = pair.group == "adverb" or may_change_places(s, mine, theirs)
+    # Else each pair of words may have been met, and yet not the scene that all of them make.
+    level = edit_level(s, words, moved, strict=not alike)
+    return alike and level >= FITTING, level
+
+
+def may_change_places(s: Reading, a: str, b: str) -> bool:
+    """Whether one noun can stand wherever the other can: things of one kind, men and women.
+
+    Pairs of words that captions show do not promise it: "a girl on a bicycle", "a bag on a girl".
+    """
+    if kind_of(a) != kind_of(b) or kind_of(a) not in _CHANGE_PLACES or {a, b} & _UNLIKE:
+        return False
+    if names_people(a) and b not in exclusive(a, "NOUN"):
+        return False  # a surfer is one of the people
+    return not names_people(a) or _GENDERED.isdisjoint(s.lows)
 
 
 def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewritten | Refused:
@@ -166,7 +212,24 @@ def _nouns(s: Reading, tag: str, group: str) -> Iterator[tuple[SpanPair, str | N
         if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
     ]
     for i, j in combinations(places, 2):
-        yield SpanPair(group, (i, i + 1), (j, j + 1)), legality.nouns(s, i, j)
+        refusal = legality.nouns(s, i, j)
+        yield SpanPair(group, (i, i + 1), (j, j + 1)), refusal
+        whole = _compound(s, i), _compound(s, j)
+        if whole != ((i, i + 1), (j, j + 1)) and _is_last(s, i) and _is_last(s, j):
+            yield SpanPair(group, *whole), refusal
+
+
+def _compound(s: Reading, index: int) -> tuple[int, int]:
+    """The span of a noun with what it is a compound with: "tv monitor"."""
+    first, tokens = index, s.caption.tokens
+    while first and s.owner[first - 1] == s.owner[index] and tokens[first - 1].pos in _NOUN_PARTS:
+        first -= 1
+    return first, index + 1
+
+
+def _is_last(s: Reading, index: int) -> bool:
+    tokens = s.caption.tokens
+    return index + 1 == len(tokens) or tokens[index + 1].pos not in _NOUN_PARTS
 
 
 def _adjectives(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
@@ -181,10 +244,21 @@ def _adjectives(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
     ]
     for i, j in combinations(places, 2):
         pair = SpanPair("adjective", (i, i + 1), (j, j + 1))
-        if s.caption.tokens[i].tag != s.caption.tokens[j].tag:
+        if _said_already(s, i, j) or _said_already(s, j, i):
+            yield pair, legality.OCCURS
+        elif s.caption.tokens[i].tag != s.caption.tokens[j].tag:
             yield pair, legality.NUMBER
         else:
             yield pair, legality.modifiers(s, i, j, "ADJ")
+
+
+def _said_already(s: Reading, index: int, other: int) -> bool:
+    """Whether a thing comes to be what it is: "a red and blue kite in a blue sky"."""
+    owner = s.owner[index]
+    if owner < 0 or owner == s.owner[other]:
+        return False
+    mention = s.mentions[owner]
+    return s.lemmas[other] in s.lemmas[mention.first : mention.stop]
 
 
 def _verbs(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:

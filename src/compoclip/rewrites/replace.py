@@ -12,9 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption
-from compoclip.rewrites.attested import Draw, edit_level, first_fluent, preposition_level
+from compoclip.rewrites.attested import (
+    Draw,
+    edit_level,
+    first_fluent,
+    preposition,
+    preposition_level,
+)
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.edit import (
     EMPTY,
@@ -53,6 +60,26 @@ from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 _PARTICLES = frozenset(("up", "down"))
 _BODILY = frozenset(("posture", "grazing", "playing"))
 _HELD = frozenset(("in", "with", "wear", "hold", "carry"))
+_SCREENS = frozenset(("computer", "controller", "nintendo", "remote", "video", "wii"))
+_GAMES = frozenset(("enjoy", "play", "view", "watch"))
+_AIR = frozenset(("air", "sky"))
+_STATES = frozenset(("motion", "process", "progress", "route"))  # what one is "in", and not outside
+_RIDDEN = frozenset(("feed", "ride"))
+_WAYS = frozenset(("across", "along", "down", "from", "over", "through"))
+_PLACING = frozenset(("above", "among", "at", "behind", "in", "in_front_of", "near", "on", "under"))
+_WORN = frozenset(("pants", "shirt", "shoe", "short", "sock", "suit"))
+_NOT_WITH = frozenset(("empty", "drain", "uncover"))
+_RARE_MOTION = frozenset(("climb", "crawl", "dance", "jump", "swim"))
+_REFLEXIVE = frozenset(("herself", "himself", "itself", "themselves"))
+_GENDERS = {
+    **dict.fromkeys(("boy", "gentleman", "guy", "male", "man"), "he"),
+    **dict.fromkeys(("female", "girl", "lady", "woman"), "she"),
+}
+_PRONOUNS = {
+    "he": frozenset(("he", "him", "himself", "his")),
+    "she": frozenset(("her", "hers", "herself", "she")),
+}
+_LIFELESS = frozenset(("fake", "plush", "stuffed", "teddy", "toy"))
 _GROUPS = frozenset(("group", "couple", "bunch", "herd", "row", "crowd", "pair", "line"))
 TOO_FEW = "too-few-elements"
 NO_CANDIDATE = "no-candidate"
@@ -113,6 +140,8 @@ def _entities(s: Reading) -> Iterator[Element]:
             continue
         if lemmas.count(lemma) > 1 or only_listed(s, place):
             continue
+        if "body parts" in families(lemma, "NOUN"):
+            continue  # who has a mouth has a nose
         first = mention.head
         while first > mention.first and (
             tokens[first - 1].pos in _NOUN_PARTS
@@ -121,9 +150,16 @@ def _entities(s: Reading) -> Iterator[Element]:
             first -= 1
         compound = " ".join(lows[first : mention.head])
         plural = head.tag == "NNS" or any(map(is_many, tokens[mention.first : first]))
+        if lows[first] == "decker":
+            continue
         single = first > 0 and lows[first - 1] in ("a", "an")
+        if single and plural:
+            continue  # "a couple people"
         name = f"{compound} {lemma}".strip()
         options = entity(name, lemma, single=single, plural=plural)
+        if first == mention.first or tokens[first - 1].pos != "ADJ":
+            # Who wears one thing wears others.
+            options = tuple([each for each in options if each[0] not in _WORN])
         tag = "NNS" if plural else "NN"
         yield Element("entity", first, mention.head + 1, "NOUN", tag, options)
 
@@ -137,6 +173,11 @@ def _modifiers(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         if index + 1 < len(tokens) and s.lows[index + 1] == "fashioned":
             continue
+        if index and tokens[index - 1].pos == "ADV" and s.lows[index - 1].endswith("ly"):
+            continue  # "a dimly lit room"
+        after = tokens[index + 1].pos if index + 1 < len(tokens) else "PUNCT"
+        if after in ("ADP", "PUNCT") and index and s.lows[index - 1] in ("from", "in", "the"):
+            continue  # "in the dark", "from high above"
         lemma = s.lemmas[index]
         if lemma == "same":
             yield from _same(s, index)
@@ -174,7 +215,7 @@ def _prepositions(s: Reading) -> Iterator[Element]:
             stop = index + len(phrase)
             if s.lows[index:stop] != phrase:
                 continue
-            if states_place(s, index, stop):
+            if states_place(s, index, stop) and not _STATES.intersection(s.lows[stop : stop + 1]):
                 options = contradicting(" ".join(phrase))
                 if options and place_refusal(s, index, stop) is not None:
                     options = ()
@@ -192,19 +233,45 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         lemma = s.lemmas[index]
         before = tokens[index - 1].pos if index else ""
+        if before == "PART" or _aims(s, index):
+            continue  # "getting ready to eat" is when one cuts
         if before == "ADJ" and lemma == "look":
             continue  # "a fresh looking salad"
         if "posture" in families(lemma, "VERB") and not acts(s, index):
             continue  # a plate stands as well as it lies
         after = s.lows[index + 1] if index + 1 < len(tokens) else ""
+        if after and lexicon().known(f"{s.lows[index]} {after}", "NOUN"):
+            continue  # "a washing machine"
         further = tokens[index + 1].pos if after else ""
         if "posture" in families(lemma, "VERB") and (further == "ADJ" or after in _PARTICLES):
             continue  # "sitting up in bed", "lying unconscious"
         transitive = index + 1 < len(tokens) and s.owner[index + 1] >= 0
         options = verb(lemma, transitive)
+        unlikely = {"fly"}  # which people do not
+        if not _SCREENS.isdisjoint(s.lows):
+            unlikely |= _GAMES  # who plays a video game looks at it
+        ways = s.lows[index + 1 : index + 6]
+        if lemma in _RIDDEN and not _WAYS.isdisjoint(ways):
+            continue  # one rides, and does not feed, a horse through a field
+        if index and tokens[index - 1].pos == "VERB":
+            continue  # "doing jumps"
+        if not _AIR.isdisjoint(s.lows[index + 1 : index + 7]):
+            unlikely |= {each for each, _ in options if "posture" in families(each, "VERB")}
+        if lemma == "ride" and not transitive:
+            unlikely |= {"run", "walk"}
+        options = tuple([each for each in options if each[0] not in unlikely])
+        if after == "with":
+            options = tuple([each for each in options if each[0] not in _NOT_WITH])
+        elif after in _REFLEXIVE:
+            options = ()
         if token.tag == "VBN" or not acts(s, index):
             options = tuple([each for each in options if not families(each[0], "VERB") & _BODILY])
         yield Element("relation", index, index + 1, "VERB", token.tag, options)
+
+
+def _aims(s: Reading, index: int) -> bool:
+    """Whether what is done is done to some end: "work together to decorate a cake"."""
+    return any(t.tag == "TO" for t in s.caption.tokens[index + 1 : index + 3])
 
 
 def acts(s: Reading, index: int) -> bool:
@@ -219,7 +286,12 @@ def acts(s: Reading, index: int) -> bool:
         subject = mention.root  # "a man in a red shirt standing"
     elif s.head_lemma(subject) in _GROUPS and subject + 1 < len(s.mentions):
         subject += 1
-    return is_living(s.head_lemma(subject))
+    mention = s.mentions[subject]
+    if "prepared food" in families(" ".join(s.lows[mention.head - 1 : mention.head + 1]), "NOUN"):
+        return False  # a hot dog
+    return is_living(s.head_lemma(subject)) and _LIFELESS.isdisjoint(
+        s.lows[mention.first : mention.head]
+    )
 
 
 # --- Hard negatives by replacing one word. ---
@@ -239,7 +311,7 @@ class Replace:
     """
 
     name: str = "replace"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
     parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
 
@@ -277,14 +349,33 @@ def drawn_candidate(element: Element, rng: random.Random) -> str:
 def drawn(s: Reading, element: Element, word: str, rewrite: str, rule: str) -> Draw:
     """How well the word fits its new place, and what puts it there."""
     if element.pos == "ADP":
-        # The lists say which prepositions may stand for which, but not before what.
-        follower = s.owner[element.stop] if element.stop < len(s.owner) else -1
-        noun = s.head_lemma(follower) if follower >= 0 else ""
-        level = preposition_level(word, noun)
+        # The lists say which prepositions may stand for which, but not between what.
+        level = preposition_level(s, element.first, word)
     else:
         words = dict.fromkeys(range(element.first, element.stop - 1), "")
-        level = edit_level(s, {**words, element.stop - 1: head_noun(word)})
+        # Hardly any scene has somebody climb, and captions show who does where.
+        head, old = element.stop - 1, s.lemmas[element.stop - 1]
+        strict = word in _RARE_MOTION or (element.pos == "VERB" and _goes_somewhere(s, head))
+        # What is in no family is known by its field alone, and an adjective by its opposite.
+        known = element.pos == "VERB" or bool(families(old, element.pos))
+        level = edit_level(s, {**words, head: head_noun(word)}, strict=strict or not known)
+        if not known and level < 2:
+            level = 0
+        if element.pos != "VERB" and _ends_agreement(s, element, word):
+            level = 0
     return level, lambda: replaced(s, element, word, rewrite, rule)
+
+
+def _goes_somewhere(s: Reading, index: int) -> bool:
+    """Whether a preposition that says no place follows: "runs for the ball"."""
+    after = s.caption.tokens[index + 1 : index + 2]
+    return bool(after) and after[0].pos == "ADP" and preposition(s.lows[index + 1]) not in _PLACING
+
+
+def _ends_agreement(s: Reading, element: Element, word: str) -> bool:
+    """Whether a man comes to stand for a woman of whom "her" is said."""
+    said, new = _GENDERS.get(s.lemmas[element.stop - 1]), _GENDERS.get(word)
+    return said is not None and said != new and not _PRONOUNS[said].isdisjoint(s.lows)
 
 
 def replaced(
@@ -334,7 +425,7 @@ class TsvlcRuleBased:
     """
 
     name: str = "tsvlc-rb"
-    version: str = "4"
+    version: str = "5"
     keeps_meaning: bool = False
     categories: tuple[str, ...] = CATEGORIES
     any_word: bool = False

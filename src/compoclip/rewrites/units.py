@@ -316,7 +316,7 @@ class GraphUnit:
 
     name: str
     keeps_meaning: bool
-    version: str = "1"
+    version: str = "2"
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """The text, or `Refused`: "empty-caption", "no-graph", "no-unit", or what broke a rule."""
