@@ -1,9 +1,8 @@
-"""compo: the parts of several recipes in one, each as far as it was found to help."""
+"""compo: parts of several recipes in one, each as far as a screening found it to help."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 from compoclip.data.caption_plan import OneOf, UnitPlan
 from compoclip.data.images import Single
@@ -36,42 +35,56 @@ PARAPHRASE = OneOf("paraphrase", ("synonym", "and-swap"))
 @recipe
 def compo(
     *,
-    contrast: Literal["clip", "negclip"] = "clip",
+    contrast_negatives: bool = False,
     global_weight: float = 0.5,
     local_weight: float = 0.2,
     gamma: float = 2.0,
     beta: float = 0.02,
     positive_share: float = 0.5,
     align_weight: float = 0.5,
-    unit_weight: float = 0.5,
     distill_weight: float = 7.68,
-    neighbours: int = 0,
+    unit_weight: float = 0.0,
     shuffle: bool = True,
-    negation: bool = True,
+    denials: bool = False,
+    absent: bool = False,
     fluent: bool = False,
-    image_tower: bool = True,
+    neighbours: int = 0,
+    image_tower: bool = False,
     adapters: bool = False,
     optim: Optim = OPTIM,
 ) -> Method:
-    """Calibrated hard negatives, paraphrases, units of captions, and the base as an anchor.
+    r"""Calibrated hard negatives and paraphrases, held by the base: our own, in the making.
+
+    The text tower learns. With captions t, negatives n, a paraphrase p, and x* what the model made
+    of a text x before training,
+
+    .. math::
+        L = L_{clip} + 0.5\, \mathrm{SCR}(s\, u_i \cdot [t_i, p_i, n_i]) + 0.2\, \mathrm{SCR}(\log
+            S(i, [t_i, p_i, n_i])) + 0.5\, L_{align} + 7.68\, \mathrm{mean}\, \lVert x - x^*
+            \rVert^2,
+
+    where both calibrated losses (`fsc-clip`) put half of the label on the paraphrase, L_align lets
+    paraphrases rank captions (`read-clip`), and the last mean is over all images and texts
+    (`degla`, with a teacher that stays). Which part does what, and why the others are off, is told
+    on the page "compo"; all can be switched, so that what is told there can be repeated.
 
     Args:
-        contrast: Whether the contrast of the batch has the negatives in it (negclip).
+        contrast_negatives: Whether the contrast of the batch has the negatives in it (`negclip`).
         global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
         local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
         gamma: Focal exponent of both hard-negative losses.
         beta: Label smoothing of both.
         positive_share: Of their label, what is on the paraphrase; 0 leaves it out of them.
         align_weight: Weight of the alignment of paraphrases with captions; 0 leaves it out.
-        unit_weight: Weight of the loss on units of captions; 0 leaves it out.
         distill_weight: Weight of the distance to the model before training; 0 leaves it out.
+        unit_weight: Weight of the loss on units of captions (`cs-clip`); 0 leaves it out.
+        shuffle: Whether captions with their words in another order are among the negatives.
+        denials: Whether captions that deny what is there are among the negatives.
+        absent: Whether captions that deny what is absent are among the positives.
+        fluent: Whether of the swaps only those are taken whose words captions show together.
         neighbours: Similar images that each sample brings into its batch, of the 3 nearest by the
             model's image features.
-        shuffle: Whether captions with their words in another order are among the negatives.
-        negation: Whether captions that deny what is there are among the negatives, and those that
-            deny what is absent among the positives.
-        fluent: Whether of the swaps only those are taken whose words captions show together.
-        image_tower: Whether the image tower learns too, or the text tower alone.
+        image_tower: Whether the image tower learns, too.
         adapters: Whether adapters learn in place of all weights.
         optim: Optimiser and schedule.
     """
@@ -88,7 +101,8 @@ def compo(
         rewrites=(
             *("negclip-fluent" if fluent else "negclip", "replace"),
             *(("bigram-shuffle",) if shuffle else ()),
-            *(("crepe-negate", "absent-object") if negation else ()),
+            *(("crepe-negate",) if denials else ()),
+            *(("absent-object",) if absent else ()),
             *((PARAPHRASE,) if paraphrased else ()),
         )
     )
@@ -101,11 +115,11 @@ def compo(
     read = (*NEGATIVES, *(POSITIVES if positive_share > 0 else ()))
     terms = (
         LossTerm(
-            contrast,
+            "clip",
             OnlyKinds(
-                partial(negclip_loss, mask_duplicates=True), kinds if contrast == "negclip" else ()
+                partial(negclip_loss, mask_duplicates=True), kinds if contrast_negatives else ()
             ),
-            reads=NEGATIVES if contrast == "negclip" else (),
+            reads=NEGATIVES if contrast_negatives else (),
         ),
         LossTerm(
             "global_hn",
