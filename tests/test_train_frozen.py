@@ -20,7 +20,7 @@ from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.image_tower import ImageTower
 from compoclip.training.log import read_log
-from method_data import arguments, write_world
+from method_data import arguments, run_of, write_world
 from models_thin import config, timm_config
 from test_train_gradcache import loaded
 from train_helpers import write_data
@@ -124,7 +124,7 @@ def test_every_recipe_learns_the_same_from_kept_features(
     for run, more in (("plain", ()), ("kept", ("--cache-frozen",))):
         encoded.clear()
         crops = "--crops=2" if load_recipe(name)().crop else "--no-crop"
-        words = [*alone, crops, *more, "--epochs=2.4"]
+        words = [*alone, crops, *more, "--epochs=2.4", *run_of(name)["kept"]]
         assert main(arguments(world, name, tmp_path / run, *words)) == 0
         shown = sum(encoded)
         if run == "plain":
