@@ -1,6 +1,10 @@
 """Measure the scene-graph parser on human graphs of the FACTUAL data set (Li et al. 2023).
 
     python scripts/measure_parser.py random/dev.csv length/dev.csv [--errors N] [--json]
+    python scripts/measure_parser.py docs/parser-graphs.tsv --coco coco_karpathy_test.json
+
+The second form measures it on graphs of long captions of COCO, which name their captions by image
+and number; each half of the file is reported alone.
 
 Strict triples, see `graph_score`. For each file: precision, recall, pooled and
 mean F1 of triples and entities, exact graphs, the precision of the triples that a graph is sure of
@@ -70,6 +74,20 @@ def read_rows(path: Path) -> list[tuple[str, Facts]]:
         return [(row["caption"], parse_facts(row["scene_graph"])) for row in csv.DictReader(file)]
 
 
+def read_halves(path: Path, coco: Path) -> dict[str, list[tuple[str, Facts]]]:
+    """(caption, human facts) of every row of a file of graphs of COCO's captions, by half."""
+    captions = {
+        row["image"].rpartition("_")[2].partition(".")[0].lstrip("0"): row["caption"]
+        for row in json.loads(coco.read_text(encoding="utf-8"))
+    }
+    found: dict[str, list[tuple[str, Facts]]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            caption = " ".join(captions[row["image"]][int(row["caption"])].split())
+            found.setdefault(row["half"], []).append((caption, parse_facts(row["scene_graph"])))
+    return found
+
+
 def compared(caption: str, human: Facts) -> Row:
     """Parse a caption that people have drawn a graph of."""
     graph = parse(caption).graph or SceneGraph()
@@ -111,22 +129,22 @@ def of_kind(facts: Facts, attributes: bool) -> frozenset[Triple]:
     return frozenset(t for t in facts.triples if (t[1] == "is") is attributes)
 
 
-def show(path: Path, rows: Sequence[Row], errors: int) -> None:
+def show(name: str, rows: Sequence[Row], errors: int) -> None:
     """Print the scores of one file and its first differing captions."""
     result = measure(rows)
     scores = [
-        [name, *(f"{100 * v:.1f}" for v in (s.precision, s.recall, s.f1, s.mean_f1, s.exact))]
-        for name, s in (
+        [label, *(f"{100 * v:.1f}" for v in (s.precision, s.recall, s.f1, s.mean_f1, s.exact))]
+        for label, s in (
             ("triples", result.triples),
             ("entities", result.entities),
             ("attributes", result.attributes),
             ("relations", result.relations),
         )
     ]
-    print(f"{path}: {len(rows)} captions, parser {PARSER_VERSION}, {tagger_version()}\n")
+    print(f"{name}: {len(rows)} captions, parser {PARSER_VERSION}, {tagger_version()}\n")
     print(table(scores, ["%", "precision", "recall", "F1", "mean F1", "exact"]))
-    for name, (told, right) in (("sure", result.sure), ("likely", result.likely)):
-        print(f"\n{name} triples: {told}, precision {100 * right / max(told, 1):.1f} %", end="")
+    for kind, (told, right) in (("sure", result.sure), ("likely", result.likely)):
+        print(f"\n{kind} triples: {told}, precision {100 * right / max(told, 1):.1f} %", end="")
     print()
     kinds = [[k, str(result.missed.get(k, 0)), str(result.extra.get(k, 0))] for k in KINDS]
     print("\n" + table(kinds, ["triples that differ", "missed", "too much"]) + "\n")
@@ -141,15 +159,21 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--errors", type=int, default=0, help="differing captions to show")
+    parser.add_argument("--coco", type=Path, help="captions that graphs of COCO are of")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     report = {}
     for path in options.files:
-        rows = [compared(caption, human) for caption, human in read_rows(path)]
-        if options.json:
-            report[str(path)] = asdict(measure(rows))
+        if options.coco is None:
+            parts = {str(path): read_rows(path)}
         else:
-            show(path, rows, options.errors)
+            parts = read_halves(path, options.coco)
+        for name, pairs in parts.items():
+            rows = [compared(caption, human) for caption, human in pairs]
+            if options.json:
+                report[name] = asdict(measure(rows))
+            else:
+                show(name, rows, options.errors)
     if options.json:
         print(json.dumps(report, indent=1))
     return 0

@@ -21,6 +21,7 @@ from compoclip.captions.graph_units import (
 )
 from compoclip.captions.types import Caption, GraphObject, RelationKind, SceneGraph
 
+_BACKDROPS = lists.BACKGROUNDS | lists.PLACES_AT_THINGS | lists.BODY_PARTS
 #: Verbs that say nothing of their subject alone: "it appears to be".
 _SEEMING = frozenset({"appear", "seem"})
 
@@ -212,9 +213,8 @@ class _Reader(ReadingState):
         if self.outer is None or self.context is None:
             return False
         nodes = [self.draft.nodes[i] for i in self.last]
-        backdrop = lists.BACKGROUNDS | lists.PLACES_AT_THINGS | lists.BODY_PARTS
         pointing = any(i in self.outer.sources for i in self.last)
-        return pointing or all(each.head in backdrop for each in nodes)
+        return pointing or all(each.head in _BACKDROPS for each in nodes)
 
     def _another_object(self, unit: Unit) -> bool:
         """Whether a noun phrase behind a joint surely goes on with the objects before it.

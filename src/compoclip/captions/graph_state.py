@@ -35,6 +35,12 @@ _DIRECTIONS = frozenset(
 )
 #: Prepositions of the place of a deed.
 _WITHIN = frozenset({"in", "on", "at", "inside", "inside of", "outside", "outside of"})
+_WHERE = _WITHIN | _DIRECTIONS
+#: What one is in that is no place.
+_NO_PLACES = lists.CLOTHES | lists.MANNERS
+_IN_MANNERS = lists.MANNERS | lists.BODY_PARTS
+#: What one poses for.
+_TAKEN = lists.PICTURES | lists.DEEDS
 _ALOFT = frozenset({"air", "sky"})
 _FLAT = frozenset({"floor", "ground"})
 #: Parts of the body that are put somewhere: "with one foot on a boat".
@@ -127,16 +133,14 @@ class ReadingState:
         one is in the other ("a bed in a room in a house"), or both are named: "sauce on it".
         """
         name = " ".join(unit.names)
-        if name in _AIMING | _CLAUSES:
+        if name in _AIMING or name in _CLAUSES:
             return frozenset(sources)
         company = name == "with" and sources is self.subject and self.text.pronoun_next(number)
         if company or not self.inner:
             return frozenset(sources[:-1])
         if sources == self.last and self._points_back(number) and name != "with":
             return frozenset(sources) if self.draft.garments(sources) else _NONE
-        nested = (
-            name in _NESTING and self.text.lemma_next(number) not in lists.CLOTHES | lists.MANNERS
-        )
+        nested = name in _NESTING and self.text.lemma_next(number) not in _NO_PLACES
         parts = any(self.draft.nodes[i].head in lists.BODY_PARTS for i in sources)
         return _NONE if nested and not (parts or self.doubted) else frozenset(sources)
 
@@ -159,7 +163,7 @@ class ReadingState:
         dressed = unit.names == ("in",) and following in lists.CLOTHES
         if dressed and self._person(self.subject) and not self._person(self.last):
             return self.subject  # "a man on a horse in a hat"
-        part = following in lists.BODY_PARTS | lists.BACKGROUNDS
+        part = following in lists.BODY_PARTS or following in lists.BACKGROUNDS
         if own and not part and self.context is not None and self.context.names == ("of",):
             return list(self.context.sources)  # "a bottle of ketchup next to it"
         aside = own and not part and " ".join(unit.names) in _BESIDE
@@ -184,7 +188,7 @@ class ReadingState:
         again = self.context is not None and self.context.names[-1] == "with"
         if again and following not in lists.BACKGROUNDS and not self.draft.animate(self.hosts):
             return self.last  # "a dish with a pizza with cheese"
-        things = lists.CARRIED if self._person(self.subject) else lists.CLOTHES | lists.BODY_PARTS
+        things = lists.CARRIED if self._person(self.subject) else lists.OF_THE_BODY
         brought = own or acts(following) or following in things
         company = self.draft.animate(self.subject) and not self.draft.animate(self.hosts)
         return self.subject if company and brought else self.hosts
@@ -207,7 +211,7 @@ class ReadingState:
             shown = context.names[0] in lists.SHOWING_VERBS
             deed = any(self.draft.nodes[i].head in lists.DEEDS for i in self.last)
             beside = name in _BESIDE and name not in ("by", "over") and animate
-            scene = name in _WITHIN | _DIRECTIONS and following in lists.SCENES and animate
+            scene = name in _WHERE and following in lists.SCENES and animate
             near = self.draft.animate(self.last)
             return sources if deed or (not shown and not near and (beside or scene)) else []
         if name in _BESIDE:
@@ -243,7 +247,7 @@ class ReadingState:
             kept = self.verb.names[0] in lists.KEEPING_VERBS
             return name == "to" or (used and not kept)
         following = self.text.lemma_next(number)
-        own = self.text.pronoun_next(number) and following not in lists.BODY_PARTS | lists.CLOTHES
+        own = self.text.pronoun_next(number) and following not in lists.OF_THE_BODY
         return name == "with" and not near and (acts(following) or own)
 
     def _agent(self, number: int, unit: Unit, verb: Unit) -> bool:
@@ -270,7 +274,7 @@ class ReadingState:
         heads = {self.draft.nodes[i].head for i in self.last}
         if link.names in (("in",), ("on",)) and heads <= self._manners(link):
             self.hosts = list(self.subject)  # "a dog with a stick in its mouth on a path"
-        elif link.names[-1] == "for" and heads <= lists.PICTURES | lists.DEEDS:
+        elif link.names[-1] == "for" and heads <= _TAKEN:
             self.hosts = list(link.sources)  # "posing for a photo in a room"
         elif own or (link.kind == "possession" and self._place_noun(link.sources)):
             self.hosts = self.last
@@ -294,7 +298,7 @@ class ReadingState:
 
     def _manners(self, link: PendingLink) -> frozenset[str]:
         """What one is in or on without being there: "in a row", "on display"."""
-        return lists.MANNERS | lists.BODY_PARTS if link.names == ("in",) else _ON_MANNERS
+        return _IN_MANNERS if link.names == ("in",) else _ON_MANNERS
 
     def _scenery(self, indexes: Sequence[int], holding: frozenset[str] = lists.SCENES) -> bool:
         """Whether all objects are rooms or grounds: things in them have places."""

@@ -39,6 +39,7 @@ _RELATIVES = frozenset({"WDT", "WP", "WP$", "WRB"})
 _STARTING = frozenset({"go", "begin", "start"})
 #: With "in the ... of" they say what something looks like.
 _LIKENESSES = frozenset({"shape", "shapes", "form", "style"})
+_NAMED_PLACES = lists.PLACES_AT_THINGS | _LIKENESSES
 _NOUNS = frozenset({"NOUN", "PROPN"})
 
 
@@ -135,10 +136,7 @@ def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
     for place in (stop, stop - 1):
         if place + 1 < len(tokens) and place > at and low != "of":
             name = tokens[place].text.lower()
-            if (
-                name in lists.PLACES_AT_THINGS | _LIKENESSES
-                and tokens[place + 1].text.lower() == "of"
-            ):
+            if name in _NAMED_PLACES and tokens[place + 1].text.lower() == "of":
                 inner = [t.text.lower() for t in tokens[at + 1 : place] if t.pos != "DET"]
                 return _made(tokens, at, place + 2, (low, *inner, name, "of"))
     return _made(tokens, at, at + 1, (low,))
@@ -232,7 +230,7 @@ class Node:
 
 def acts(lemma: str) -> bool:
     """Whether the noun names a person or an animal."""
-    return lemma in lists.PEOPLE or lemma in lists.ANIMALS
+    return lemma in lists.ALIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +263,7 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[PhraseObject]:
             found.append(PhraseObject(first, at, at))
             first = at + 1
         elif (
-            noun_before
-            and token.lemma in lists.BODY_PARTS
-            and tokens[at - 1].lemma in lists.PEOPLE | lists.ANIMALS
+            noun_before and token.lemma in lists.BODY_PARTS and tokens[at - 1].lemma in lists.ALIVE
         ):
             found.append(PhraseObject(first, at, at))
             first = at
@@ -306,7 +302,7 @@ def _belongs(tokens: Sequence[Token], start: int) -> bool:
         return False  # "stainless steel sink"
     if low == "couple" and tokens[start].tag == "NNS":
         return False  # "a couple kids"
-    if low in lists.COMPOUND_ING and tokens[start].lemma in lists.PEOPLE | lists.ANIMALS:
+    if low in lists.COMPOUND_ING and tokens[start].lemma in lists.ALIVE:
         return False  # "sleeping man", but "sleeping bag"
     return before.pos in _NOUNS and low not in lists.MATERIALS
 

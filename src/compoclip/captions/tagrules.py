@@ -119,7 +119,7 @@ def _finite_or_noun(lows: list[str], tags: list[str]) -> None:
         elif tag == "NNS" and lows[i] in _TOLD and _at(tags, i - 1) == "NN":
             if _at(tags, i + 1) in ("IN", "TO", "RP", "DT", "RB") and not _FINITE & set(tags):
                 tags[i] = "VBZ"
-        elif tag in ("NN", "VB", "VBP") and lows[i] in _DONE and _at(lows, i - 1) in _LIVING:
+        elif lows[i] in _DONE and tag in ("NN", "VB", "VBP") and _at(lows, i - 1) in _LIVING:
             if _at(tags, i + 1) in _AFTER_DEED and not _FINITE & set(tags[:i]):
                 tags[i] = "VBP"  # "a zebra and a giraffe stand in a field"
         elif tag in ("VB", "VBP") and lows[i] not in _NEVER_NOUNS:
