@@ -17,14 +17,13 @@ from compoclip.rewrites.attested import (
     count_slots,
     edit_level,
     read_counts,
-    slots,
-    words_of,
     write_counts,
 )
 from compoclip.rewrites.base import Rewritten, get_rewrite
 from compoclip.rewrites.exclusion import entity, modifier
 from compoclip.rewrites.negclip import NegclipSwap
 from compoclip.rewrites.reading import read
+from compoclip.rewrites.slots import slots, words_of
 
 
 def named(text: str) -> set[tuple[str, str, str]]:

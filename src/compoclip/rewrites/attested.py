@@ -21,17 +21,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.errors import CompoclipError
 from compoclip.files import write_atomically
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import SENTENCE_ENDS
 from compoclip.rewrites.exclusion import ANY_THING, families, is_living, members, names_people
 from compoclip.rewrites.reading import Reading, of_last
-from compoclip.rewrites.relations import phrases
+from compoclip.rewrites.slots import GROUPS, KINDS, NOUNS, Pairing, preposition, slots, words_of
 
 UNATTESTED = "unattested"
 #: The level of what is bad English.
@@ -42,15 +40,11 @@ _SENSE = frozenset(("act", "done", "mod", "np", "obj", "pn", "pred", "subj", "ti
 FORMAT = "compoclip-attested-2"
 Counts = Mapping[str, int]
 
-# --- The slots of a caption. ---
+# --- What is known of words. ---
 
 #: Kinds whose left, right, or both sides have classes.
 _LEFT_CLASS = frozenset(("subj", "done", "np"))
 _RIGHT_CLASS = frozenset(("obj", "pn"))
-_LISTS = word_lists(__file__, "rules")  # which says what each list is for
-_KINDS = _LISTS.keys("kinds of things")
-_GROUPS = {word for word, kind in _KINDS.items() if kind == "people"}
-_SOME = frozenset(("bunch", "flock", "herd", "line", "number", "pack", "pair", "row", "variety"))
 _PLACES = frozenset(("fields", "heights", "places", "roads", "waters"))
 #: Families of things that captions do not show alike.
 _MIXED = frozenset(("places", "shapes", "sky", "small things", "sports gear", "street things"))
@@ -58,16 +52,10 @@ _MIXED = frozenset(("places", "shapes", "sky", "small things", "sports gear", "s
 _NATURAL = frozenset(("animals", "birds", "body parts", "fields", "people", "plants", "produce"))
 _USUAL = 8  # times that a noun was met with a colour, for others to be unlikely
 _SELDOM = 0.03  # share of a colour below which it is
-#: Prepositions that are counted as one, by their words.
-_ONE = {
-    phrase: key.replace(" ", "_")
-    for key, phrases in word_lists(__file__, "relations").table("one preposition").items()
-    for phrase in phrases
-}
 _KNOWN = 5  # times that a noun was met, for the counts to say anything of it
 _INSIDE = frozenset(("in", "inside", "into", "within"))
 #: Kinds of what other things can be anywhere around.
-_SOLID = frozenset(_LISTS.rows("solid"))
+_SOLID = frozenset(word_lists(__file__, "rules").rows("solid"))
 _MOVING = frozenset(("into", "off", "onto", "out of"))  # which only some verbs take
 _LACKING = frozenset(("with", "without"))
 _ABOUT_PLACES = frozenset(("at", "behind", "down", "in", "on", "under"))
@@ -79,135 +67,6 @@ _BARE = 0.15  # share of a noun without an article, below which it needs one
 _ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
 _OFTEN = 5  # and as good as words themselves from this many on
-
-
-class Pairing(NamedTuple):
-    """Two words that belong together: tokens `left` and `right`, -1 for none.
-
-    kind: "mod" and "comp" (adjective or noun, noun), "subj" and "done" (noun, verb; what is done to
-    it), "obj" (verb, noun), "np" and "vp" (noun or verb, preposition), "pn" (preposition, noun),
-    "pred" (noun, adjective), "end" (verb that nothing follows), "tie" (governor, noun behind the
-    preposition `at`), "act" (noun, noun, the verb `at` and the preposition `by` between them);
-    "a", "the", "bare", "many" (noun with such an article).
-    """
-
-    kind: str
-    left: int
-    right: int
-    at: int = -1
-    by: int = -1
-
-
-_NOUNS = ("NOUN", "PROPN")
-_FOLLOWS_VERB = ("ADP", "ADV", "ADJ", "PART", "DET", "PRON", "NUM", "NOUN", "PROPN", "SCONJ")
-
-
-def preposition(words: str) -> str:
-    """What prepositions that say nearly the same are counted as: "on" for "on top of"."""
-    return _ONE.get(words) or words.replace(" ", "_")
-
-
-def words_of(tokens: tuple[Token, ...]) -> tuple[list[str], dict[int, int]]:
-    """Lemmas, those of prepositions as they are counted, and the ends of prepositions of several
-    words by their first."""
-    words = [token.lemma.lower() for token in tokens]
-    lows = tuple([token.text.lower() for token in tokens])
-    ends = dict(phrases(lows))
-    for i, token in enumerate(tokens):
-        if i in ends:
-            words[i] = preposition(" ".join(lows[i : ends[i]]))
-        elif token.pos == "ADP":
-            words[i] = preposition(lows[i])
-    return words, ends
-
-
-def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, ...]:
-    """The slots of a caption, left to right; ends: see `words_of`."""
-    found: list[Pairing] = []
-    described: list[int] = []
-    article = "bare"
-    anchor, before = -1, -1  # what the next word belongs to; what that belongs to
-    lead = -1  # the noun that the next verb is said of
-    size, stop = len(tokens), 0
-    for i, token in enumerate(tokens):
-        if i < stop:
-            continue
-        pos = "ADP" if i in ends else token.pos
-        stop = ends.get(i, i)
-        if pos in _NOUNS:
-            if i + 1 < size and tokens[i + 1].pos in _NOUNS:
-                described.append(i)
-                continue
-            found += [Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
-            many = token.tag in ("NNS", "NNPS")
-            found.append(Pairing("many" if many else article, -1, i))
-            if 0 <= before == lead and tokens[anchor].lemma == "of" and _counts(tokens[lead]):
-                lead = i  # "a group of people"
-            if anchor >= 0 and (tokens[anchor].pos == "ADP" or anchor in ends):
-                found.append(Pairing("pn", anchor, i))
-                if before >= 0:
-                    found.append(Pairing("tie", before, i, anchor))
-                    if lead >= 0 and tokens[before].pos == "VERB":
-                        found.append(Pairing("act", lead, i, before, anchor))
-            elif anchor >= 0 and tokens[anchor].pos == "VERB":
-                found.append(Pairing("obj", anchor, i))
-                if lead >= 0:
-                    found.append(Pairing("act", lead, i, anchor))
-            if lead == -1:
-                lead = i
-            anchor, before, article = i, -1, "bare"
-            described = []
-        elif pos == "ADJ":
-            described.append(i)
-        elif pos in ("DET", "NUM") or token.tag == "PRP$":
-            low = token.text.lower()
-            article = "a" if low in ("a", "an", "one", "another", "each", "every") else "the"
-            described = []
-        elif pos == "VERB":
-            if anchor >= 0 and anchor not in ends and lead >= 0 and tokens[anchor].pos in _NOUNS:
-                if token.tag != "VBN":
-                    found.append(Pairing("subj", lead, i))
-                elif anchor == lead:
-                    found.append(Pairing("done", lead, i))
-            if i + 1 == size or tokens[i + 1].pos not in _FOLLOWS_VERB:
-                found.append(Pairing("end", -1, i))
-            anchor, before, article, described = i, -1, "bare", []
-        elif pos == "ADP":
-            if described:
-                anchor, described = described[-1], []
-            if anchor >= 0:
-                noun = tokens[anchor].pos in _NOUNS and anchor not in ends
-                found.append(Pairing("np" if noun else "vp", anchor, i))
-            anchor, before, article = i, anchor, "bare"
-        elif described and pos in ("CCONJ", "PUNCT") and _goes_on(tokens, i):
-            pass  # "a black and white cat"
-        elif pos not in ("ADV", "AUX", "PART") and token.tag != "EX":
-            if described and _is_noun(tokens, anchor, ends):
-                found += [Pairing("pred", anchor, m) for m in described]
-            described, article = [], "bare"
-            if pos != "PRON" or token.tag not in ("WDT", "WP"):
-                anchor = before = -1
-                # Whose verb comes behind "a shirt and a tie" is not clear before the next clause.
-                if pos == "SCONJ" or token.text in SENTENCE_ENDS:
-                    lead = -1
-                elif lead >= 0:
-                    lead = -2
-    if described and _is_noun(tokens, anchor, ends):
-        found += [Pairing("pred", anchor, m) for m in described]
-    return tuple(found)
-
-
-def _counts(token: Token) -> bool:
-    return token.lemma.lower() in _GROUPS or token.lemma.lower() in _SOME
-
-
-def _goes_on(tokens: tuple[Token, ...], index: int) -> bool:
-    after = tokens[index + 1 : index + 3]
-    return any(token.pos == "ADJ" for token in after) and index + 1 < len(tokens)
-
-
-def _is_noun(tokens: tuple[Token, ...], index: int, ends: Mapping[int, int]) -> bool:
-    return index >= 0 and tokens[index].pos in _NOUNS and index not in ends
 
 
 @of_last
@@ -228,8 +87,8 @@ def _slots_of(s: Reading) -> tuple[Mapping[int, Sequence[Pairing]], Sequence[str
 @lru_cache(maxsize=65536)
 def kind_of(word: str) -> str:
     """The class of a noun: its family, or itself."""
-    if word in _KINDS:
-        return _KINDS[word]
+    if word in KINDS:
+        return KINDS[word]
     known = families(word, "NOUN")
     if names_people(word) or ("beings" in known and "animals" not in known):
         return "people"
@@ -267,7 +126,7 @@ def count_slots(captions: Iterable[Caption]) -> Counter[str]:
 
 
 def _tie(a: str, pos: str, preposition: str, b: str) -> str:
-    return f"tie* {kind_of(a) if pos in _NOUNS else a}|{preposition} {kind_of(b)}"
+    return f"tie* {kind_of(a) if pos in NOUNS else a}|{preposition} {kind_of(b)}"
 
 
 def _act(a: str, verb: str, preposition: str, b: str) -> str:
@@ -321,7 +180,7 @@ class Attested:
             and kind != "obj"
             and stays >= 0
             and stays not in words
-            and tokens[stays].pos in _NOUNS
+            and tokens[stays].pos in NOUNS
             and self.met(said[stays]) < _KNOWN
         )
 
@@ -591,7 +450,7 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
     word = "near" if (key := preposition(words)) == "far_from" else key
     lowest = 2
     done_by = [lemmas[slot.left] for slot in slots_at.get(first, ()) if slot.kind == "act"]
-    alive = any(is_living(each) or each in _GROUPS for each in done_by)
+    alive = any(is_living(each) or each in GROUPS for each in done_by)
     for kind, left, right, *_ in slots_at.get(first, ()):
         if kind not in ("pn", "tie"):
             continue
@@ -599,7 +458,7 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
             level = known.level("pn", word, lemmas[right])
         else:
             level = known.tied(lemmas[left], tokens[left].pos, word, lemmas[right])
-        nouns = [index for index in (left, right) if tokens[index].pos in _NOUNS]
+        nouns = [index for index in (left, right) if tokens[index].pos in NOUNS]
         if level == 0 and (
             any(not known.knows(lemmas[index]) for index in nouns)
             or (not alive and is_solid(lemmas[right]) and _rests(tokens, lemmas, left))
@@ -618,7 +477,7 @@ def _rests(tokens: tuple[Token, ...], lemmas: Sequence[str], index: int) -> bool
     """Whether a thing is there, and nobody does something."""
     if tokens[index].pos == "VERB":
         return stays_still(lemmas[index])
-    return not (is_living(lemmas[index]) or lemmas[index] in _GROUPS)
+    return not (is_living(lemmas[index]) or lemmas[index] in GROUPS)
 
 
 _STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "motion through"))
@@ -632,8 +491,8 @@ def stays_still(verb: str) -> bool:
 @lru_cache(maxsize=65536)
 def _loses_life(said: str, noun: str, verb: str) -> bool:
     """Whether a thing comes to do what only who lives can do: "a trick doing a man"."""
-    alive = is_living(said) or said in _GROUPS
-    return alive and not (is_living(noun) or noun in _GROUPS) and not stays_still(verb)
+    alive = is_living(said) or said in GROUPS
+    return alive and not (is_living(noun) or noun in GROUPS) and not stays_still(verb)
 
 
 Draw = tuple[int, Callable[[], Rewritten | Refused]]

@@ -26,7 +26,6 @@ from compoclip.rewrites.attested import (
     first_fluent,
     is_solid,
     kind_of,
-    preposition,
     stays_still,
 )
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
@@ -68,6 +67,7 @@ from compoclip.rewrites.relations import (
     says_little,
     sense_of,
 )
+from compoclip.rewrites.slots import preposition
 
 # --- The words that negatives take: objects, attributes and relations. ---
 #

@@ -19,7 +19,6 @@ from compoclip.rewrites.attested import (
     Draw,
     edit_level,
     first_fluent,
-    preposition,
     preposition_level,
 )
 from compoclip.rewrites.base import Refused, Rewritten
@@ -56,6 +55,7 @@ from compoclip.rewrites.legality import (
 )
 from compoclip.rewrites.reading import MentionLink, Reading, of_last, read
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
+from compoclip.rewrites.slots import preposition
 
 _PARTICLES = frozenset(("up", "down"))
 _BODILY = frozenset(("posture", "grazing", "playing"))

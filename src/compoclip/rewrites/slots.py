@@ -1,0 +1,151 @@
+"""The slots of a caption: pairs of words that belong together, read off its tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from compoclip.captions.lists import word_lists
+from compoclip.captions.types import Token
+from compoclip.rewrites.edit import SENTENCE_ENDS
+from compoclip.rewrites.relations import phrases
+
+KINDS = word_lists(__file__, "rules").keys("kinds of things")
+#: Words that stand for groups of people, and for some of anything.
+GROUPS = frozenset(word for word, kind in KINDS.items() if kind == "people")
+_SOME = frozenset(("bunch", "flock", "herd", "line", "number", "pack", "pair", "row", "variety"))
+#: Prepositions that are counted as one, by their words.
+_ONE = {
+    phrase: key.replace(" ", "_")
+    for key, phrases in word_lists(__file__, "relations").table("one preposition").items()
+    for phrase in phrases
+}
+
+
+class Pairing(NamedTuple):
+    """Two words that belong together: tokens `left` and `right`, -1 for none.
+
+    kind: "mod" and "comp" (adjective or noun, noun), "subj" and "done" (noun, verb; what is done to
+    it), "obj" (verb, noun), "np" and "vp" (noun or verb, preposition), "pn" (preposition, noun),
+    "pred" (noun, adjective), "end" (verb that nothing follows), "tie" (governor, noun behind the
+    preposition `at`), "act" (noun, noun, the verb `at` and the preposition `by` between them);
+    "a", "the", "bare", "many" (noun with such an article).
+    """
+
+    kind: str
+    left: int
+    right: int
+    at: int = -1
+    by: int = -1
+
+
+NOUNS = ("NOUN", "PROPN")
+_FOLLOWS_VERB = ("ADP", "ADV", "ADJ", "PART", "DET", "PRON", "NUM", "NOUN", "PROPN", "SCONJ")
+
+
+def preposition(words: str) -> str:
+    """What prepositions that say nearly the same are counted as: "on" for "on top of"."""
+    return _ONE.get(words) or words.replace(" ", "_")
+
+
+def words_of(tokens: tuple[Token, ...]) -> tuple[list[str], dict[int, int]]:
+    """Lemmas, those of prepositions as they are counted, and the ends of prepositions of several
+    words by their first."""
+    words = [token.lemma.lower() for token in tokens]
+    lows = tuple([token.text.lower() for token in tokens])
+    ends = dict(phrases(lows))
+    for i, token in enumerate(tokens):
+        if i in ends:
+            words[i] = preposition(" ".join(lows[i : ends[i]]))
+        elif token.pos == "ADP":
+            words[i] = preposition(lows[i])
+    return words, ends
+
+
+def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, ...]:
+    """The slots of a caption, left to right; ends: see `words_of`."""
+    found: list[Pairing] = []
+    described: list[int] = []
+    article = "bare"
+    anchor, before = -1, -1  # what the next word belongs to; what that belongs to
+    lead = -1  # the noun that the next verb is said of
+    size, stop = len(tokens), 0
+    for i, token in enumerate(tokens):
+        if i < stop:
+            continue
+        pos = "ADP" if i in ends else token.pos
+        stop = ends.get(i, i)
+        if pos in NOUNS:
+            if i + 1 < size and tokens[i + 1].pos in NOUNS:
+                described.append(i)
+                continue
+            found += [Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
+            many = token.tag in ("NNS", "NNPS")
+            found.append(Pairing("many" if many else article, -1, i))
+            if 0 <= before == lead and tokens[anchor].lemma == "of" and _counts(tokens[lead]):
+                lead = i  # "a group of people"
+            if anchor >= 0 and (tokens[anchor].pos == "ADP" or anchor in ends):
+                found.append(Pairing("pn", anchor, i))
+                if before >= 0:
+                    found.append(Pairing("tie", before, i, anchor))
+                    if lead >= 0 and tokens[before].pos == "VERB":
+                        found.append(Pairing("act", lead, i, before, anchor))
+            elif anchor >= 0 and tokens[anchor].pos == "VERB":
+                found.append(Pairing("obj", anchor, i))
+                if lead >= 0:
+                    found.append(Pairing("act", lead, i, anchor))
+            if lead == -1:
+                lead = i
+            anchor, before, article = i, -1, "bare"
+            described = []
+        elif pos == "ADJ":
+            described.append(i)
+        elif pos in ("DET", "NUM") or token.tag == "PRP$":
+            low = token.text.lower()
+            article = "a" if low in ("a", "an", "one", "another", "each", "every") else "the"
+            described = []
+        elif pos == "VERB":
+            if anchor >= 0 and anchor not in ends and lead >= 0 and tokens[anchor].pos in NOUNS:
+                if token.tag != "VBN":
+                    found.append(Pairing("subj", lead, i))
+                elif anchor == lead:
+                    found.append(Pairing("done", lead, i))
+            if i + 1 == size or tokens[i + 1].pos not in _FOLLOWS_VERB:
+                found.append(Pairing("end", -1, i))
+            anchor, before, article, described = i, -1, "bare", []
+        elif pos == "ADP":
+            if described:
+                anchor, described = described[-1], []
+            if anchor >= 0:
+                noun = tokens[anchor].pos in NOUNS and anchor not in ends
+                found.append(Pairing("np" if noun else "vp", anchor, i))
+            anchor, before, article = i, anchor, "bare"
+        elif described and pos in ("CCONJ", "PUNCT") and _goes_on(tokens, i):
+            pass  # "a black and white cat"
+        elif pos not in ("ADV", "AUX", "PART") and token.tag != "EX":
+            if described and _is_noun(tokens, anchor, ends):
+                found += [Pairing("pred", anchor, m) for m in described]
+            described, article = [], "bare"
+            if pos != "PRON" or token.tag not in ("WDT", "WP"):
+                anchor = before = -1
+                # Whose verb comes behind "a shirt and a tie" is not clear before the next clause.
+                if pos == "SCONJ" or token.text in SENTENCE_ENDS:
+                    lead = -1
+                elif lead >= 0:
+                    lead = -2
+    if described and _is_noun(tokens, anchor, ends):
+        found += [Pairing("pred", anchor, m) for m in described]
+    return tuple(found)
+
+
+def _counts(token: Token) -> bool:
+    return token.lemma.lower() in GROUPS or token.lemma.lower() in _SOME
+
+
+def _goes_on(tokens: tuple[Token, ...], index: int) -> bool:
+    after = tokens[index + 1 : index + 3]
+    return any(token.pos == "ADJ" for token in after) and index + 1 < len(tokens)
+
+
+def _is_noun(tokens: tuple[Token, ...], index: int, ends: Mapping[int, int]) -> bool:
+    return index >= 0 and tokens[index].pos in NOUNS and index not in ends
