@@ -68,7 +68,7 @@ from compoclip.workers import available_cores
 
 # --- Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says. ---
 
-# Reasons for leaving a text out, beside those of the rewrites themselves.
+# Reasons for leaving a text out, besides a rewrite's own.
 NONE_GIVEN = "none-given"
 EQUALS_CAPTION = "equals-a-caption-of-the-sample"
 EQUALS_OTHER = "equals-another-text-of-the-sample"
@@ -115,21 +115,18 @@ class TextPlan:
         if self.plan.needs_parsing and parsed is None:
             raise ValueError("a plan with rewrites needs parsed captions")
         bags, graph = self.plan.bags, self.plan.graph
-        self.bags: Bags | None = None
-        if bags is not None and bags.file != OWN_CAPTIONS:
-            self.bags = Bags(Path(bags.file))
+        named = bags is not None and bags.file != OWN_CAPTIONS
+        self.bags = Bags(Path(bags.file)) if bags is not None and named else None
         written = bool(self.plan.written) or {*self.plan.all_rewrites}.intersection(WRITTEN)
         self.written = WrittenTexts(Path(self.plan.written)) if written else None
         units = self.plan.units
         self._units = WrittenUnits(Path(units.file)) if units and units.file else None
         masks = self.plan.masks
         self._concepts = ConceptFile(Path(masks.file)) if masks and masks.file else None
-        words = graph is not None and graph.vocabulary
+        words = graph.vocabulary if graph is not None else None
         self._vocabulary = load_vocabulary(Path(words)) if words else None
         counts = Path(self.plan.counts)
         self._counts = (counts, counts_digest(counts)) if self.plan.counts else None
-        with self.attesting():
-            pass  # says what is wrong with the file before work begins
 
     def draw(
         self, sample: Sample, epoch: int, key: str | None = None
@@ -251,9 +248,9 @@ class _Drawing:
     def _with_absent_object(self) -> str:
         """The caption saying what is absent; "" where nothing can be said."""
         name, sample = ABSENT_OBJECT.name, self._sample
-        texts = dict.fromkeys((self.caption, *sample.captions))
         rng = self._plan.rng(self._key, self._epoch, name)
-        made = ABSENT_OBJECT.among([self._plan.parse(text) for text in texts], rng)
+        texts = map(self._plan.parse, dict.fromkeys((self.caption, *sample.captions)))
+        made = ABSENT_OBJECT.among(list(texts), rng)
         if isinstance(made, Rewritten):
             self._count(name)
             return made.text
