@@ -41,7 +41,7 @@ def compo(
     gamma: float = 2.0,
     beta: float = 0.02,
     positive_share: float = 0.5,
-    align_weight: float = 0.5,
+    align_weight: float = 0.0,
     distill_weight: float = 7.68,
     unit_weight: float = 0.0,
     shuffle: bool = True,
@@ -60,13 +60,12 @@ def compo(
 
     .. math::
         L = L_{clip} + 0.5\, \mathrm{SCR}(s\, u_i \cdot [t_i, p_i, n_i]) + 0.2\, \mathrm{SCR}(\log
-            S(i, [t_i, p_i, n_i])) + 0.5\, L_{align} + 7.68\, \mathrm{mean}\, \lVert x - x^*
-            \rVert^2,
+            S(i, [t_i, p_i, n_i])) + 7.68\, \mathrm{mean}\, \lVert x - x^* \rVert^2,
 
-    where both calibrated losses (`fsc-clip`) put half of the label on the paraphrase, L_align lets
-    paraphrases rank captions (`read-clip`), and the last mean is over all images and texts
-    (`degla`, with a teacher that stays). Which part does what, and why the others are off, is told
-    on the page "compo"; all can be switched, so that what is told there can be repeated.
+    where both calibrated losses (`fsc-clip`) put half of the label on the paraphrase, and the last
+    mean is over all images and texts (`degla`, with a teacher that stays). Which part does what,
+    and why the others are off, is told on the page "compo"; all can be switched, so that what is
+    told there can be repeated.
 
     Args:
         contrast_negatives: Whether the contrast of the batch has the negatives in it (`negclip`).
@@ -75,7 +74,8 @@ def compo(
         gamma: Focal exponent of both hard-negative losses.
         beta: Label smoothing of both.
         positive_share: Of their label, what is on the paraphrase; 0 leaves it out of them.
-        align_weight: Weight of the alignment of paraphrases with captions; 0 leaves it out.
+        align_weight: Weight of the alignment of paraphrases with captions (`read-clip`); 0 leaves
+            it out.
         distill_weight: Weight of the distance to the model before training; 0 leaves it out.
         unit_weight: Weight of the loss on units of captions (`cs-clip`); 0 leaves it out.
         shuffle: Whether captions with their words in another order are among the negatives.
