@@ -17,11 +17,23 @@ from compoclip.models.checkpoint import load_model
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training import loop
 from compoclip.training.log import read_log
-from compoclip.training.sharding import repeated_units
+from compoclip.training.sharding import repeated_units, require_torch
 from compoclip.training.state import latest_state
 from compoclip.training.step import step
 from distributed_runs import OPTIM, STEPS, difference, run, small, training, write_base
 from ranks_helpers import in_ranks
+
+
+def needs_torch() -> str:
+    """Why this torch cannot split parameters; "" when it can."""
+    try:
+        require_torch()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+SPLITS = pytest.mark.skipif(bool(needs_torch()), reason=needs_torch())
 
 
 @pytest.fixture
@@ -62,7 +74,10 @@ def in_pieces(
     return {"worst": difference(found["gradients"], other["gradients"]), "kept": sum(kept)}
 
 
-@pytest.mark.parametrize(("micro_batch", "fsdp"), [(3, False), (0, True), (3, True)])
+@pytest.mark.parametrize(
+    ("micro_batch", "fsdp"),
+    [(3, False), pytest.param(0, True, marks=SPLITS), pytest.param(3, True, marks=SPLITS)],
+)
 def test_cached_and_split_gradients_are_those_of_one_process(
     folder: Path, micro_batch: int, fsdp: bool
 ) -> None:
@@ -81,6 +96,7 @@ def test_cached_and_split_gradients_are_those_of_one_process(
         assert max(each["kept"] for each in found) < 0.51 * total
 
 
+@SPLITS
 def test_split_parameters_train_as_whole_ones(folder: Path) -> None:
     """Losses, moments and weights; states go on without splitting, and the other way round."""
     whole = training(SINGLE, folder, "whole")
@@ -113,6 +129,16 @@ def test_splitting_needs_processes_and_weights_that_learn(folder: Path) -> None:
     method = load_recipe("fsc-clip-lora")()
     with pytest.raises(UsageError, match="leave --fsdp or LoRA out"):
         run(Ranks(0, 2), folder, folder / "lora", data, method, fsdp=True)
+
+
+@pytest.mark.parametrize("version", ["2.8.0+cu126", "2.10.1"])
+def test_an_older_torch_is_told(
+    folder: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(UsageError, match=r"--fsdp needs torch 2\.11, and this is 2"):
+        run(Ranks(0, 2), folder, folder / "old", folder / "data" / "data.tsv",
+            load_recipe("fsc-clip")(), fsdp=True)  # fmt: skip
 
 
 def test_units_are_the_blocks_of_both_towers(folder: Path) -> None:

@@ -36,7 +36,7 @@ from compoclip.training.log import LOG, Trackers
 from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.parts import frozen_by, rate_factors, with_frozen
 from compoclip.training.settings import RunSettings
-from compoclip.training.sharding import full_state
+from compoclip.training.sharding import full_state, require_torch
 from compoclip.training.state import latest_state, remove_states
 from compoclip.training.step import module_name
 from compoclip.training.teacher import TeacherEncoder
@@ -164,6 +164,8 @@ def run_training(
             "evaluate the checkpoint"
         )
     _require_precision(settings)
+    if settings.fsdp:
+        require_torch()
     require_writable(settings.out)
     with ExitStack() as stack:
         with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all

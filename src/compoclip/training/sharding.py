@@ -13,10 +13,23 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from compoclip.errors import UsageError
 from compoclip.methods.base import Optim
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.ranks import Ranks
 from compoclip.training.optim import build_optimizer, ordered
+
+OLDEST = "2.11"
+"""The oldest torch whose split parameters have the gradients of whole ones, on a CPU too."""
+
+
+def require_torch() -> None:
+    """Raise UsageError where this torch is too old to split parameters."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < tuple(map(int, OLDEST.split("."))):
+        raise UsageError(
+            f"--fsdp needs torch {OLDEST}, and this is {torch.__version__}: leave it out, or "
+            "update torch"
+        )
 
 
 def shard_model(encoder: DualEncoder, device: torch.device, ranks: Ranks) -> None:
