@@ -182,8 +182,8 @@ def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(
     others = [each.replace("=0.25", "=0.5") for each in spec(folder)]
     assert run("other", data=others) == 0
     assert weights("other") != weights("whole")
-    shutil.rmtree(folder / "stopped" / "model")
-    assert run("stopped", "--resume", data=others) == 1
+    assert run("again", "--stop-after=5") == 0
+    assert run("again", "--resume", data=others) == 1
     assert "other settings" in capsys.readouterr().err
 
 

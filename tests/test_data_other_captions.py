@@ -83,7 +83,7 @@ def test_a_target_is_drawn_and_not_encoded() -> None:
     assert wanted.text == caption.text == "a cat"
     with pytest.raises(UsageError, match=r"texts.target 'both' is not one of other, any"):
         CaptionPlan(target="both")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="targets must name every image"):
+    with pytest.raises(ValueError, match="targets and masks must name every image"):
         TextBlock(("a",), (0,), (Role.CAPTION,), ("",), 1, targets=("a", "b"))
 
 

@@ -219,7 +219,7 @@ def test_a_run_enters_evaluation_once(
 
 
 def test_amounts_go_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encode, "_cores", lambda: 16)
+    monkeypatch.setattr(encode, "own_cores", lambda: 16)
     assert EncodeOptions().amounts(torch.device("cpu")) == (64, 64, 2)
     assert EncodeOptions().amounts(CUDA) == (512, 1024, 16)
     assert EncodeOptions(7, 3).amounts(CUDA) == EncodeOptions(7, 3).amounts(torch.device("cpu"))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from open_clip.transformer import VisionTransformer
@@ -344,7 +345,7 @@ class DualEncoder(nn.Module):
         if masked.boxes:
             tower = require_patches_to_hide(visual)
             hidden = boxes_to_patches(masked.boxes, tower.grid_size)
-            places = hidden.flatten().nonzero()[:, 0].to(pixels.device, non_blocking=True)
+            places = torch.from_numpy(np.flatnonzero(hidden)).to(pixels.device, non_blocking=True)
             hidden = hidden.to(pixels.device, non_blocking=True)
             image_again = self._within_run(
                 self._image.masked_work(pixels, masks.patch, hidden, local, micro_batch),
