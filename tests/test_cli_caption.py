@@ -96,7 +96,7 @@ def test_200_real_captions_through_a_server_that_misbehaves(
         assert 2 < first["rejected"]["refusal"] <= slots[7] + 2
         assert 0 < first["rejected"]["empty-caption"] <= slots[9]
         usable = sum(bool(row["negative"]) for row in made)
-        assert usable == first["with_text"] > 190
+        assert usable == first["with_text"] > 180  # the server has none where `replace` refuses
         assert first["tokens_in"] == 100 * first["answers"]
         assert first["cost"] == pytest.approx(first["answers"] * (100 * 2 + 10 * 4) / 1e6)
         assert first["requests"] == sum(seen["asked"].values())
