@@ -10,7 +10,6 @@ written to OUT/table.md, all numbers to OUT/lab.json; --page puts the table into
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from compoclip.console import end_with
@@ -39,9 +38,7 @@ def main() -> int:
     settings = read_settings(
         options.settings or (_PHOTOS if options.photos else _WORLD), options.quick
     )
-    if options.photos:
-        settings = replace(settings, photos={**settings.photos, "data": options.photos})
-    settings = replace(settings, model=options.base or settings.model)
+    settings = settings.at(options.photos, options.base)
     out = Path(f"{settings.ground.name}{'-quick' if options.quick else ''}-out")
     seconds = 60 * options.budget_minutes
     text = run_lab(settings, options.out or out, options.arms, seconds)

@@ -29,7 +29,7 @@ from scipy.stats import t as student
 from compoclip.console import end_with, table
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json, write_text
-from lab.columns import KEPT, LOWER_IS_BETTER, means_of, merit
+from lab.columns import learnt_and_kept, means_of, merit
 from lab.run import NUMBERS, run_lab
 from lab.settings import BASE, Arm, LabSettings, settings_of
 
@@ -177,9 +177,7 @@ def run_screen(settings: LabSettings, screen: Screen, out: Path) -> str:
 
 def _with_sums(means: Mapping[str, float]) -> dict[str, float]:
     """The columns, and three sums of them: what is learnt, what is kept, and the mean of both."""
-    good = {name: 1 - v if name in LOWER_IS_BETTER else v for name, v in means.items()}
-    kept = fmean(v for name, v in good.items() if name in KEPT)
-    learnt = fmean(v for name, v in good.items() if name not in KEPT)
+    learnt, kept = learnt_and_kept(means)
     return {**means, "learnt": learnt, "kept": kept, "both": merit(means)}
 
 
@@ -192,9 +190,7 @@ def main() -> int:
     parser.add_argument("--base", metavar="MODEL", help="what every run starts from")
     options = parser.parse_args()
     settings, screen = read_screen(options.settings)
-    if options.photos:
-        settings = replace(settings, photos={**settings.photos, "data": options.photos})
-    settings = replace(settings, model=options.base or settings.model)
+    settings = settings.at(options.photos, options.base)
     print(run_screen(settings, screen, options.out))
     return 0
 

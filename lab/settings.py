@@ -98,6 +98,11 @@ class LabSettings:
         """Where data, suites, columns and bounds come from."""
         return Photos(**self.photos) if self.photos else World()
 
+    def at(self, photos: str | None, base: str | None) -> LabSettings:
+        """These settings for the photos of a folder, and for another base, if they are named."""
+        where = {**self.photos, "data": photos} if photos else self.photos
+        return replace(self, photos=where, model=base or self.model)
+
     def arm(self, name: str) -> Arm:
         """The arm of that name. Raises UsageError when there is none."""
         for arm in self.arms:

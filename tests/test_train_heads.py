@@ -42,7 +42,7 @@ from compoclip.training.optim import build_optimizer
 from compoclip.training.settings import RunSettings
 from compoclip.training.state import latest_state
 from compoclip.training.step import step
-from distributed_runs import OPTIM, difference, run, write_base
+from distributed_runs import OPTIM, beside_one, run, write_base
 from losses_oracle import CAPTION, NEGATIVE, POSITIVE, features_for, layout_of
 from method_data import arguments, write_world
 from models_thin import config, timm_config
@@ -490,11 +490,9 @@ def reading(ranks: Ranks, folder: Path, name: str, expected: Path) -> dict[str, 
     """The log of a run, and how far its gradients are from those of one process."""
     method = load_recipe("read-clip")(decoder="gru", optim=replace(OPTIM, lr=0.0))
     data = folder / "data" / "data.tsv"
-    found = run(ranks, folder, folder / name, data, method, stop_after=3)
-    if ranks.world == 1:
-        torch.save(found["gradients"], expected)
-    alone = torch.load(expected, weights_only=True)
-    return {"log": found["log"], "apart": difference(found["gradients"], alone)}
+    return beside_one(
+        run(ranks, folder, folder / name, data, method, stop_after=3), ranks, expected
+    )
 
 
 def test_several_processes_have_the_gradients_of_one(tmp_path: Path) -> None:

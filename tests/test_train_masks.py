@@ -40,7 +40,7 @@ from compoclip.models.preprocess import Preprocess
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
-from distributed_runs import OPTIM, difference, run, write_base
+from distributed_runs import OPTIM, beside_one, run, write_base
 from losses_oracle import CAPTION, features_for, layout_of
 from models_thin import config, timm_config
 from ranks_helpers import in_ranks
@@ -521,11 +521,9 @@ def hiding(ranks: Ranks, folder: Path, name: str, expected: Path) -> dict[str, A
     """The log of a run, and how far its gradients are from those of one process."""
     method = method_of(optim=replace(OPTIM, lr=0.0))
     data = folder / "data" / "data.tsv"
-    found = run(ranks, folder, folder / name, data, method, stop_after=2)
-    if ranks.world == 1:
-        torch.save(found["gradients"], expected)
-    alone = torch.load(expected, weights_only=True)
-    return {"log": found["log"], "apart": difference(found["gradients"], alone)}
+    return beside_one(
+        run(ranks, folder, folder / name, data, method, stop_after=2), ranks, expected
+    )
 
 
 def test_several_processes_have_the_gradients_of_one(tmp_path: Path) -> None:

@@ -97,16 +97,17 @@ def compo(
             f"{positive_share}"
         )
     paraphrased = positive_share > 0 or align_weight > 0
+    units = UnitPlan()
     plan = CaptionPlan(
+        units=units if unit_weight > 0 else None,
         rewrites=(
             *("negclip-fluent" if fluent else "negclip", "replace"),
             *(("bigram-shuffle",) if shuffle else ()),
             *(("crepe-negate",) if denials else ()),
             *(("absent-object",) if absent else ()),
             *((PARAPHRASE,) if paraphrased else ()),
-        )
+        ),
     )
-    units = UnitPlan()
     global_hn = partial(global_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
     local_hn = partial(local_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
     unit = partial(unit_loss, units=units.units, foils=units.foils, mask_duplicates=True)
@@ -145,7 +146,7 @@ def compo(
     )
     method = Method(
         name="compo",
-        plan=plan if unit_weight == 0 else CaptionPlan(rewrites=plan.rewrites, units=units),
+        plan=plan,
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
         images=Neighbours(count=neighbours, mined=True) if neighbours else Single(),
