@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.models.blocks import AS_WRITTEN, Halves, is_plain, run_blocks, within_rows
+from compoclip.models.blocks import (
+    AS_WRITTEN,
+    Halves,
+    is_plain,
+    run_blocks,
+    under_autocast,
+    within_rows,
+)
 from compoclip.models.config import Tower
 from compoclip.models.masking import hidden_patches
 from compoclip.models.work import KeptAt, MicroBatch, Outputs, Work, joined
@@ -162,8 +169,10 @@ class ImageTower:
             self._compiled = torch.compile(self._encode)
 
     def _encode(self, pixels: Tensor, patches: bool) -> Outputs:
-        # Convolutions of a ResNet are faster so; evaluation stays open_clip's to the last bit.
-        if isinstance(self._visual, ModifiedResNet) and self._visual.training:
+        # Convolutions of a ResNet are faster so; in float32 evaluation stays open_clip's to the
+        # last bit.
+        faster = self._visual.training or under_autocast(pixels.device)
+        if isinstance(self._visual, ModifiedResNet) and faster:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
         visual = self._visual
         # In training, for the sake of the gradients; evaluation, again, stays open_clip's.
@@ -247,7 +256,8 @@ def _resnet(visual: ModifiedResNet, pixels: Tensor) -> Outputs:
     pool = visual.attnpool
     positions = out["image_intermediates"][-1].flatten(2).transpose(1, 2)
     positions = positions + pool.positional_embedding[1:].to(positions.dtype)
-    return out["image_features"], pool.c_proj(pool.v_proj(positions))
+    # As rows: of turned positions the multiplication would copy its weights for every image.
+    return out["image_features"], pool.c_proj(pool.v_proj(positions.contiguous()))
 
 
 def _timm(visual: TimmModel, pixels: Tensor) -> Outputs:
