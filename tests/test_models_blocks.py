@@ -60,7 +60,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], toleranc
 @pytest.fixture
 def turned(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under autocast, but for the type, which is that of the weights."""
-    monkeypatch.setattr(blocks, "_under_autocast", lambda device: True)
+    monkeypatch.setattr(blocks, "under_autocast", lambda device: True)
     monkeypatch.setattr(blocks, "computed_in", lambda x: x.dtype)
 
 

@@ -246,7 +246,7 @@ def test_a_weight_is_merged_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(calls) == count
 
 
-def test_adapters_are_added_in_full_precision_under_autocast() -> None:
+def test_adapters_are_added_in_full_precisionunder_autocast() -> None:
     """bfloat16 would lose changes below 2^-9 of a weight."""
     network = build_model(config())
     attach_lora(network, Lora(towers="text"))

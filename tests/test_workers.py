@@ -114,6 +114,21 @@ def test_workers_that_die_again_and_again_are_given_up() -> None:
         list(workers.as_done(die, range(3)))
 
 
+def test_a_script_that_starts_itself_in_every_worker_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from compoclip.workers import Workers\n"
+        "with Workers(1, retries=0) as workers:\n"
+        "    print(list(workers.map(abs, [-1])))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert "workers failed 1 time in a row" in last
+    assert 'if __name__ == "__main__":' in last
+    assert "memory" not in last
+
+
 def test_results_that_nobody_waits_for_do_not_reach_the_next_call() -> None:
     with Workers(2) as workers:
         first = workers.map(double, range(9))

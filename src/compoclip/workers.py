@@ -118,7 +118,7 @@ class Workers:
                     except (EOFError, OSError):
                         deaths += 1
                         if deaths > self._retries:
-                            raise _dying(deaths) from None
+                            raise _dying(deaths, worker) from None
                         again += worker.tasks.items()
                         self._end([worker])
                         continue
@@ -243,7 +243,13 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _dying(deaths: int) -> WorkersDiedError:
+def _dying(deaths: int, last: _Worker) -> WorkersDiedError:
+    last.process.join(_GRACE)
+    if last.process.exitcode == 1:  # by an error of its own, which it has printed
+        return WorkersDiedError(
+            f"workers failed {counted(deaths, 'time')} in a row, with the error above; a script "
+            'must have what it runs under `if __name__ == "__main__":`'
+        )
     return WorkersDiedError(
         f"workers died {counted(deaths, 'time')} in a row (out of memory?); use fewer --workers"
     )
