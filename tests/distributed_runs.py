@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import nn
 from compoclip.data.sources.open import open_source
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
 from compoclip.models.config import read_config
 from compoclip.ranks import Ranks
 from compoclip.training import loop
@@ -51,11 +53,18 @@ class Kept:
         loop.clip_gradients = self._clip
 
 
+@lru_cache(maxsize=1)
+def _base(path: Path) -> LoadedModel:
+    """A checkpoint that many runs of this process start from."""
+    return load_model(path)
+
+
 def run(
     ranks: Ranks, folder: Path, out: Path, data: Path, method: Method, **settings: Any
 ) -> dict[str, Any]:
     """The gradients and the log of a run, whose steps leave the weights as they are if lr is 0."""
-    model = load_model(folder / "base")
+    base = _base(folder / "base")
+    model = replace(base, encoder=deepcopy(base.encoder))
     with Kept() as kept:
         summary = run_training(
             model,

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import lru_cache
 from typing import Any, cast
 
 import open_clip
@@ -122,10 +123,14 @@ def with_activation(config: Mapping[str, Any], activation: str | None) -> dict[s
 def architecture_name(config: Mapping[str, Any]) -> str:
     """The built-in name with this configuration, else "config-" and a hash of it."""
     wanted = _essence(config)
-    for name in open_clip.list_models():
-        if _essence(open_clip.get_model_config(name)) == wanted:
-            return str(name)
-    return f"config-{hashlib.blake2b(wanted.encode(), digest_size=6).hexdigest()}"
+    name = _built_in(open_clip.get_model_config, tuple(open_clip.list_models())).get(wanted)
+    return name or f"config-{hashlib.blake2b(wanted.encode(), digest_size=6).hexdigest()}"
+
+
+@lru_cache(maxsize=1)
+def _built_in(configuration: Callable[[str], Any], names: tuple[str, ...]) -> dict[str, str]:
+    """The first name of each built-in configuration, by its essence."""
+    return {_essence(configuration(name)): name for name in reversed(names)}
 
 
 def _essence(config: Mapping[str, Any]) -> str:

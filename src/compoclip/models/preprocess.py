@@ -79,6 +79,13 @@ class Tokenizer:
             self._longest = max(map(len, inner.encoder))
         self._keep()
 
+    def with_context(self, context_length: int) -> Tokenizer:
+        """The same vocabulary for texts of another length; nothing that was kept is shared."""
+        made = copy(self)
+        made._inner = copy(self._inner)
+        made._inner.context_length = made.context_length = context_length
+        return made
+
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         """(T, context) int64: start, text, end, zeros; an over-long text is cut keeping its end
         token, as open_clip does. Of more than 100,000 characters the rest is not read."""
@@ -218,6 +225,8 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
     name = text_cfg.get("hf_tokenizer_name")
     if name:
         return Tokenizer(_hf_tokenizer(name, text_cfg, options, context, folder), context)
+    if not options:
+        return _clips_own().with_context(context)
     if "bpe_path" in options:
         path = _merges_path(options["bpe_path"], folder)
         _check_merges(path)
@@ -232,6 +241,13 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
         return Tokenizer(SimpleTokenizer(context_length=context, **options), context)
     except Exception as error:  # open_clip takes the options for granted
         raise CompoclipError(f"tokenizer_kwargs of the model are not usable: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def _clips_own() -> Tokenizer:
+    """CLIP's byte-pair encoding as open_clip brings it: reading its merges takes longer than all
+    else that a small model is loaded with."""
+    return Tokenizer(SimpleTokenizer(), 77)
 
 
 def _merges_path(stated: object, folder: Path | None) -> Path:

@@ -281,8 +281,8 @@ def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
     Returns:
         File name -> hash.
     """
-    added = own.installed("rewrites")
-    return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in added))
+    known = _found()[0]
+    return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in known))
 
 
 def rewrites_named(text: str) -> tuple[str, ...]:
