@@ -24,7 +24,7 @@ from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
-from train_helpers import write_config, write_data
+from train_helpers import FEW, write_config, write_data
 
 STEPS = 3  # the thresholds of one are read by the next; composed and single batches take turns
 Gradients = list[list[torch.Tensor | None]]
@@ -120,7 +120,7 @@ def small(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> di
 
 def write_base(tmp_path: Path) -> Path:
     """A tiny checkpoint `base` and 40 captioned squares."""
-    config = read_config(write_config(tmp_path / "config.json"))
+    config = read_config(write_config(tmp_path / "config.json", merges=FEW))
     save_model(create_model(config, seed=1), tmp_path / "base", provenance={})
     write_data(tmp_path / "data")
     return tmp_path

@@ -35,12 +35,14 @@ def run_of(method: str) -> dict[str, Any]:
     return {"world": [PLAIN], "photos": [], "photos_name": method, "kept": [], **found}
 
 
-def write_world(folder: Path) -> Path:
+def write_world(folder: Path, merges: int | None = None) -> Path:
     """Images and tables of `SCENES` scenes, bags, and a tiny checkpoint `base`; returns `folder`.
 
     plain.jsonl: three captions an image. pairs.jsonl: with the next scene's caption and image as
     negatives. mirrored.jsonl: the same captions, and the image itself mirrored. near.tsv: NegCLIP's
     columns. groups.jsonl: 8 groups of 2 and 24 ordinary pairs.
+
+    merges: of the checkpoint's tokenizer (`write_config`).
     """
     folder.mkdir(parents=True, exist_ok=True)
     scenes = [scene_for(WORLD, 0, "train", i) for i in range(SCENES)]
@@ -69,7 +71,7 @@ def write_world(folder: Path) -> Path:
             bags.append(json.dumps({"id": name, "sentences": [*texts, f"there is {texts[0]}"]}))
     for name, lines in {**tables, "near.tsv": near, "bags.jsonl": bags}.items():
         (folder / name).write_text("\n".join(lines) + "\n")
-    config = read_config(write_config(folder / "config.json"))
+    config = read_config(write_config(folder / "config.json", merges=merges))
     save_model(create_model(config, seed=1), folder / "base", provenance={})
     return folder
 

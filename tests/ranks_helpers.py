@@ -11,11 +11,15 @@ import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
+from multiprocessing.forkserver import ensure_running
+from pathlib import Path
 from typing import Any
 
-# One clean interpreter imports torch once, every process is forked from it.
+import pytest
+
+# One clean interpreter imports torch and reads word lists once, every process is forked from it.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["compoclip.training.run", "compoclip.evaluation.run"])
+CONTEXT.set_forkserver_preload(["compoclip.training.run", "compoclip.evaluation.run", "ranks_warm"])
 SECONDS = 600  # a hang, however busy the machine is
 
 
@@ -24,6 +28,7 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
 
     An exception is returned as the string of its trace.
     """
+    _start_server()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -44,6 +49,14 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
     for process in processes:
         process.join(SECONDS)
     return results
+
+
+def _start_server() -> None:
+    """Start the interpreter that processes are forked from, unless it runs, where it finds what it
+    imports: the path of this one is not handed on to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        ensure_running()
 
 
 def _main(

@@ -31,6 +31,7 @@ from compoclip.training.state import latest_state
 from distributed_runs import STEPS, close, difference, run, small, training, write_base
 from method_data import arguments, write_world
 from ranks_helpers import in_ranks, torchrun
+from train_helpers import FEW
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def compared(
 def test_every_recipe_has_the_gradients_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_world(tmp_path)
+    folder = write_world(tmp_path, merges=FEW)
     methods = methods_of(folder, monkeypatch)
     expected = tmp_path / "expected"
     expected.mkdir()
