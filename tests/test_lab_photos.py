@@ -28,7 +28,9 @@ from lab.job import Job, method_of
 from lab.photos import OWN, Photos, write_photos
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings, read_settings
+from lab_helpers import Here
 from models_thin import config
+from train_helpers import FEW, few_merges
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "lab-photos.json"
 NOUNS = ("dog", "man", "woman", "boy", "horse", "girl")
@@ -71,10 +73,10 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cfg = config(text={"vocab_size": 49408, "context_length": 40})
-    path = tmp_path_factory.mktemp("base") / "model"
-    save_model(create_model(ModelConfig(cfg)), path)
-    return path
+    folder = tmp_path_factory.mktemp("base")
+    cfg = config(text={**few_merges(folder, FEW), "context_length": 40})
+    save_model(create_model(ModelConfig(cfg, folder=folder)), folder / "model")
+    return folder / "model"
 
 
 # --- The photos. ---
@@ -260,6 +262,7 @@ def test_a_lab_of_photos_runs_to_its_table_and_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("lab.pool.Workers", Here)
     out, settings = tmp_path / "lab", lab_settings(photos, base)
     text = run_lab(settings, out, workers=1)
     said = capsys.readouterr().err
@@ -309,6 +312,7 @@ def test_every_arm_of_the_recipe_trains(
     photos: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("lab.pool.Workers", Here)
     recipe = read_settings(RECIPE)
     settings = lab_settings(photos, base, arms=recipe.arms, lrs=(1e-4,), lora_lrs=(1e-3,))
     text = run_lab(replace(settings, batch_size=8, effects=recipe.effects), tmp_path, workers=1)

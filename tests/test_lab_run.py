@@ -21,6 +21,7 @@ from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab.columns import COLUMNS, Column, best_rate, column_value, differences, merit
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings
+from lab_helpers import Here
 
 QUICK = Options(resamples=50)
 EVEN = Column("even", ("binding",), "accuracy")
@@ -195,6 +196,7 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     before = kept.stat().st_mtime_ns
     shutil.rmtree(run["triplet"])
     shutil.rmtree(out / "results" / run["triplet"].name)
+    monkeypatch.setattr("lab.pool.Workers", Here)
     run_lab(SETTINGS, out, ["triplet"], workers=1)
     said = capsys.readouterr().err
     assert "learning rates: 5 jobs of 6 finished before" in said

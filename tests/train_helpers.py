@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from open_clip.tokenizer import default_bpe
@@ -18,17 +19,23 @@ FEW = 4000
 """Merges of CLIP's tokenizer under which common words are one token still."""
 
 
+def few_merges(folder: Path, merges: int) -> dict[str, Any]:
+    """What a text configuration says of the first merges of CLIP's tokenizer, written to `folder`.
+
+    With all of them the embedding of a tiny model has 790,000 parameters, which is most of what it
+    spends its time on.
+    """
+    lines = gzip.decompress(Path(default_bpe()).read_bytes()).split(b"\n")[: 1 + merges]
+    (folder / "merges.txt.gz").write_bytes(gzip.compress(b"\n".join(lines)))
+    return {"vocab_size": 512 + merges + 2, "tokenizer_kwargs": {"bpe_path": "merges.txt.gz"}}
+
+
 def write_config(path: Path, activation: str = "gelu", merges: int | None = None) -> Path:
     """An open_clip configuration of some 30,000 parameters beside the embedding of tokens.
 
-    merges: as many of those of CLIP's tokenizer, written beside it: of all, the embedding has
-    790,000 parameters, which is most of what a tiny model spends its time on.
+    merges: as many of CLIP's tokenizer alone, written beside it (`few_merges`).
     """
-    text: dict[str, object] = {"vocab_size": 49408}
-    if merges is not None:
-        text = {"vocab_size": 512 + merges + 2, "tokenizer_kwargs": {"bpe_path": "merges.txt.gz"}}
-        lines = gzip.decompress(Path(default_bpe()).read_bytes()).split(b"\n")[: 1 + merges]
-        (path.parent / "merges.txt.gz").write_bytes(gzip.compress(b"\n".join(lines)))
+    text = {"vocab_size": 49408} if merges is None else few_merges(path.parent, merges)
     config = {
         "model_cfg": {
             "embed_dim": 16,
