@@ -61,7 +61,7 @@ def test_200_real_captions_through_a_server_that_misbehaves(
     special = [f"a {word} on a mat" for word in ("xrefuse", "xbad", "xdown")]
     data = write(tmp_path / "captions.txt", [*captions, *special])
     out = tmp_path / "negatives.jsonl"
-    more = ["--timeout=8", "--retries=3", "--concurrency=16", "--price-in=2", "--price-out=4"]
+    more = ["--timeout=5", "--retries=3", "--concurrency=16", "--price-in=2", "--price-out=4"]
     with chat_server.running("bad") as url:
         assert run(data, out, url, *more, "--json") == 1  # one has no answer
         seen = chat_server.stats(url)

@@ -149,6 +149,7 @@ def test_a_run_folder_has_one_run(tmp_path: Path) -> None:
     write_data(tmp_path / "data")
     first = started(training(tmp_path, "run", "--save-every=3"))
     until(lambda: (tmp_path / "run" / LOCK).exists(), first)
+    os.kill(first.pid, signal.SIGSTOP)  # it would take the other's core
     done = subprocess.run(
         [*COMMAND, *training(tmp_path, "run", "--resume", "--seed=5")],
         capture_output=True,
@@ -158,6 +159,7 @@ def test_a_run_folder_has_one_run(tmp_path: Path) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"compoclip train: {tmp_path / 'run'}: process {first.pid} on ")
+    os.kill(first.pid, signal.SIGCONT)
     log = tmp_path / "run" / "train.jsonl"
     until(lambda: log.is_file() and len(read_log(log)) >= 3, first)
     os.kill(first.pid, signal.SIGKILL)  # no lock is left

@@ -23,7 +23,7 @@ from compoclip.training.log import read_log
 from method_data import arguments, run_of, write_world
 from models_thin import config, timm_config
 from test_train_gradcache import loaded
-from train_helpers import write_data
+from train_helpers import FEW, write_data
 
 FROZEN = ("--lora", "--lora-towers=text", "--no-crop", "--epochs=2")
 TRUNK = ("--freeze", "image-trunk")
@@ -31,7 +31,7 @@ TRUNK = ("--freeze", "image-trunk")
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
+    return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
 
 
 @pytest.fixture
