@@ -66,5 +66,5 @@ def test_one_of_several_sentences_is_drawn() -> None:
 
 
 def test_every_converse_has_one() -> None:
-    assert {other for other in CONVERSES.values()} <= CONVERSES.keys()
+    assert set(CONVERSES.values()) <= CONVERSES.keys()
     assert CONVERSES["near"] == "near"
