@@ -15,6 +15,7 @@ from compoclip.cli.main import Verbs, reported
 # stage -> what it measures
 STAGES = {
     "captions": "rewrites/s from stored parses, against tagging every caption at every step",
+    "cost": "operations of a training step of a recipe, against FSC-CLIP's",
     "data": "images/s from files to pixels, originals and packs, against PIL and torchvision",
     "evaluate": "how many images and texts an evaluation encodes, against one item at a time",
     "host": "milliseconds of the main process in a training step, part by part",

@@ -3,7 +3,7 @@ changes no test of the others.
 
 `golden/rewrites/NAME.json` may have "excused" (why more than 2 % of its texts may be wrong in the
 world), "judged" (how many of 600 texts the oracle must be able to judge; 50 if not said) and
-"drawn": false (there is one text for a caption, whatever the seed).
+"drawn": false (one text for each caption that is asked about, whatever the seed).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bench.__main__ import main
+from bench.cost import count_operations
 from bench.memory import SavedBytes, count_step_memory
 from bench.train import (
     caption_batch,
@@ -17,6 +18,7 @@ from bench.train import (
     released_step,
     separate_forwards,
 )
+from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model, save_model
 from compoclip.models.config import ModelConfig
@@ -172,3 +174,37 @@ def test_the_verbs_print_tables_or_json(tmp_path: Path, capsys: pytest.CaptureFi
     assert "10 captions, fewer than the 11 asked for" in capsys.readouterr().err
     assert main(["train", *asked, "--repeats=0"]) == 2
     assert main(["memory", *asked, "--micro-batch=-1"]) == 2
+
+
+def test_operations_of_a_step_are_counted_with_the_teachers() -> None:
+    plain, negatives, own = (
+        count_operations(model(), load_recipe(name)(), CAPTIONS)
+        for name in ("clip-ft", "negclip", "compo")
+    )
+    assert plain.texts == 1.0
+    assert negatives.texts > 1.0
+    assert own.texts > negatives.texts
+    assert negatives.operations > plain.operations
+    # The same step, but for what holds the text tower: only the teacher is gone.
+    free = count_operations(model(), load_recipe("compo")(distill_weight=0.0), CAPTIONS)
+    assert free.texts == own.texts
+    assert free.operations < own.operations
+    whole = count_operations(model(), load_recipe("compo")(image_tower=True), CAPTIONS)
+    assert whole.operations > own.operations  # the image tower is passed through backwards, too
+
+
+def test_operations_of_composed_images_are_not_counted() -> None:
+    with pytest.raises(UsageError, match="composes images"):
+        count_operations(model(), load_recipe("clic")(), CAPTIONS)
+
+
+def test_the_table_of_costs_begins_with_fsc_clip(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    save_model(model(), tmp_path / "model")
+    arguments = ["cost", "compo", "--model", str(tmp_path / "model"), "--batch-size", "2", "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)["costs"]
+    assert [each["recipe"] for each in found] == ["fsc-clip", "compo"]
+    assert found[0]["ratio"] == 1.0
+    assert found[1]["ratio"] == found[1]["operations"] / found[0]["operations"]

@@ -30,6 +30,7 @@ from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
 PARAPHRASE = OneOf("paraphrase", ("synonym", "and-swap"))
+CONVERSE = OneOf("paraphrase", (*PARAPHRASE.of, "converse"))
 
 
 @recipe
@@ -45,6 +46,7 @@ def compo(
     distill_weight: float = 7.68,
     unit_weight: float = 0.0,
     shuffle: bool = True,
+    converse: bool = False,
     denials: bool = False,
     absent: bool = False,
     fluent: bool = False,
@@ -79,6 +81,7 @@ def compo(
         distill_weight: Weight of the distance to the model before training; 0 leaves it out.
         unit_weight: Weight of the loss on units of captions (`cs-clip`); 0 leaves it out.
         shuffle: Whether captions with their words in another order are among the negatives.
+        converse: Whether a relation told from its other side may be the paraphrase.
         denials: Whether captions that deny what is there are among the negatives.
         absent: Whether captions that deny what is absent are among the positives.
         fluent: Whether of the swaps only those are taken whose words captions show together.
@@ -97,6 +100,7 @@ def compo(
             f"{positive_share}"
         )
     paraphrased = positive_share > 0 or align_weight > 0
+    paraphrase = CONVERSE if converse else PARAPHRASE
     units = UnitPlan()
     plan = CaptionPlan(
         units=units if unit_weight > 0 else None,
@@ -105,7 +109,7 @@ def compo(
             *(("bigram-shuffle",) if shuffle else ()),
             *(("crepe-negate",) if denials else ()),
             *(("absent-object",) if absent else ()),
-            *((PARAPHRASE,) if paraphrased else ()),
+            *((paraphrase,) if paraphrased else ()),
         ),
     )
     global_hn = partial(global_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
@@ -137,7 +141,7 @@ def compo(
         ),
         LossTerm(
             "align",
-            partial(caption_alignment, positives=PARAPHRASE.of),
+            partial(caption_alignment, positives=paraphrase.of),
             weight=align_weight,
             reads=POSITIVES,
         ),

@@ -16,6 +16,7 @@ from .bigram_shuffle import BigramShuffle as BigramShuffle
 from .ce_clip import MaskedReplace as MaskedReplace
 from .ce_clip import MaskFiller as MaskFiller
 from .ce_clip import TransformersFiller as TransformersFiller
+from .converse import Converse as Converse
 from .crepe import CrepeAtom as CrepeAtom
 from .crepe import CrepeNegate as CrepeNegate
 from .crepe import CrepeSwap as CrepeSwap
