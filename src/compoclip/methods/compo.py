@@ -29,24 +29,25 @@ from compoclip.methods.base import (
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
-PARAPHRASE = OneOf("paraphrase", ("synonym", "and-swap"))
-CONVERSE = OneOf("paraphrase", (*PARAPHRASE.of, "converse"))
+PARAPHRASE = OneOf("paraphrase", ("synonym", "and-swap", "converse"))
+WITHOUT_CONVERSE = OneOf("paraphrase", PARAPHRASE.of[:2])
 
 
 @recipe
 def compo(
     *,
+    strength: float = 1.0,
     contrast_negatives: bool = False,
-    global_weight: float = 0.5,
-    local_weight: float = 0.2,
+    global_weight: float = 1.5,
+    local_weight: float = 0.0,
     gamma: float = 2.0,
-    beta: float = 0.02,
-    positive_share: float = 0.5,
+    beta: float = 0.1,
+    positive_share: float = 0.67,
     align_weight: float = 0.0,
-    distill_weight: float = 7.68,
+    distill_weight: float = 2.56,
     unit_weight: float = 0.0,
     shuffle: bool = True,
-    converse: bool = False,
+    converse: bool = True,
     denials: bool = False,
     absent: bool = False,
     fluent: bool = False,
@@ -61,15 +62,17 @@ def compo(
     of a text x before training,
 
     .. math::
-        L = L_{clip} + 0.5\, \mathrm{SCR}(s\, u_i \cdot [t_i, p_i, n_i]) + 0.2\, \mathrm{SCR}(\log
-            S(i, [t_i, p_i, n_i])) + 7.68\, \mathrm{mean}\, \lVert x - x^* \rVert^2,
+        L = L_{clip} + 1.5\, \mathrm{SCR}(s\, u_i \cdot [t_i, p_i, n_i]) + 2.56\,
+            \mathrm{mean}\, \lVert x - x^* \rVert^2,
 
-    where both calibrated losses (`fsc-clip`) put half of the label on the paraphrase, and the last
-    mean is over all images and texts (`degla`, with a teacher that stays). Which part does what,
-    and why the others are off, is told on the page "compo"; all can be switched, so that what is
-    told there can be repeated.
+    where the calibrated loss (`fsc-clip`) puts two thirds of the label on the paraphrase, and the
+    last mean is over all images and texts (`degla`, with a teacher that stays). Which part does
+    what, and why the others are off, is told on the page "compo"; all can be switched, so that what
+    is told there can be repeated.
 
     Args:
+        strength: The dial from what is kept (0: plain fine-tuning of the text tower, held by the
+            base) to what is learnt (3): a factor of the weights of the hard-negative losses.
         contrast_negatives: Whether the contrast of the batch has the negatives in it (`negclip`).
         global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
         local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
@@ -91,7 +94,8 @@ def compo(
         adapters: Whether adapters learn in place of all weights.
         optim: Optimiser and schedule.
     """
-    weights = (global_weight, local_weight, align_weight, unit_weight, distill_weight)
+    global_weight, local_weight = strength * global_weight, strength * local_weight
+    weights = (strength, global_weight, local_weight, align_weight, unit_weight, distill_weight)
     if min(weights) < 0:
         raise UsageError(f"loss weights must be >= 0, not {min(weights)}")
     if not (gamma >= 0 and 0 <= beta <= 1 and 0 <= positive_share <= 1):
@@ -100,7 +104,7 @@ def compo(
             f"{positive_share}"
         )
     paraphrased = positive_share > 0 or align_weight > 0
-    paraphrase = CONVERSE if converse else PARAPHRASE
+    paraphrase = PARAPHRASE if converse else WITHOUT_CONVERSE
     units = UnitPlan()
     plan = CaptionPlan(
         units=units if unit_weight > 0 else None,
