@@ -56,8 +56,8 @@ def count_operations(loaded: LoadedModel, method: Method, captions: Sequence[str
     encoder = loaded.encoder
     encoder.train()
     freeze(encoder.model, method.trains)
-    teacher = TeacherEncoder(encoder, method.teacher.decay) if method.needs_teacher else None
-    encoder.teacher = teacher
+    if method.needs_teacher and method.teacher is not None:
+        encoder.teacher = TeacherEncoder(encoder, method.teacher.decay)
     batch = caption_batch(loaded, method, captions, seed=0)
     # Counters pass over fused attention.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
