@@ -32,7 +32,7 @@ def run_of(method: str) -> dict[str, Any]:
     """
     path = RUNS / f"{method}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return {"world": [PLAIN], "photos": [], "photos_name": method, "kept": [], **found}
+    return {"world": [PLAIN], "photos": [], "photos_name": method, "kept": [], "rare": [], **found}
 
 
 def write_world(folder: Path, merges: int | None = None) -> Path:

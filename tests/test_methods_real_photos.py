@@ -61,7 +61,8 @@ def test_trains(
     assert provenance["run"]["skipped"] == 0
     assert provenance["run"]["images"] >= STEPS * BATCH
     made = provenance["run"]["rewrites"]
-    assert all(each["made"] > 0 for each in made.values())
+    rare = run_of(name)["rare"]
+    assert all(each["made"] > 0 for rewrite, each in made.items() if rewrite not in rare)
     with capsys.disabled():
         means = [sum(part) / 5 for part in (losses[:5], losses[-5:])]
         print(f"\n{name}: loss {means[0]:.3f} in the first five steps, {means[1]:.3f} in the last")

@@ -67,6 +67,10 @@ class LossTerm:
     needs_teacher: bool = False
     needs_masked: bool = False
 
+    def scaled(self, factor: float) -> LossTerm:
+        """The term with its weight multiplied by a factor."""
+        return replace(self, weight=factor * self.weight)
+
     @property
     def head(self) -> HeadPlan | None:
         """The plan of the head that computes the loss, if one does."""

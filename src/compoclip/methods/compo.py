@@ -94,7 +94,6 @@ def compo(
         adapters: Whether adapters learn in place of all weights.
         optim: Optimiser and schedule.
     """
-    global_weight, local_weight = strength * global_weight, strength * local_weight
     weights = (strength, global_weight, local_weight, align_weight, unit_weight, distill_weight)
     if min(weights) < 0:
         raise UsageError(f"loss weights must be >= 0, not {min(weights)}")
@@ -135,14 +134,14 @@ def compo(
             OnlyKinds(global_hn, kinds),
             weight=global_weight,
             reads=read,
-        ),
+        ).scaled(strength),
         LossTerm(
             "local_hn",
             OnlyKinds(local_hn, kinds),
             weight=local_weight,
             needs_local=True,
             reads=read,
-        ),
+        ).scaled(strength),
         LossTerm(
             "align",
             partial(caption_alignment, positives=paraphrase.of),

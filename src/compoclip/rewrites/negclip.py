@@ -394,7 +394,8 @@ def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> Conjunc
     if tokens[left.first].tag != tokens[right.first].tag and _own(tokens, right, left):
         return PRONOUN
     first, stop = left.first, right.stop
-    if _follows(tokens, stop, end) == "of" and _determined(s, x + 2) != _determined(s, x):
+    third = x + 2 < len(s.mentions)  # "a and a of" names nothing behind "of"
+    if third and _follows(tokens, stop, end) == "of" and _determined(s, x + 2) != _determined(s, x):
         stop = s.mentions[x + 2].stop
     elif _of_before(s, x, start) and _determined(s, x + 1) != _determined(s, x):
         first = s.mentions[x - 1].first
