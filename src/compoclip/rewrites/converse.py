@@ -66,7 +66,8 @@ def _turned(s: Reading) -> Iterator[list[SpanChange]]:
         first, stop = a.stop, b.first
         while first < stop and tokens[first].pos == "AUX":
             first += 1
-        other = CONVERSES.get(" ".join(s.lows[first:stop]))
+        said = " ".join(s.lows[first:stop])
+        other = CONVERSES.get(said)
         if other is None or not (_begins(s, a.first) and _ends(s, b.stop)):
             continue
         if not (_is_plain(s, x) and _is_plain(s, x + 1) and states_place(s, first, stop)):
@@ -75,10 +76,10 @@ def _turned(s: Reading) -> Iterator[list[SpanChange]]:
         if agrees and numbers_differ(s, a.head, b.head):
             continue  # "a cat is above two dogs"
         living = is_living(s.head_lemma(x)) or is_living(s.head_lemma(x + 1))
-        if s.lows[first:stop] == ("in", "front", "of") and living:
+        if said == "in front of" and living:
             continue
         changes = exchanged(s.caption, (a.first, a.stop), (b.first, b.stop))
-        if other != " ".join(s.lows[first:stop]):
+        if other != said:
             changes.append(SpanChange(first, stop, other))
         yield changes
 
