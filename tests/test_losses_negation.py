@@ -16,6 +16,7 @@ from compoclip.losses import (
     Layout,
     clip_loss,
     conclip_loss,
+    denial_loss,
     grouping_loss,
     negclip_loss,
     paraphrase_loss,
@@ -102,6 +103,20 @@ def projected(f: Features, layout: Layout, role: int, directions: int = 2, seed:
     return sum(terms, ZERO) / max(1, len(terms))
 
 
+def denial(f: Features, layout: Layout) -> Tensor:
+    assert layout.text_id is not None
+    images = [i for i in range(layout.images) if texts_of(layout, i, NEGATIVE)]
+    texts = [texts_of(layout, i, NEGATIVE)[0] for i in images]
+    total = ZERO
+    for k, i in enumerate(images):
+        kept = [j for j, t in enumerate(texts) if layout.text_id[t] != layout.text_id[texts[k]]]
+        own, others = len(kept), [*kept, k]
+        to_text = [-f.logit_scale * (f.image[i] @ f.text[texts[j]]) for j in others]
+        to_image = [-f.logit_scale * (f.text[texts[k]] @ f.image[images[j]]) for j in others]
+        total = total + cross_entropy(to_text, own) + cross_entropy(to_image, own)
+    return total / max(1, 2 * len(images))
+
+
 PAIRS: dict[str, tuple[LossFn, LossFn]] = {
     "grouping": (grouping_loss, grouping),
     "conclip": (conclip_loss, conclip),
@@ -119,6 +134,7 @@ PAIRS: dict[str, tuple[LossFn, LossFn]] = {
         partial(projected, role=POSITIVE, directions=3, seed=5),
     ),
     "negation": (projected_negation_loss, partial(projected, role=NEGATIVE)),
+    "denial": (denial_loss, denial),
 }
 
 
@@ -216,7 +232,20 @@ def test_a_text_beside_a_paired_row_is_not_read() -> None:
         torch.testing.assert_close(loss(f, more), loss(part, full))
 
 
-@pytest.mark.parametrize("loss", [paraphrase_loss, projected_negation_loss])
+def test_two_denials() -> None:
+    """Read as mentions, each is above the other by 2; where both are the same, nothing is asked."""
+    texts = [(0, CAPTION, -1), (0, NEGATIVE, 0), (1, CAPTION, -1), (1, NEGATIVE, 0)]
+    layout = replace(layout_of(texts), text_id=torch.tensor([0, 1, 2, 3]))
+    leaning = torch.tensor([[0.8, 0.6], [0.8, 0.6], [0.6, 0.8], [0.6, 0.8]]).double()
+    f = Features(torch.eye(2).double(), leaning, torch.tensor(10.0).double())
+    assert denial_loss(f, layout).item() == pytest.approx(2 + math.log(1 + math.exp(-2)), abs=1e-6)
+    same = replace(layout, text_id=torch.tensor([0, 1, 2, 1]))
+    assert denial_loss(f, same).item() == pytest.approx(0, abs=1e-6)
+    turned = replace(f, text=leaning.flip(0))
+    assert denial_loss(turned, layout).item() == pytest.approx(math.log(1 + math.exp(-2)), abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", [paraphrase_loss, projected_negation_loss, denial_loss])
 def test_nothing_without_such_texts(loss: LossFn) -> None:
     layout = layout_of(CASES["no negative"])
     f = features_for(layout)

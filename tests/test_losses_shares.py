@@ -112,6 +112,7 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "conclip": lambda: negation.conclip_loss,
     "conclip without distractors": lambda: partial(negation.conclip_loss, distractor_weight=0.0),
     "paraphrase": lambda: negation.paraphrase_loss,
+    "denial": lambda: negation.denial_loss,
     "projected negation": lambda: negation.projected_negation_loss,
     "bag": lambda: partial(bags.bag_loss, bag=POSITIVES[0]),
     "bag negative": lambda: partial(

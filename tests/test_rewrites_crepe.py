@@ -9,7 +9,8 @@ import pytest
 
 from compoclip.captions.parser import parse
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten
-from compoclip.rewrites.crepe import NOTHING_TO_DENY, CrepeAtom, CrepeNegate, CrepeSwap
+from compoclip.rewrites.crepe import NOTHING_TO_DENY, CrepeAtom, CrepeNegate, CrepeSwap, Denial
+from compoclip.rewrites.edit import EMPTY
 
 
 def drawn(rewrite: Rewrite, caption: str, count: int = 120) -> list[Rewritten]:
@@ -99,3 +100,15 @@ def test_denials_that_could_be_true_are_not_made() -> None:
         result = CrepeNegate()(parse(caption), random.Random(0))
         assert isinstance(result, Refused)
     assert CrepeNegate()(parse("there is no dog"), random.Random(0)) == Refused(NOTHING_TO_DENY)
+
+
+def test_a_denial_names_one_thing_and_nothing_else() -> None:
+    assert by_rule(Denial(), "Two dogs chase a red ball by the traffic light.") == {
+        "denial:object": {
+            *("No dogs.", "There are no dogs.", "No ball.", "There is no ball."),
+            *("No traffic light.", "There is no traffic light."),
+        }
+    }
+    for caption in ("there is no cat", "it is dark"):
+        assert Denial()(parse(caption), random.Random(0)) == Refused(NOTHING_TO_DENY)
+    assert Denial()(parse(""), random.Random(0)) == Refused(EMPTY)

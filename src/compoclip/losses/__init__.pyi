@@ -25,6 +25,7 @@ from .masked import masked_contrast as masked_contrast
 from .masked import masked_match as masked_match
 from .multi_text import multi_text_loss as multi_text_loss
 from .negation import conclip_loss as conclip_loss
+from .negation import denial_loss as denial_loss
 from .negation import paraphrase_loss as paraphrase_loss
 from .negation import projected_negation_loss as projected_negation_loss
 from .phrases import patch_phrase_loss as patch_phrase_loss

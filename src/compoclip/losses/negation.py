@@ -1,4 +1,4 @@
-"""Losses on what is not there: negated captions with distractor images (CoN-CLIP), SemCLIP."""
+"""Losses on what is not there: CoN-CLIP, SemCLIP, and denials alone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from compoclip.losses.contract import (
     full_precision,
     normalise,
 )
-from compoclip.losses.contrastive import match_loss
-from compoclip.losses.rows import captions, check, first
+from compoclip.losses.contrastive import match_loss, symmetric_contrast
+from compoclip.losses.rows import captions, check, first, told_apart
 from compoclip.losses.triplet import sides
 
 
@@ -75,6 +75,63 @@ def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 
         contrast = contrast + match_loss(to_image, target[:count] + in_images, total)
         apart = match_loss(to_text[count:], target[count:] + in_texts, int(others.sum()))
         return (contrast + distractor_weight * apart) / 3
+
+
+# --- Denials: a text that is true of every picture but those that it is about. ---
+
+
+def denial_loss(features: Features, layout: Layout) -> Tensor:
+    r"""Of all denials of the batch, that of what an image shows is the least like it.
+
+    With image u and a text d that denies a thing in it ("There is no cat."), the contrast of
+    `clip_loss` with the opposite of the denials:
+
+    .. math::
+        L = \tfrac1{2|R|} \sum_{i \in R} \Big[ \mathrm{CE}_j(-s\, u_i \cdot d_j,\ i)
+            + \mathrm{CE}_j(-s\, d_i \cdot u_j,\ i) \Big], \quad j \in R
+
+    with R the images that have a denial. A model that reads a denial as a mention has its own on
+    top. What is denied of one image is true of most others, so no text has to name what is absent.
+    Where two images have the same denial, the one is left out of the other's softmax.
+
+    Args:
+        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        layout: The first NEGATIVE of each image is d; those of one `text_id` are the same.
+
+    Returns:
+        A scalar, in at least float32; exactly zero, with zero gradient, without any denial, and
+        ln |R| when all scores are equal and all denials differ.
+
+    Relation: `clip_loss` of the texts -d, with its sigmoid form for a model with a bias. Our own.
+    """
+    check(features, layout)
+    image, text = layout.indices(_denied)
+    count, _ = layout.sizes(_denied)
+    (same,) = layout.indices(_same_denial, joint=True)
+    with full_precision(features) as f:
+        return symmetric_contrast(
+            layout,
+            f.logit_scale,
+            f.image.index_select(0, image),
+            -f.text.index_select(0, text),
+            *(count, count),
+            masked=(same.clone(), same.clone()),
+            logit_bias=f.logit_bias,
+        )
+
+
+def _denied(host: HostLayout) -> tuple[Ints, ...]:
+    """The images that have a denial, and their denials."""
+    index, valid = first(host, Role.NEGATIVE)
+    return np.flatnonzero(valid), index[valid]
+
+
+def _same_denial(host: HostLayout) -> tuple[Ints, ...]:
+    """(n, N) bool: which denials of this process are which of all processes."""
+    mine = told_apart(host, host.keys[0] if host.keys else host.text_id, len(host.owner))
+    mine = mine[_denied(host)[1]]
+    (every,) = host.peers.collected([mine])
+    return (mine[:, None] == every[None, :],)
 
 
 # --- SemCLIP: paraphrases and negations, seen along a few fixed directions of the text space. ---

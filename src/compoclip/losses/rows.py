@@ -327,8 +327,8 @@ def _true_pairs(
     if host.text_id is None and host.image_id is None:
         raise ValueError("masking duplicates needs text_id or image_id in the layout")
     text_keys, photo_keys = host.keys or (host.text_id, host.image_id)
-    text = _told_apart(host, text_keys, len(host.owner))
-    photo = _told_apart(host, photo_keys, host.images)
+    text = told_apart(host, text_keys, len(host.owner))
+    photo = told_apart(host, photo_keys, host.images)
     positive = np.flatnonzero(host.role != int(Role.NEGATIVE))
     of_photo, of_text, column, image = host.peers.collected(
         [
@@ -344,7 +344,7 @@ def _true_pairs(
     )
 
 
-def _told_apart(host: HostLayout, keys: Ints | None, count: int) -> Ints:
+def told_apart(host: HostLayout, keys: Ints | None, count: int) -> Ints:
     """(count,) keys, all different in all processes where they are not known."""
     return np.arange(count) + (host.peers.rank << 40) if keys is None else keys
 

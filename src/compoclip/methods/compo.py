@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from compoclip.data.caption_plan import OneOf, UnitPlan
@@ -12,6 +13,7 @@ from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import local_hn_loss
+from compoclip.losses.negation import denial_loss
 from compoclip.losses.rows import OnlyKinds
 from compoclip.losses.teacher import feature_distillation
 from compoclip.losses.units import unit_loss
@@ -29,6 +31,7 @@ from compoclip.methods.base import (
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
+DENIAL = "denial"
 PARAPHRASE = OneOf("paraphrase", ("synonym", "and-swap", "converse"))
 WITHOUT_CONVERSE = OneOf("paraphrase", PARAPHRASE.of[:2])
 
@@ -45,6 +48,7 @@ def compo(
     positive_share: float = 0.67,
     align_weight: float = 0.0,
     distill_weight: float = 2.56,
+    denial_weight: float = 3.0,
     unit_weight: float = 0.0,
     shuffle: bool = True,
     converse: bool = True,
@@ -56,23 +60,24 @@ def compo(
     adapters: bool = False,
     optim: Optim = OPTIM,
 ) -> Method:
-    r"""Calibrated hard negatives and paraphrases, held by the base: our own, in the making.
+    r"""Calibrated hard negatives, paraphrases, denials, held by the base: our own, in the making.
 
-    The text tower learns. With captions t, negatives n, a paraphrase p, and x* what the model made
-    of a text x before training,
+    The text tower learns. With captions t, negatives n, a paraphrase p, a denial d ("no cat"), and
+    x* what the model made of an image or text x before training,
 
     .. math::
-        L = L_{clip} + 1.5\, \mathrm{SCR}(s\, u_i \cdot [t_i, p_i, n_i]) + 2.56\,
-            \mathrm{mean}\, \lVert x - x^* \rVert^2,
+        L = L_{clip} + 1.5\, \mathrm{SCR}(s\, u_i \cdot [t_i, p_i, n_i]) + 3\, L_{denial}(u, d)
+            + 2.56\, \mathrm{mean}\, \lVert x - x^* \rVert^2,
 
-    where the calibrated loss (`fsc-clip`) puts two thirds of the label on the paraphrase, and the
-    last mean is over all images and texts (`degla`, with a teacher that stays). Which part does
-    what, and why the others are off, is told on the page "compo"; all can be switched, so that what
-    is told there can be repeated.
+    where the calibrated loss (`fsc-clip`) puts two thirds of the label on the paraphrase, of all
+    denials of a batch that of an image's own thing is to score lowest, and the last mean is over
+    all images and texts but denials (`degla`, with a teacher that stays). Which part does what, and
+    why the others are off, is told on the page "compo"; all can be switched, so that what is told
+    there can be repeated.
 
     Args:
         strength: The dial from what is kept (0: plain fine-tuning of the text tower, held by the
-            base) to what is learnt (3): a factor of the weights of the hard-negative losses.
+            base) to what is learnt (3): a factor of the weights of hard negatives and denials.
         contrast_negatives: Whether the contrast of the batch has the negatives in it (`negclip`).
         global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
         local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
@@ -82,6 +87,7 @@ def compo(
         align_weight: Weight of the alignment of paraphrases with captions (`read-clip`); 0 leaves
             it out.
         distill_weight: Weight of the distance to the model before training; 0 leaves it out.
+        denial_weight: Weight of the contrast of denials; 0 leaves it out.
         unit_weight: Weight of the loss on units of captions (`cs-clip`); 0 leaves it out.
         shuffle: Whether captions with their words in another order are among the negatives.
         converse: Whether a relation told from its other side may be the paraphrase.
@@ -94,7 +100,10 @@ def compo(
         adapters: Whether adapters learn in place of all weights.
         optim: Optimiser and schedule.
     """
-    weights = (strength, global_weight, local_weight, align_weight, unit_weight, distill_weight)
+    weights = (
+        *(strength, global_weight, local_weight, align_weight, unit_weight, distill_weight),
+        denial_weight,
+    )
     if min(weights) < 0:
         raise UsageError(f"loss weights must be >= 0, not {min(weights)}")
     if not (gamma >= 0 and 0 <= beta <= 1 and 0 <= positive_share <= 1):
@@ -118,8 +127,10 @@ def compo(
     global_hn = partial(global_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
     local_hn = partial(local_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
     unit = partial(unit_loss, units=units.units, foils=units.foils, mask_duplicates=True)
-    # Units and their foils are for their own loss alone.
+    # Units, their foils and denials are for their own losses alone.
     kinds = plan.rewrite_names
+    if denial_weight > 0:
+        plan = replace(plan, rewrites=(*plan.rewrites, DENIAL))
     read = (*NEGATIVES, *(POSITIVES if positive_share > 0 else ()))
     terms = (
         LossTerm(
@@ -148,8 +159,16 @@ def compo(
             weight=align_weight,
             reads=POSITIVES,
         ),
+        LossTerm(
+            "denial", OnlyKinds(denial_loss, (DENIAL,)), weight=denial_weight, reads=NEGATIVES
+        ).scaled(strength),
         LossTerm("unit", unit, weight=unit_weight, reads=(*POSITIVES, *NEGATIVES)),
-        LossTerm("distill", feature_distillation, weight=distill_weight, needs_teacher=True),
+        LossTerm(
+            "distill",
+            OnlyKinds(feature_distillation, (*kinds, *units.units, *units.foils)),
+            weight=distill_weight,
+            needs_teacher=True,
+        ),
     )
     method = Method(
         name="compo",

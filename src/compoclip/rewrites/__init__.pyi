@@ -20,6 +20,7 @@ from .converse import Converse as Converse
 from .crepe import CrepeAtom as CrepeAtom
 from .crepe import CrepeNegate as CrepeNegate
 from .crepe import CrepeSwap as CrepeSwap
+from .crepe import Denial as Denial
 from .cross_swap import CrossSwap as CrossSwap
 from .graph_edits import GraphVocabulary as GraphVocabulary
 from .graph_edits import load_vocabulary as load_vocabulary

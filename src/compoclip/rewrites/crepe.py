@@ -153,6 +153,32 @@ class CrepeNegate:
         return Refused(reason)
 
 
+@dataclass(frozen=True)
+class Denial:
+    """Says of one thing of the caption that it is not there, and nothing else: "No cat."."""
+
+    name: str = "denial"
+    version: str = "1"
+    keeps_meaning: bool = False
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """One drawn text, or `Refused`: "nothing-to-deny", "empty-caption" or a failed check."""
+        if not caption.tokens:
+            return Refused(EMPTY)
+        reading = read(caption)
+        things = [place for place in range(len(reading.mentions)) if _is_thing(reading, place)]
+        reason = NOTHING_TO_DENY
+        for place in rng.sample(things, len(things)):
+            form = rng.choice(("No {thing}.", "There {be} no {thing}."))
+            text = form.format(thing=_name(reading, place, described=False), be=_be(reading, place))
+            edits = (Edit(0, len(caption.text), 0, len(text)),)
+            failed = check(caption, text, edits)
+            if failed is None:
+                return Rewritten(text, self.name, False, "denial:object", edits)
+            reason = failed
+        return Refused(reason)
+
+
 Foil = tuple[str, tuple[Edit, ...]]
 
 
@@ -173,10 +199,9 @@ def _behind(s: Reading) -> Iterator[Foil]:
     """ "A cat on a mat" -> "A cat on a mat. There is no cat."."""
     text = s.caption.text.rstrip()
     stop = "" if text.endswith((".", "!", "?")) else "."
-    for place, mention in enumerate(s.mentions):
+    for place in range(len(s.mentions)):
         if _is_thing(s, place):
-            be = "are" if s.caption.tokens[mention.head].tag == "NNS" else "is"
-            added = f"{stop} There {be} no {_name(s, place, described=False)}."
+            added = f"{stop} There {_be(s, place)} no {_name(s, place, described=False)}."
             edit = Edit(len(text), len(s.caption.text), len(text), len(text) + len(added))
             yield text + added, (edit,)
 
@@ -193,8 +218,7 @@ def _instead(s: Reading) -> Iterator[Foil]:
         said = s.caption.text[verb.start : tokens[end - 1].end]
         if verb.pos == "VERB" and verb.tag in _NEGATED:
             said = inflect(verb.lemma.lower(), "VBG") + said[len(verb.text) :]
-        be = "are" if tokens[s.mentions[x].head].tag == "NNS" else "is"
-        new = f"There {be} no {_name(s, x, described=True)} {said}."
+        new = f"There {_be(s, x)} no {_name(s, x, described=True)} {said}."
         yield new, (Edit(0, len(s.caption.text), 0, len(new)),)
 
 
@@ -247,6 +271,10 @@ def _is_thing(s: Reading, place: int) -> bool:
         and s.head_lemma(place) not in NOT_THINGS
         and not families(head.lemma, "ADJ") & UNIVERSAL
     )
+
+
+def _be(s: Reading, place: int) -> str:
+    return "are" if s.caption.tokens[s.mentions[place].head].tag == "NNS" else "is"
 
 
 def _name(s: Reading, place: int, *, described: bool) -> str:
