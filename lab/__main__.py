@@ -4,7 +4,8 @@
     python -m lab --photos DATA --base MODEL [...]     docs/real-photos.md
 
 What is finished is not done again: after a stop, the same command goes on. The table is printed and
-written to OUT/table.md, all numbers to OUT/lab.json; --page puts the table into a page.
+written to OUT/lab.md, all numbers to OUT/lab.json; --page puts the table into a page. With
+--settings FILE they are called as the file is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from compoclip.console import end_with
 from lab.page import write_section
-from lab.run import run_lab
+from lab.run import NAME, run_lab
 from lab.settings import read_settings
 
 _RECIPES = Path(__file__).parents[1] / "recipes"
@@ -41,7 +42,8 @@ def main() -> int:
     settings = settings.at(options.photos, options.base)
     out = Path(f"{settings.ground.name}{'-quick' if options.quick else ''}-out")
     seconds = 60 * options.budget_minutes
-    text = run_lab(settings, options.out or out, options.arms, seconds)
+    name = options.settings.stem if options.settings else NAME
+    text = run_lab(settings, options.out or out, options.arms, seconds, name=name)
     print(text)
     if options.page is not None:
         write_section(options.page, text)

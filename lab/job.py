@@ -93,7 +93,17 @@ class Job:
     def made_from(self) -> dict[str, Any]:
         """All that decides its outcome, as JSON has it."""
         others = {
-            *("arms", "effects", "control", "seeds", "left_out", "lrs", "lora_lrs", "quick"),
+            *(
+                "arms",
+                "effects",
+                "control",
+                "seeds",
+                "left_out",
+                "lrs",
+                "lora_lrs",
+                "quick",
+                "ours",
+            ),
             # Which data it is, is checked when they are written.
             *("photos", "split", "compare_with"),
         }

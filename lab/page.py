@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.comparison import LEVEL
 from compoclip.evaluation.results import too_few
+from compoclip.evaluation.statistics import holm
 from compoclip.evaluation.tables import span
 from compoclip.files import read_text, write_text
 from compoclip.world.bounds import BOUNDS
-from lab.columns import Difference, mean_and_sd
+from lab.columns import LOWER_IS_BETTER, SDS, Difference, learnt_and_kept, mean_and_sd
 from lab.settings import BASE, Arm, Effect, LabSettings
 
 BEGIN, END = "<!-- lab: begin -->", "<!-- lab: end -->"
@@ -78,11 +80,13 @@ def section(
     made: str,
     partial: str = "",
     agreeing: Sequence[tuple[str, int, float, float]] = (),
+    ahead: Mapping[str, Mapping[str, Difference]] | None = None,
 ) -> str:
     """The generated part of the page.
 
     made: what it was measured with, in a line. partial: the benchmarks of which items are missing.
-    agreeing: column, recipes, rank correlation with another lab, its p.
+    agreeing: column, recipes, rank correlation with another lab, its p. ahead: arm -> column ->
+    the difference of `settings.ours` to it.
     """
     parts = [made, "", table_text(lines), ""]
     table = settings.ground.tables[0]
@@ -95,6 +99,16 @@ def section(
         "text only: what the captions alone give away. untrained: random weights."
         f"{f' Partial, for want of photos: {partial}.' if partial else ''}",
     ]
+    if ahead:
+        parts += ["", f"### {settings.ours} beside every other arm", ""]
+        parts += [ahead_text(settings.ours, lines, ahead), ""]
+        parts += [
+            f"Points by which {settings.ours} is better (brittleness turned round). learnt: the "
+            "mean of the columns of compositionality, kept: that of zero-shot accuracy and "
+            "retrieval. **Bold**: more than two standard deviations over the seeds, and shown by "
+            "the paired test over images, corrected (Holm) for the columns and then for the arms; "
+            "learnt and kept by the seeds alone."
+        ]
     if findings:
         decided = sum("appears" in each.verdict or "absent" in each.verdict for each in findings)
         parts += ["", "### Published effects", "", effects_text(findings), ""]
@@ -140,6 +154,45 @@ def _cell(line: Line, column: str) -> str:
 def _number(values: Sequence[float], scale: float, digits: int) -> str:
     mean, sd = mean_and_sd([scale * value for value in values])
     return f"{mean:.{digits}f}" if math.isnan(sd) else f"{mean:.{digits}f} ± {sd:.{digits}f}"
+
+
+def ahead_text(
+    ours: str, lines: Sequence[Line], ahead: Mapping[str, Mapping[str, Difference]]
+) -> str:
+    """One row an arm, one column a skill: how much better `ours` is."""
+    by_name = {line.name: line for line in lines}
+    columns = list(by_name[ours].values)
+    corrected = {
+        column: dict(zip(ahead, holm([found[column].p for found in ahead.values()])))
+        for column in columns
+    }
+    rows = []
+    for name, found in ahead.items():
+        cells = []
+        for mine, theirs in zip(_sums(by_name[ours]), _sums(by_name[name])):
+            (mean, sd), (other, other_sd) = mean_and_sd(mine), mean_and_sd(theirs)
+            # The base has one value, whatever the seed.
+            spread = math.hypot(sd, 0.0 if math.isnan(other_sd) else other_sd)
+            cells.append(_points(mean - other, abs(mean - other) > SDS * spread))
+        for column, each in found.items():
+            p = corrected[column][name]
+            shown = abs(each.value) > SDS * each.sd and p is not None and p <= LEVEL
+            value = -each.value if column in LOWER_IS_BETTER else each.value
+            cells.append(_points(value, shown))
+        rows.append([name, *cells])
+    return aligned(["arm", "learnt", "kept", *columns], rows)
+
+
+def _sums(line: Line) -> tuple[list[float], list[float]]:
+    """What is learnt and what is kept, seed by seed."""
+    seeds = zip(*line.values.values())
+    sums = [learnt_and_kept(dict(zip(line.values, values))) for values in seeds]
+    return [learnt for learnt, _ in sums], [kept for _, kept in sums]
+
+
+def _points(value: float, shown: bool) -> str:
+    text = f"{100 * value:+.1f}"
+    return f"**{text}**" if shown else text
 
 
 def effects_text(findings: Sequence[Finding]) -> str:

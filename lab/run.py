@@ -34,7 +34,7 @@ from lab.page import Finding, Line, section
 from lab.pool import run_all
 from lab.settings import BASE, Arm, LabSettings
 
-SECTION, NUMBERS = "table.md", "lab.json"
+NAME = "lab"
 
 
 def run_lab(
@@ -43,22 +43,26 @@ def run_lab(
     arms: Sequence[str] = (),
     budget: float = math.inf,
     workers: int = 2,
+    name: str = NAME,
 ) -> str:
-    """Run what is left of the lab in `out`; returns the Markdown section, also in out/table.md.
+    """Run what is left of the lab in `out`; returns the Markdown section, also in out/NAME.md.
+
+    Settings that share what all arms share may be run in one folder: a job of both is done once.
 
     arms: names of those to run now, all when empty; the table has all that are finished. budget:
     seconds. Learning rates are chosen first; then all arms are measured with the first seed before
-    any with the second, so that a budget that ends leaves few seeds rather than few arms. Raises
+    any with the second, so that a budget that ends leaves few seeds rather than few arms. name: of
+    the section and of the numbers (NAME.json) in `out`. Raises
     CompoclipError for whatever data, models or the disk object to and when another process is at
     work in `out`, UsageError for unknown arms, methods and settings.
     """
     require_writable(out)
     with only_writer(out, folder=True):
-        return _run_lab(settings, out, arms, budget, workers)
+        return _run_lab(settings, out, arms, budget, workers, name)
 
 
 def _run_lab(
-    settings: LabSettings, out: Path, arms: Sequence[str], budget: float, workers: int
+    settings: LabSettings, out: Path, arms: Sequence[str], budget: float, workers: int, name: str
 ) -> str:
     started = time.monotonic()
     chosen = {settings.arm(name).name for name in arms} or {arm.name for arm in settings.arms}
@@ -99,7 +103,7 @@ def _run_lab(
         if rates[arm.name].chosen
     ]
     left += finish(finals, "measured")
-    text = _report(settings, out, [*fixed, *finals], trials, rates)
+    text = _report(settings, out / name, [*fixed, *finals], trials, rates)
     unchosen = len([name for name in chosen if not rates[name].chosen])
     if left or unchosen:
         note(
@@ -142,7 +146,7 @@ def _report(
     trials: Sequence[Job],
     rates: Mapping[str, Rates],
 ) -> str:
-    """Tables of all finished jobs, whichever were asked for."""
+    """Tables of all finished jobs, whichever were asked for, in `out` without its suffix."""
     runs: dict[str, list[Run]] = {}
     done: dict[str, list[Outcome]] = {}
     for job in jobs:
@@ -152,7 +156,7 @@ def _report(
             runs.setdefault(name, []).append(results_of(job))
             done.setdefault(name, []).append(finished)
     if not runs:
-        raise CompoclipError(f"{out}: nothing is finished yet; raise --budget-minutes")
+        raise CompoclipError(f"{out.parent}: nothing is finished yet; raise --budget-minutes")
     columns = settings.ground.columns_for(settings, choosing=False)
     compared = _Compared(runs, columns)
     controls = {arm.name: settings.control_of(arm) for arm in settings.arms}
@@ -175,7 +179,9 @@ def _report(
     choices = {name: (each.merits, each.chosen) for name, each in rates.items()}
     numbers: dict[str, Any] = {"made": made, "lines": [asdict(line) for line in lines]}
     agreeing = _agreement(settings, lines)
-    text = section(settings, lines, findings, choices, made, _partial(runs), agreeing)
+    beside = {name: compared.of(name, settings.ours) for name in runs}
+    ahead = {name: each for name, each in beside.items() if each}
+    text = section(settings, lines, findings, choices, made, _partial(runs), agreeing, ahead)
     numbers["rates"] = {name: asdict(each) for name, each in rates.items()}
     numbers["effects"] = [
         {**asdict(replace(each.effect, columns=(each.column,))), "verdict": each.verdict}
@@ -183,8 +189,12 @@ def _report(
     ]
     if agreeing:
         numbers["agreement"] = agreeing
-    for name, content in ((SECTION, text), (NUMBERS, json.dumps(_plain(numbers), indent=1))):
-        write_text(out / name, content + "\n")
+    numbers["ahead"] = {
+        name: {column: asdict(each) for column, each in found.items()}
+        for name, found in ahead.items()
+    }
+    for suffix, content in ((".md", text), (".json", json.dumps(_plain(numbers), indent=1))):
+        write_text(out.with_name(out.name + suffix), content + "\n")
     return text
 
 
@@ -224,7 +234,7 @@ class _Compared:
 
     def of(self, base: str, other: str) -> Mapping[str, Difference]:
         """By column, other minus base; empty when one of them has not been run."""
-        if base == other or other in BOUNDS or not {base, other} <= self._runs.keys():
+        if base == other or {base, other} & {*BOUNDS} or not {base, other} <= self._runs.keys():
             return {}
         if (base, other) not in self._known:
             self._known[base, other] = differences(

@@ -30,7 +30,7 @@ from compoclip.console import end_with, table
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json, write_text
 from lab.columns import learnt_and_kept, means_of, merit
-from lab.run import NUMBERS, run_lab
+from lab.run import NAME, run_lab
 from lab.settings import BASE, Arm, LabSettings, settings_of
 
 RUNS = 16
@@ -142,7 +142,7 @@ def run_screen(settings: LabSettings, screen: Screen, out: Path) -> str:
         # The arms of the file are run beside them, to compare with.
         part = replace(settings, arms=(*settings.arms, *arms), seeds=(seed,), left_out=None)
         run_lab(part, out)
-        means = means_of(out / NUMBERS)
+        means = means_of(out / f"{NAME}.json")
         for arm in arms:
             for column, value in _with_sums(means[arm.name]).items():
                 values.setdefault(column, []).append(value)

@@ -59,20 +59,22 @@ class LabSettings:
     compare_with: numbers of another lab (`lab.json`), to say whether both agree; "" for none.
     benchmarks: names of those of the suite that are measured. control: plain fine-tuning on the
     ground's first table; arms on another table are compared with the arm of the same method and
-    settings there (`control_of`). left_out: recipes without an arm of their own, since they equal
-    that of another when the optimiser is the same or differ by one weight; with it, every further
-    recipe that no arm names gets an arm. world: fields of the world of the training scenes that
-    differ from `lab.ground.lab_world`. tables: further training tables: name -> weights of caption
-    types. scenes: training scenes. split: "val" measures on scenes or photos that the tables of the
-    lab are not of, for whatever is to be chosen. items: of each sub-task that is measured;
-    choice_items: of each sub-task of the validation suite. steps, batch_size: of every run; a batch
-    is so many images, whatever they are. lrs, lora_lrs: peak learning rates to choose from, of all
-    weights and of adapters. quick: what differs with --quick; its arms are names.
+    settings there (`control_of`). ours: an arm that is compared with every other. left_out: recipes
+    without an arm of their own, since they equal that of another when the optimiser is the same or
+    differ by one weight; with it, every further recipe that no arm names gets an arm. world: fields
+    of the world of the training scenes that differ from `lab.ground.lab_world`. tables: further
+    training tables: name -> weights of caption types. scenes: training scenes. split: "val"
+    measures on scenes or photos that the tables of the lab are not of, for whatever is to be
+    chosen. items: of each sub-task that is measured; choice_items: of each sub-task of the
+    validation suite. steps, batch_size: of every run; a batch is so many images, whatever they are.
+    lrs, lora_lrs: peak learning rates to choose from, of all weights and of adapters. quick: what
+    differs with --quick; its arms are names.
     """
 
     arms: tuple[Arm, ...]
     benchmarks: tuple[str, ...]
     control: str
+    ours: str = ""
     seeds: tuple[int, ...] = (0, 1, 2)
     effects: tuple[Effect, ...] = ()
     left_out: tuple[str, ...] | None = None
@@ -156,10 +158,14 @@ def settings_of(data: Any, where: str, quick: bool = False) -> LabSettings:
         named = {arm.method for arm in settings.arms} | set(settings.left_out)
         table = settings.ground.tables[0]
         others = tuple(Arm(name, name, table=table) for name in method_names() if name not in named)
-        return replace(settings, arms=settings.arms + others)
+        names += [arm.name for arm in others]
+        settings = replace(settings, arms=settings.arms + others)
+    if settings.ours and not quick:
+        _one_of(settings.ours, names, f"{where}: ours")
     known = {*names, BASE}
     return replace(
         settings,
+        ours=settings.ours if settings.ours in names else "",
         arms=tuple(settings.arm(name) for name in names),
         effects=tuple(e for e in settings.effects if {e.arm, e.against} <= known),
     )

@@ -27,6 +27,7 @@ from lab.page import (
     END,
     Finding,
     Line,
+    ahead_text,
     aligned,
     effects_text,
     section,
@@ -168,6 +169,7 @@ def test_a_rate_is_chosen_by_what_is_learnt_and_what_is_kept() -> None:
         ({"seeds": []}, "different whole numbers"),
         ({"seeds": ["a"]}, "different whole numbers"),
         ({"steps": 0}, "'steps' must be more than 0"),
+        ({"ours": "nobody"}, "ours: no 'nobody'; there are: "),
         ({"steps": 1.5}, "'steps' must be a whole number"),
         ({"clip_grad": True}, "'clip_grad' must be a number"),
         ({"lrs": 0.1}, "'lrs' must be a list"),
@@ -409,6 +411,40 @@ def test_an_effect_in_one_image_has_no_interval() -> None:
     assert cells[4:8] == ["+5.0", "-", "1.0", "not judged: too few photos: 1"]
     assert math.isnan(FEW.least)
     assert math.isnan(FEW.most)
+
+
+def test_an_arm_beside_the_others_is_ahead_where_seeds_and_items_say_so() -> None:
+    """Of two arms the second p is 0.03 or 0.06 after correction for arms: 0.06 is too much."""
+
+    def line(name: str, binding: list[float], brittleness: list[float], i2t: list[float]) -> Line:
+        values = {"binding": binding, "brittleness": brittleness, "i2t": i2t}
+        return Line(name, values, (), {}, {})
+
+    lines = [
+        line("base", [0.50], [0.3], [0.9]),
+        line("a", [0.52, 0.54], [0.2, 0.4], [0.8, 0.8]),
+        line("ours", [0.60, 0.62], [0.1, 0.2], [0.9, 0.9]),
+    ]
+    ahead = {
+        "base": {
+            "binding": difference(0.11, 0.014, p=0.03),
+            "brittleness": difference(-0.15, 0.07, p=0.01),
+            "i2t": difference(0.0, 0.0, p=1.0),
+        },
+        "a": {
+            "binding": difference(0.08, 0.02, p=0.03),
+            "brittleness": difference(-0.10, 0.10, p=0.01),
+            "i2t": difference(0.10, 0.0, p=0.001),
+        },
+    }
+    rows = [
+        [cell.strip() for cell in row.strip("|").split("|")]
+        for row in ahead_text("ours", lines, ahead).splitlines()
+    ]
+    assert rows[0] == ["arm", "learnt", "kept", "binding", "brittleness", "i2t"]
+    # learnt of ours: (0.60 + 0.9) / 2 and (0.62 + 0.8) / 2, of the base (0.5 + 0.7) / 2
+    assert rows[2] == ["base", "**+13.0**", "+0.0", "+11.0", "**+15.0**", "+0.0"]
+    assert rows[3] == ["a", "+11.5", "**+10.0**", "+8.0", "+10.0", "**+10.0**"]
 
 
 def test_the_section_tells_choices_and_how_much_is_decided() -> None:

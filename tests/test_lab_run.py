@@ -166,7 +166,7 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     assert "learning rates: running 8 jobs" in said  # the base, three bounds, two rates of each arm
     assert "measured: running 2 jobs" in said
     assert "not judged: one seed" in text
-    assert text + "\n" == (out / "table.md").read_text()
+    assert text + "\n" == (out / "lab.md").read_text()
     numbers = json.loads((out / "lab.json").read_text())
     names = ["base", "oracle", "text only", "untrained", "clip-ft", "triplet"]
     assert [line["name"] for line in numbers["lines"]] == names

@@ -12,7 +12,7 @@ import pytest
 
 from compoclip.errors import CompoclipError
 from lab import columns, screen
-from lab.run import NUMBERS
+from lab.run import NAME
 from lab.screen import FOUND, RUNS, design, effects, read_screen, run_screen
 from lab.settings import LabSettings
 
@@ -94,7 +94,7 @@ def test_every_run_of_the_design_is_trained_once(
             values = {**level, "order": [0.5 + 0.2 * on[1]]}
             lines.append({"name": arm.name, "values": {**values, "i2t": [0.6 - 0.1 * on[0]]}})
         out.mkdir(exist_ok=True)
-        (out / NUMBERS).write_text(json.dumps({"lines": lines}))
+        (out / f"{NAME}.json").write_text(json.dumps({"lines": lines}))
         return ""
 
     monkeypatch.setattr(screen, "run_lab", lab)
