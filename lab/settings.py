@@ -121,10 +121,18 @@ class LabSettings:
 def read_settings(path: Path, quick: bool = False) -> LabSettings:
     """The settings in a JSON file; quick: with the changes that its section "quick" makes.
 
-    Raises CompoclipError, naming the file, when it is missing or malformed, has unknown fields, or
-    names arms, methods' tables or columns that do not exist.
+    A file may be "like" another beside it: what it does not say is as there, its arms come behind
+    those. Raises CompoclipError, naming the file, when it is missing or malformed, has unknown
+    fields, or names arms, methods' tables or columns that do not exist.
     """
-    return settings_of(read_json(path, damaged="mend the file"), str(path), quick)
+    data = read_json(path, damaged="mend the file")
+    if isinstance(data, dict) and isinstance(data.get("like"), str):
+        other = path.with_name(data.pop("like"))
+        whole = read_json(other, damaged="mend the file")
+        known = isinstance(whole, dict) and isinstance(whole.get("arms"), list)
+        _require(known, f"{other}: no settings of a lab; mend the file")
+        data = {**whole, **data, "arms": [*whole["arms"], *data.get("arms", [])]}
+    return settings_of(data, str(path), quick)
 
 
 def settings_of(data: Any, where: str, quick: bool = False) -> LabSettings:

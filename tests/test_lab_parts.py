@@ -413,6 +413,25 @@ def test_an_effect_in_one_image_has_no_interval() -> None:
     assert math.isnan(FEW.most)
 
 
+def test_the_proof_has_the_arms_of_the_lab_and_its_runs() -> None:
+    """It is run in the lab's folder, so what all arms share must be equal."""
+    lab, proof = (read_settings(path) for path in (RECIPES, RECIPES.with_name("compo-proof.json")))
+    assert {arm.name for arm in lab.arms} < {arm.name for arm in proof.arms}
+    assert proof.seeds[: len(lab.seeds)] == lab.seeds
+    for arm in lab.arms:
+        job, same = (
+            Job(Path("x"), each, each.arm(arm.name), 0, "w", 1e-3) for each in (lab, proof)
+        )
+        assert job.made_from() == same.made_from()
+
+
+def test_settings_are_like_those_of_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text('{"like": "other.json"}')
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(CompoclipError, match=r"other\.json: no settings of a lab; mend the file"):
+        read_settings(tmp_path / "mine.json")
+
+
 def test_an_arm_beside_the_others_is_ahead_where_seeds_and_items_say_so() -> None:
     """Of two arms the second p is 0.03 or 0.06 after correction for arms: 0.06 is too much."""
 
