@@ -109,6 +109,9 @@ def test_a_denial_names_one_thing_and_nothing_else() -> None:
             *("No traffic light.", "There is no traffic light."),
         }
     }
+    assert by_rule(Denial(), "OLD BOXCARS") == {
+        "denial:object": {"No boxcars.", "There are no boxcars."}
+    }
     for caption in ("there is no cat", "it is dark"):
         assert Denial()(parse(caption), random.Random(0)) == Refused(NOTHING_TO_DENY)
     assert Denial()(parse(""), random.Random(0)) == Refused(EMPTY)

@@ -129,7 +129,7 @@ class CrepeNegate:
     """Denies one relation or one object of the caption."""
 
     name: str = "crepe-negate"
-    version: str = "5"
+    version: str = "6"
     keeps_meaning: bool = False
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
@@ -288,4 +288,4 @@ def _name(s: Reading, place: int, *, described: bool) -> str:
             break  # "no many trucks"
         first -= 1
     text = s.caption.text[tokens[first].start : tokens[mention.head].end]
-    return text if tokens[first].pos == "PROPN" else text[:1].lower() + text[1:]
+    return text if tokens[first].pos == "PROPN" else text.lower()
