@@ -140,7 +140,7 @@ def probes(
             targets = torch.tensor([answer(scene) for scene in scenes])
             sets.append((torch.from_numpy(embed(model, scenes, config.size)), targets))
         (known, labels), (asked_of, truth) = sets
-        said = _fitted(known, labels)(asked_of).argmax(1)
+        said = fitted(known, labels)(asked_of).argmax(1)
         rows.append((name, int((said == truth).sum()), len(truth)))
     return rows
 
@@ -161,7 +161,7 @@ def _count(scene: Scene) -> int:
     return len(scene.things) - 1
 
 
-def _fitted(known: torch.Tensor, labels: torch.Tensor) -> torch.nn.Linear:
+def fitted(known: torch.Tensor, labels: torch.Tensor) -> torch.nn.Linear:
     """A logistic regression of the features, lightly regularised."""
     probe = torch.nn.Linear(known.shape[1], int(labels.max()) + 1)
     optimiser = torch.optim.LBFGS(probe.parameters(), max_iter=300, line_search_fn="strong_wolfe")
