@@ -148,7 +148,8 @@ def test_a_run_folder_has_one_run(tmp_path: Path) -> None:
     write_config(tmp_path / "config.json")
     write_data(tmp_path / "data")
     first = started(training(tmp_path, "run", "--save-every=3"))
-    until(lambda: (tmp_path / "run" / LOCK).exists(), first)
+    lock = tmp_path / "run" / LOCK
+    until(lambda: lock.exists() and lock.read_text() != "", first)  # says who holds it once held
     os.kill(first.pid, signal.SIGSTOP)  # it would take the other's core
     done = subprocess.run(
         [*COMMAND, *training(tmp_path, "run", "--resume", "--seed=5")],

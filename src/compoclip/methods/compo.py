@@ -60,7 +60,7 @@ def compo(
     adapters: bool = False,
     optim: Optim = OPTIM,
 ) -> Method:
-    r"""Calibrated hard negatives, paraphrases, denials, held by the base: our own, in the making.
+    r"""Calibrated hard negatives, paraphrases, denials, held by the base: our own.
 
     The text tower learns. With captions t, negatives n, a paraphrase p, a denial d ("no cat"), and
     x* what the model made of an image or text x before training,
