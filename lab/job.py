@@ -93,17 +93,8 @@ class Job:
     def made_from(self) -> dict[str, Any]:
         """All that decides its outcome, as JSON has it."""
         others = {
-            *(
-                "arms",
-                "effects",
-                "control",
-                "seeds",
-                "left_out",
-                "lrs",
-                "lora_lrs",
-                "quick",
-                "ours",
-            ),
+            *("arms", "effects", "control", "ours", "seeds", "left_out"),
+            *("lrs", "lora_lrs", "quick"),
             # Which data it is, is checked when they are written.
             *("photos", "split", "compare_with"),
         }

@@ -52,9 +52,9 @@ def run_lab(
     arms: names of those to run now, all when empty; the table has all that are finished. budget:
     seconds. Learning rates are chosen first; then all arms are measured with the first seed before
     any with the second, so that a budget that ends leaves few seeds rather than few arms. name: of
-    the section and of the numbers (NAME.json) in `out`. Raises
-    CompoclipError for whatever data, models or the disk object to and when another process is at
-    work in `out`, UsageError for unknown arms, methods and settings.
+    the section and of the numbers (NAME.json) in `out`. Raises CompoclipError for whatever data,
+    models or the disk object to and when another process is at work in `out`, UsageError for
+    unknown arms, methods and settings.
     """
     require_writable(out)
     with only_writer(out, folder=True):

@@ -20,6 +20,7 @@ from compoclip.rewrites.edit import (
     SpanChange,
     apply_changes,
     check,
+    first_valid,
     inflect,
 )
 from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
@@ -142,15 +143,12 @@ class CrepeNegate:
             "negate:object": list(_behind(reading)),
             "negate:statement": list(_instead(reading)),
         }
-        reason = NOTHING_TO_DENY
-        for rule in rng.sample(list(ways), len(ways)):
-            texts = ways[rule]
-            for text, edits in rng.sample(texts, len(texts)):
-                failed = check(caption, text, edits)
-                if failed is None:
-                    return Rewritten(text, self.name, False, rule, edits)
-                reason = failed
-        return Refused(reason)
+        attempts = (
+            _checked(caption, foil, self.name, rule)
+            for rule in rng.sample(list(ways), len(ways))
+            for foil in rng.sample(ways[rule], len(ways[rule]))
+        )
+        return first_valid(attempts, NOTHING_TO_DENY)
 
 
 @dataclass(frozen=True)
@@ -167,19 +165,27 @@ class Denial:
             return Refused(EMPTY)
         reading = read(caption)
         things = [place for place in range(len(reading.mentions)) if _is_thing(reading, place)]
-        reason = NOTHING_TO_DENY
-        for place in rng.sample(things, len(things)):
-            form = rng.choice(("No {thing}.", "There {be} no {thing}."))
-            text = form.format(thing=_name(reading, place, described=False), be=_be(reading, place))
-            edits = (Edit(0, len(caption.text), 0, len(text)),)
-            failed = check(caption, text, edits)
-            if failed is None:
-                return Rewritten(text, self.name, False, "denial:object", edits)
-            reason = failed
-        return Refused(reason)
+        attempts = (
+            _checked(caption, _alone(reading, place, rng), self.name, "denial:object")
+            for place in rng.sample(things, len(things))
+        )
+        return first_valid(attempts, NOTHING_TO_DENY)
 
 
 Foil = tuple[str, tuple[Edit, ...]]
+
+
+def _checked(caption: Caption, foil: Foil, name: str, rule: str) -> Rewritten | Refused:
+    text, edits = foil
+    failed = check(caption, text, edits)
+    return Rewritten(text, name, False, rule, edits) if failed is None else Refused(failed)
+
+
+def _alone(s: Reading, place: int, rng: random.Random) -> Foil:
+    """ "A cat on a mat" -> "There is no cat." or "No cat."."""
+    form = rng.choice(("No {thing}.", "There {be} no {thing}."))
+    text = form.format(thing=_name(s, place, described=False), be=_be(s, place))
+    return text, (Edit(0, len(s.caption.text), 0, len(text)),)
 
 
 def _in_place(s: Reading) -> Iterator[Foil]:
