@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import LEVEL
 from compoclip.evaluation.results import too_few
 from compoclip.evaluation.statistics import holm
 from compoclip.evaluation.tables import span
@@ -175,8 +174,7 @@ def ahead_text(
             spread = math.hypot(sd, 0.0 if math.isnan(other_sd) else other_sd)
             cells.append(_points(mean - other, abs(mean - other) > SDS * spread))
         for column, each in found.items():
-            p = corrected[column][name]
-            shown = abs(each.value) > SDS * each.sd and p is not None and p <= LEVEL
+            shown = replace(each, p=corrected[column][name]).sign != 0
             value = -each.value if column in LOWER_IS_BETTER else each.value
             cells.append(_points(value, shown))
         rows.append([name, *cells])
