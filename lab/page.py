@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from compoclip.cli.methods import lab_table
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import too_few
 from compoclip.evaluation.statistics import holm
 from compoclip.evaluation.tables import span
 from compoclip.files import read_text, write_text
 from compoclip.world.bounds import BOUNDS
-from lab.columns import LOWER_IS_BETTER, SDS, Difference, learnt_and_kept, mean_and_sd
+from lab.columns import LOWER_IS_BETTER, SDS, Difference, Means, learnt_and_kept, mean_and_sd
 from lab.settings import BASE, Arm, Effect, LabSettings
+
+_NO_SKILLS = ("seeds", "images/s")
+"""Columns of the table before and behind those of skills."""
 
 BEGIN, END = "<!-- lab: begin -->", "<!-- lab: end -->"
 
@@ -130,7 +134,8 @@ def section(
 def table_text(lines: Sequence[Line]) -> str:
     """One row an arm, one column a skill."""
     columns = list(lines[0].values) if lines else []
-    header = ["arm", "seeds", *columns, "images/s"]
+    before, after = _NO_SKILLS
+    header = ["arm", before, *columns, after]
     rows = []
     for line in lines:
         seeds = len(next(iter(line.values.values())))
@@ -244,6 +249,25 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return f"| {' | '.join(padded)} |"
 
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
+
+
+def means_on(page: Path) -> Means:
+    """The means in the table of a lab's page, to a tenth of a percent.
+
+    Raises CompoclipError, naming the page, when it holds no such table.
+    """
+    _, rows = lab_table(page)
+    try:
+        return {
+            arm: {
+                column: float(cell.split()[0]) / 100
+                for column, cell in cells.items()
+                if column not in _NO_SKILLS
+            }
+            for arm, cells in rows.items()
+        }
+    except ValueError as error:
+        raise CompoclipError(f"{page}: no numbers in the table of the lab ({error})") from error
 
 
 def write_section(page: Path, text: str) -> None:

@@ -26,11 +26,10 @@ from lab.columns import (
     best_rate,
     column_value,
     differences,
-    means_of,
     merit,
 )
 from lab.job import Job, Outcome, method_of, outcome, results_of, run_job
-from lab.page import Finding, Line, section
+from lab.page import Finding, Line, means_on, section
 from lab.pool import run_all
 from lab.settings import BASE, Arm, LabSettings
 
@@ -68,6 +67,8 @@ def _run_lab(
     chosen = {settings.arm(name).name for name in arms} or {arm.name for arm in settings.arms}
     grids = {arm.name: _grid(arm, settings, out) for arm in settings.arms}
     weights = load_model(settings.model).identity.weights
+    if settings.compare_with:
+        means_on(Path(settings.compare_with))  # hours before it is needed
     fixed = [
         Job(out, settings, None, 0, weights, fixed=name) for name in (BASE, *settings.ground.bounds)
     ]
@@ -209,12 +210,8 @@ def _partial(runs: Mapping[str, Sequence[Run]]) -> str:
 
 
 def _agreement(settings: LabSettings, lines: Sequence[Line]) -> list[tuple[str, int, float, float]]:
-    """Column by column, how the recipes rank here and in the other lab, if it is there."""
+    """Column by column, how the recipes rank here and in the other lab."""
     if not settings.compare_with:
-        return []
-    other = Path(settings.compare_with)
-    if not other.is_file():
-        note(f"{other}: no other lab to compare with; run it, and this command again")
         return []
     arms = {arm.name for arm in settings.arms}
     mine = {
@@ -222,7 +219,7 @@ def _agreement(settings: LabSettings, lines: Sequence[Line]) -> list[tuple[str, 
         for line in lines
         if line.name in arms
     }
-    return agreement(mine, means_of(other))
+    return agreement(mine, means_on(Path(settings.compare_with)))
 
 
 class _Compared:

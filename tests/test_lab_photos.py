@@ -25,6 +25,7 @@ from compoclip.models.config import ModelConfig
 from lab.columns import agreement, chance_of, means_of, spearman
 from lab.ground import World
 from lab.job import Job, method_of
+from lab.page import BEGIN, means_on
 from lab.photos import OWN, Photos, write_photos
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings, read_settings
@@ -296,15 +297,30 @@ def test_a_lab_of_photos_runs_to_its_table_and_goes_on(
     # It goes on, wherever the photos are now, and compares itself with another lab.
     moved = tmp_path / "moved"
     shutil.copytree(photos, moved)
-    other = tmp_path / "other.json"
-    shutil.copy(out / "lab.json", other)
+    other = tmp_path / "other.md"
+    other.write_text(f"{BEGIN}\n{text}")
     again = lab_settings(moved, base, compare_with=str(other))
     run_lab(again, out, workers=1)
     assert "measured: running 0 jobs" in capsys.readouterr().err
     after = json.loads((out / "lab.json").read_text())
     assert after["lines"] == numbers["lines"]
+    assert {name: set(of) for name, of in means_on(other).items()} == {
+        line["name"]: set(columns) for line in numbers["lines"]
+    }
     with pytest.raises(CompoclipError, match="made of other data; delete it"):
         run_lab(replace(settings, photos={**settings.photos, "dev": 5}), out)
+
+
+def test_the_means_on_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    table = ["| arm | seeds | order | t2i | images/s |", "| --- | --- | --- | --- | --- |"]
+    page.write_text("\n".join([BEGIN, *table, "| a | 3 | 57.9 ± 0.4 b+ c- |  | 9 ± 1 |", ""]))
+    assert means_on(page) == {"a": {"order": pytest.approx(0.579)}}
+    page.write_text("\n".join([BEGIN, *table, "| a | 3 | high | 1.0 | 9 |", ""]))
+    with pytest.raises(CompoclipError, match=r"page\.md: no numbers in the table of the lab"):
+        means_on(page)
+    with pytest.raises(CompoclipError, match=r"absent\.md: cannot be read"):
+        means_on(tmp_path / "absent.md")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -245,19 +246,17 @@ def lab_table(page: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--lab {page}: cannot be read ({error}); name docs/lab.md") from error
-    lines = text.partition(_LAB_BEGINS)[2].splitlines()
-    cells = [
-        [cell.strip() for cell in line.strip(" |").split("|")] for line in lines if "|" in line
-    ]
+        raise UsageError(f"{page}: cannot be read ({error}); name docs/lab.md") from error
+    lines = iter(text.partition(_LAB_BEGINS)[2].splitlines())
+    table = takewhile(lambda line: "|" in line, dropwhile(lambda line: "|" not in line, lines))
+    cells = [[cell.strip() for cell in line.strip(" |").split("|")] for line in table]
     if not cells or cells[0][:1] != ["arm"]:
-        raise UsageError(f"--lab {page}: holds no table of the lab; `make lab` writes one")
+        raise UsageError(f"{page}: holds no table of the lab; `make lab` writes one")
     columns = cells[0][1:]
-    rows: dict[str, dict[str, str]] = {}
-    for arm, *values in cells[2:]:
-        if arm == "arm":  # of the next table
-            break
-        rows.setdefault(arm, {name: value for name, value in zip(columns, values) if value})
+    rows = {
+        arm: {name: value for name, value in zip(columns, values) if value}
+        for arm, *values in cells[2:]
+    }
     return columns, rows
 
 
