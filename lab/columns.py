@@ -169,16 +169,16 @@ def differences(
     """
     pairs = _averaged(base, other)
     varied = (base, other) if trained else (other,)
-    found: dict[str, tuple[float, Evidence, float]] = {}
-    for column in columns:
-        spread = [mean_and_sd([column_value(column, run) for run in runs])[1] for runs in varied]
-        value, evidence = _difference(column, base[0], pairs, resamples, seed)
-        found[column.name] = value, evidence, math.hypot(*spread)
-    corrected = holm([evidence.p for _, evidence, _ in found.values()])
+    sds = [
+        math.hypot(*(mean_and_sd([column_value(each, run) for run in runs])[1] for runs in varied))
+        for each in columns
+    ]
+    found = _found(columns, base[0], pairs, resamples, seed)
+    corrected = holm([evidence.p for _, evidence in found.values()])
     runs = min(len(each) for each in varied)
     return {
         name: Difference(value, *each.interval, p, sd, runs, each.photos)
-        for (name, (value, each, sd)), p in zip(found.items(), corrected)
+        for (name, (value, each)), sd, p in zip(found.items(), sds, corrected)
     }
 
 
@@ -208,20 +208,29 @@ def _mean(runs: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
     return {metric: np.mean([run[metric] for run in runs], axis=0) for metric in runs[0]}
 
 
-def _difference(
-    column: Column, run: Run, pairs: Mapping[str, Pair], resamples: int, seed: int
-) -> tuple[float, Evidence]:
-    """The column's difference, and what speaks for it."""
-    found: list[tuple[float, Evidence, int]] = []
+def _found(
+    columns: Sequence[Column], run: Run, pairs: Mapping[str, Pair], resamples: int, seed: int
+) -> dict[str, tuple[float, Evidence]]:
+    """Each column's difference, and what speaks for it. Columns of a benchmark share its draws."""
+    found: dict[str, list[tuple[float, Evidence, int]]] = {each.name: [] for each in columns}
     for number, results in enumerate(run):
-        parts = column.parts(results)
-        if not parts:
-            continue
         pair = pairs[results.benchmark]
-        tree = MeanOf(tuple(pair.leaf(part, column.metric) for part in parts))
-        (each,) = pair.evidence([tree], resamples, seed + number)
-        value = evaluate(tree, pair.other) - evaluate(tree, pair.base)
-        found.append((value, each, len(parts)))
+        trees = {
+            column.name: MeanOf(tuple(pair.leaf(part, column.metric) for part in parts))
+            for column in columns
+            if (parts := column.parts(results))
+        }
+        if not trees:
+            continue
+        speaking = pair.evidence(list(trees.values()), resamples, seed + number)
+        for (name, tree), each in zip(trees.items(), speaking):
+            value = evaluate(tree, pair.other) - evaluate(tree, pair.base)
+            found[name].append((value, each, len(tree.parts)))
+    return {name: _joined(of) for name, of in found.items()}
+
+
+def _joined(found: Sequence[tuple[float, Evidence, int]]) -> tuple[float, Evidence]:
+    """The mean over sub-tasks of several benchmarks, each of so many."""
     count = sum(parts for _, _, parts in found)
     return (
         sum(value * parts for value, _, parts in found) / count,

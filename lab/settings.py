@@ -121,18 +121,29 @@ class LabSettings:
 def read_settings(path: Path, quick: bool = False) -> LabSettings:
     """The settings in a JSON file; quick: with the changes that its section "quick" makes.
 
-    A file may be "like" another beside it: what it does not say is as there, its arms come behind
-    those. Raises CompoclipError, naming the file, when it is missing or malformed, has unknown
-    fields, or names arms, methods' tables or columns that do not exist.
+    A file may be "like" others beside it: what it does not say is as in the last of them that says
+    it, its arms come behind theirs. Raises CompoclipError, naming the file, when it is missing or
+    malformed, has unknown fields, or names arms, methods' tables or columns that do not exist.
     """
-    data = read_json(path, damaged="mend the file")
-    if isinstance(data, dict) and isinstance(data.get("like"), str):
-        other = path.with_name(data.pop("like"))
-        whole = read_json(other, damaged="mend the file")
-        known = isinstance(whole, dict) and isinstance(whole.get("arms"), list)
-        _require(known, f"{other}: no settings of a lab; mend the file")
-        data = {**whole, **data, "arms": [*whole["arms"], *data.get("arms", [])]}
-    return settings_of(data, str(path), quick)
+    return settings_of(_merged(path), str(path), quick)
+
+
+def _merged(path: Path) -> Any:
+    """What a settings file and those that it is like hold."""
+    own = read_json(path, damaged="mend the file")
+    if not isinstance(own, dict) or "like" not in own:
+        return own
+    names = own.pop("like")
+    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    _require(known, f"{path}: 'like' must be a list of file names")
+    values, arms = {}, []
+    for where in (*(path.with_name(name) for name in names), path):
+        part = own if where == path else read_json(where, damaged="mend the file")
+        good = isinstance(part, dict) and isinstance(part.get("arms", []), list)
+        _require(good, f"{where}: no settings of a lab; mend the file")
+        values |= part
+        arms += part.get("arms", [])
+    return {**values, "arms": arms}
 
 
 def settings_of(data: Any, where: str, quick: bool = False) -> LabSettings:

@@ -413,9 +413,12 @@ def test_an_effect_in_one_image_has_no_interval() -> None:
     assert math.isnan(FEW.most)
 
 
-def test_the_proof_has_the_arms_of_the_lab_and_its_runs() -> None:
+@pytest.mark.parametrize("ground", ["", "-photos"])
+def test_the_proof_has_the_arms_of_the_lab_and_its_runs(ground: str) -> None:
     """It is run in the lab's folder, so what all arms share must be equal."""
-    lab, proof = (read_settings(path) for path in (RECIPES, RECIPES.with_name("compo-proof.json")))
+    names = f"lab{ground}.json", f"compo-proof{ground}.json"
+    lab, proof = (read_settings(RECIPES.with_name(name)) for name in names)
+    assert not proof.effects
     assert {arm.name for arm in lab.arms} < {arm.name for arm in proof.arms}
     assert proof.seeds[: len(lab.seeds)] == lab.seeds
     for arm in lab.arms:
@@ -426,10 +429,17 @@ def test_the_proof_has_the_arms_of_the_lab_and_its_runs() -> None:
 
 
 def test_settings_are_like_those_of_no_other_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.json").write_text('{"like": "other.json"}')
-    (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(CompoclipError, match=r"other\.json: no settings of a lab; mend the file"):
-        read_settings(tmp_path / "mine.json")
+    mine, other = tmp_path / "mine.json", tmp_path / "other.json"
+    mine.write_text('{"like": ["other.json"]}')
+    for content in ("[]", '{"arms": 3}'):
+        other.write_text(content)
+        with pytest.raises(
+            CompoclipError, match=r"other\.json: no settings of a lab; mend the file"
+        ):
+            read_settings(mine)
+    mine.write_text('{"like": "other.json"}')
+    with pytest.raises(CompoclipError, match=r"mine\.json: 'like' must be a list of file names"):
+        read_settings(mine)
 
 
 def test_an_arm_beside_the_others_is_ahead_where_seeds_and_items_say_so() -> None:
