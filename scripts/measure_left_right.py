@@ -1,6 +1,7 @@
 """Where left and right are lost: in the image, in the text, or between the two.
 
     python scripts/measure_left_right.py bundled [MODEL ...]
+    python scripts/measure_left_right.py --lessons PAIRS
 
 Scenes of two unlike things, and of each a caption that tells which is left of which, true by the
 oracle, beside the same with the things exchanged, which is false. One pair of kinds in five is in
@@ -10,12 +11,17 @@ with 95 % intervals.
 image, text: a logistic regression on the embedding is asked which kind stands on the left (of 24).
 as it is: how often the true caption scores higher for the picture (chance 50). one matrix: the same
 after a linear map of the text embeddings that was fitted for nothing else.
+
+--lessons writes PAIRS/lessons.jsonl: what `compoclip world pairs` wrote to PAIRS, without the pairs
+of kinds that are asked about. recipes/left-right/teach.sh trains on it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +33,9 @@ from measure_base import embed, fitted
 
 import compoclip
 from compoclip.console import end_with, note, table
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import wilson
+from compoclip.files import read_text, write_text
 from compoclip.world.dataset import read_world_config
 from compoclip.world.export.texts import is_false, is_true
 from compoclip.world.sampling import scene_for
@@ -57,8 +65,7 @@ def told(config: WorldConfig, seed: int, split: str, count: int, held: bool) -> 
         scene = scene_for(world, seed, split, index)
         rng, index = random.Random(index), index + 1
         left, other = sorted(scene.things, key=lambda thing: thing.x)
-        places = sorted(list(KINDS).index(thing.kind) for thing in (left, other))
-        if left.kind == other.kind or (sum(places) % _HELD == 0) != held:
+        if left.kind == other.kind or _is_held({left.kind, other.kind}) != held:
             continue
         kinds = [left.kind, other.kind]
         relation = rng.choice(("left of", "right of"))
@@ -70,6 +77,29 @@ def told(config: WorldConfig, seed: int, split: str, count: int, held: bool) -> 
         if is_true(right, scene) and is_false(wrong, scene):
             found.append(Told(scene, right, wrong, list(KINDS).index(left.kind)))
     return found
+
+
+def _is_held(kinds: set[str]) -> bool:
+    """Whether this pair of kinds is only asked about."""
+    return sum(list(KINDS).index(kind) for kind in kinds) % _HELD == 0
+
+
+def write_lessons(folder: Path) -> tuple[int, int]:
+    """Write lessons.jsonl beside pairs.jsonl; returns how many rows it has, and how many are held.
+
+    Raises CompoclipError when a caption does not name two kinds.
+    """
+    rows = read_text(folder / "pairs.jsonl").splitlines(keepends=True)
+    kept = []
+    for row in rows:
+        caption = json.loads(row)["caption"]
+        kinds = {kind for kind in KINDS if re.search(rf"\b{kind}\b", caption)}
+        if len(kinds) != 2:
+            raise CompoclipError(f"{folder}: not of two kinds: '{caption}'; draw other pairs")
+        if not _is_held(kinds):
+            kept.append(row)
+    write_text(folder / "lessons.jsonl", "".join(kept))
+    return len(kept), len(rows) - len(kept)
 
 
 def measure(
@@ -111,12 +141,19 @@ def _matrix(image: torch.Tensor, difference: torch.Tensor) -> torch.Tensor:
 def main() -> int:
     """Print a row a model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="+", help="what `compoclip evaluate` takes")
+    parser.add_argument("models", nargs="*", help="what `compoclip evaluate` takes")
+    parser.add_argument("--lessons", type=Path, metavar="PAIRS", help="write lessons instead")
     parser.add_argument("--world", type=Path, default=Path("recipes/base/world.json"))
     parser.add_argument("--known", type=int, default=12_000, help="scenes to fit on")
     parser.add_argument("--items", type=int, default=2_000, help="scenes to ask about")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if (options.lessons is None) == (not options.models):
+        parser.error("name models to measure, or the pairs that --lessons is to take")
+    if options.lessons is not None:
+        kept, held = write_lessons(options.lessons)
+        print(f"{kept} lessons, {held} of the pairs of kinds that are asked about left out")
+        return 0
     rows = []
     for spec in options.models:
         model = compoclip.load(spec)

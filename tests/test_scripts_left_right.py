@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import measure_left_right
+import pytest
 import torch
 
+from compoclip.errors import CompoclipError
 from compoclip.world.dataset import read_world_config
 from compoclip.world.vocabulary import KINDS
 
@@ -27,6 +30,19 @@ def test_captions_tell_which_thing_is_on_the_left() -> None:
             assert sorted(each.right.split()) == sorted(each.wrong.split()) or "an " in each.right
             pairs.setdefault(held, set()).add(frozenset((left.kind, right.kind)))
     assert pairs[True].isdisjoint(pairs[False])
+
+
+def test_lessons_tell_nothing_of_the_pairs_that_are_asked_about(tmp_path: Path) -> None:
+    # Of the numbers of the kinds 1 + 3 is no multiple of 5, 1 + 4 is one.
+    kinds = list(KINDS)
+    told, held = f"a {kinds[1]} left of a {kinds[3]}", f"a {kinds[1]} left of a {kinds[4]}"
+    rows = [json.dumps({"caption": text, "neg_caption": "x"}) + "\n" for text in (told, held, told)]
+    (tmp_path / "pairs.jsonl").write_text("".join(rows))
+    assert measure_left_right.write_lessons(tmp_path) == (2, 1)
+    assert (tmp_path / "lessons.jsonl").read_text() == rows[0] + rows[2]
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"caption": f"a {kinds[1]}"}))
+    with pytest.raises(CompoclipError, match=f"not of two kinds: 'a {kinds[1]}'"):
+        measure_left_right.write_lessons(tmp_path)
 
 
 def test_the_matrix_finds_what_a_turn_of_the_texts_would_show() -> None:
