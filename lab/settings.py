@@ -136,7 +136,8 @@ def _merged(path: Path) -> Any:
     names = own.pop("like")
     known = isinstance(names, list) and all(isinstance(name, str) for name in names)
     _require(known, f"{path}: 'like' must be a list of file names")
-    values, arms = {}, []
+    values: dict[str, Any] = {}
+    arms: list[Any] = []
     for where in (*(path.with_name(name) for name in names), path):
         part = own if where == path else read_json(where, damaged="mend the file")
         good = isinstance(part, dict) and isinstance(part.get("arms", []), list)
