@@ -128,7 +128,7 @@ def section(
         ]
     if any(merits for merits, _ in choices.values()):
         parts += ["", "### Learning rates", "", rates_text(choices, settings.ground.kept)]
-    return "\n".join([*parts, "", "### Arms", "", arms_text(settings.arms)])
+    return "\n".join([*parts, "", "### Arms", "", arms_text(settings.arms, table)])
 
 
 def table_text(lines: Sequence[Line]) -> str:
@@ -229,12 +229,12 @@ def rates_text(choices: Choices, kept: str) -> str:
     return aligned(["arm", f"rate: half composition, half {kept}", "chosen"], rows)
 
 
-def arms_text(arms: Sequence[Arm]) -> str:
-    """The legend: what each arm is."""
+def arms_text(arms: Sequence[Arm], table: str) -> str:
+    """The legend: what each arm is, and what it trains on unless that is `table`."""
     rows = []
     for arm in arms:
         made = [f"{name}={value}" for name, value in arm.settings.items()]
-        made += [f"table={arm.table}"] if arm.table != "scenes" else []
+        made += [f"table={arm.table}"] if arm.table != table else []
         made += [f"wise-ft {arm.wise_ft:g}"] if arm.wise_ft != 1 else []
         rows.append([arm.name, " ".join([f"`{arm.method}`", *made]), arm.about])
     return aligned(["arm", "method", "what it shows"], rows)
