@@ -173,7 +173,7 @@ def differences(
         math.hypot(*(mean_and_sd([column_value(each, run) for run in runs])[1] for runs in varied))
         for each in columns
     ]
-    found = _found(columns, base[0], pairs, resamples, seed)
+    found = _by_column(columns, base[0], pairs, resamples, seed)
     corrected = holm([evidence.p for _, evidence in found.values()])
     runs = min(len(each) for each in varied)
     return {
@@ -208,7 +208,7 @@ def _mean(runs: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
     return {metric: np.mean([run[metric] for run in runs], axis=0) for metric in runs[0]}
 
 
-def _found(
+def _by_column(
     columns: Sequence[Column], run: Run, pairs: Mapping[str, Pair], resamples: int, seed: int
 ) -> dict[str, tuple[float, Evidence]]:
     """Each column's difference, and what speaks for it. Columns of a benchmark share its draws."""

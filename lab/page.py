@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compoclip.cli.methods import lab_table
+from compoclip.cli.methods import LAB_BEGINS, lab_table
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import too_few
 from compoclip.evaluation.statistics import holm
@@ -20,7 +20,7 @@ from lab.settings import BASE, Arm, Effect, LabSettings
 _NO_SKILLS = ("seeds", "images/s")
 """Columns of the table before and behind those of skills."""
 
-BEGIN, END = "<!-- lab: begin -->", "<!-- lab: end -->"
+BEGIN, END = LAB_BEGINS, "<!-- lab: end -->"
 
 
 @dataclass(frozen=True)

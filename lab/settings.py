@@ -136,15 +136,13 @@ def _merged(path: Path) -> Any:
     names = own.pop("like")
     known = isinstance(names, list) and all(isinstance(name, str) for name in names)
     _require(known, f"{path}: 'like' must be a list of file names")
-    values: dict[str, Any] = {}
-    arms: list[Any] = []
-    for where in (*(path.with_name(name) for name in names), path):
-        part = own if where == path else read_json(where, damaged="mend the file")
+    parts = {each: read_json(each, damaged="mend the file") for each in map(path.with_name, names)}
+    parts[path] = own
+    for where, part in parts.items():
         good = isinstance(part, dict) and isinstance(part.get("arms", []), list)
         _require(good, f"{where}: no settings of a lab; mend the file")
-        values |= part
-        arms += part.get("arms", [])
-    return {**values, "arms": arms}
+    values = {name: value for part in parts.values() for name, value in part.items()}
+    return {**values, "arms": [arm for part in parts.values() for arm in part.get("arms", [])]}
 
 
 def settings_of(data: Any, where: str, quick: bool = False) -> LabSettings:

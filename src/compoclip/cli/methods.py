@@ -177,7 +177,7 @@ def _terms(method: Method) -> str:
 # --- The literature at a glance. ---
 
 _PUBLISHED = Path(__file__).parents[1] / "methods" / "data" / "published.json"
-_LAB_BEGINS = "<!-- lab: begin -->"
+LAB_BEGINS = "<!-- lab: begin -->"
 
 
 def at_a_glance(methods: Sequence[Method], lab: Path | None = None) -> str:
@@ -247,7 +247,7 @@ def lab_table(page: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{page}: cannot be read ({error}); name docs/lab.md") from error
-    lines = iter(text.partition(_LAB_BEGINS)[2].splitlines())
+    lines = iter(text.partition(LAB_BEGINS)[2].splitlines())
     table = takewhile(lambda line: "|" in line, dropwhile(lambda line: "|" not in line, lines))
     cells = [[cell.strip() for cell in line.strip(" |").split("|")] for line in table]
     if not cells or cells[0][:1] != ["arm"]:
