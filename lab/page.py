@@ -95,7 +95,7 @@ def section(
     table = settings.ground.tables[0]
     parts += [
         "Percent, mean ± standard deviation over the seeds. After a number: `b+` `b-` it is higher "
-        f"or lower than the base, `c+` `c-` than plain fine-tuning on the same table "
+        f"or lower than the base, `c+` `c-` than the control on the same table "
         f"({settings.control} on `{table}`), by more than two standard deviations, and the paired "
         "test over images of `compare` says so too (0.05, Holm over the columns). Brittleness is "
         f"better when lower. i2t, t2i: retrieval, R@1. {settings.ground.legend}"

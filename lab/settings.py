@@ -22,8 +22,8 @@ T = TypeVar("T")
 class Arm:
     """One thing to train: a method with keyword settings of its recipe.
 
-    table: which training table; its control is plain fine-tuning on the same one. wise_ft: share of
-    the tuned weights in a mix with the base's, 1 is the tuned model itself. about: shown in the
+    table: which training table; its control is that of the settings on the same one. wise_ft: share
+    of the tuned weights in a mix with the base's, 1 is the tuned model itself. about: shown in the
     legend. A setting that names a file of the lab's data (`data.FILES`) is its path there.
     """
 
@@ -134,8 +134,10 @@ def _merged(path: Path) -> Any:
     if not isinstance(own, dict) or "like" not in own:
         return own
     names = own.pop("like")
-    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    _require(known, f"{path}: 'like' must be a list of file names")
+    known = isinstance(names, list) and all(
+        isinstance(name, str) and name == Path(name).name and name for name in names
+    )
+    _require(known, f"{path}: 'like' must be a list of names of files beside it")
     parts = {each: read_json(each, damaged="mend the file") for each in map(path.with_name, names)}
     parts[path] = own
     for where, part in parts.items():
@@ -171,7 +173,7 @@ def settings_of(data: Any, where: str, quick: bool = False) -> LabSettings:
         names = changes.pop("arms", names)
         _require(isinstance(names, list), f"{where}: quick: 'arms' must be a list of names")
         settings = _record(LabSettings, {**values, **changes, "left_out": None}, where)
-    _check(settings, where)
+    _check(settings, names, where)
     if settings.left_out is not None:
         named = {arm.method for arm in settings.arms} | set(settings.left_out)
         table = settings.ground.tables[0]
@@ -227,7 +229,8 @@ _IN_WORDS = {
 }
 
 
-def _check(settings: LabSettings, where: str) -> None:
+def _check(settings: LabSettings, run: Sequence[str], where: str) -> None:
+    """run: names of the arms that are run, each of which needs a control."""
     names = [arm.name for arm in settings.arms]
     _require(bool(names), f"{where}: no arms")
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -244,7 +247,7 @@ def _check(settings: LabSettings, where: str) -> None:
     _one_of(settings.control, names, f"{where}: control")
     for arm in settings.arms:
         _require(
-            bool(settings.control_of(arm)),
+            arm.name not in run or bool(settings.control_of(arm)),
             f"{where}: arm '{arm.name}': no arm trains {settings.control} on '{arm.table}'; add it",
         )
     for name in ("lrs", "lora_lrs"):

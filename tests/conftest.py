@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from compoclip.workers import available_cores
+
 # A busy machine is no failure: no test is timed.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -23,6 +25,11 @@ torch.set_num_threads(1)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Threads of several test processes would wait for one another on a small machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """A process more than cores: tests that wait for a process of their own leave a core idle."""
+    return available_cores() + 1
 
 
 @pytest.fixture(scope="session")

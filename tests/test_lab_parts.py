@@ -426,6 +426,12 @@ def test_the_proof_has_the_arms_of_the_lab_and_its_runs(ground: str) -> None:
             Job(Path("x"), each, each.arm(arm.name), 0, "w", 1e-3) for each in (lab, proof)
         )
         assert job.made_from() == same.made_from()
+    parts = read_settings(RECIPES.with_name(names[1]), quick=True)
+    assert {arm.method for arm in parts.arms} == {"compo"} == {parts.control, parts.ours}
+    assert len(parts.lrs) == 1
+    assert parts.seeds == proof.seeds
+    whole, same = (Job(Path("x"), each, each.arm("compo"), 0, "w", 1e-3) for each in (proof, parts))
+    assert whole.made_from() == same.made_from()
 
 
 def test_settings_are_like_those_of_no_other_file(tmp_path: Path) -> None:
@@ -437,9 +443,10 @@ def test_settings_are_like_those_of_no_other_file(tmp_path: Path) -> None:
             CompoclipError, match=r"other\.json: no settings of a lab; mend the file"
         ):
             read_settings(mine)
-    mine.write_text('{"like": "other.json"}')
-    with pytest.raises(CompoclipError, match=r"mine\.json: 'like' must be a list of file names"):
-        read_settings(mine)
+    for names in ('"other.json"', '["../other.json"]', '[""]', "[3]"):
+        mine.write_text(f'{{"like": {names}}}')
+        with pytest.raises(CompoclipError, match=r"'like' must be a list of names of files beside"):
+            read_settings(mine)
 
 
 def test_an_arm_beside_the_others_is_ahead_where_seeds_and_items_say_so() -> None:

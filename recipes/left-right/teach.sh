@@ -2,16 +2,17 @@
 # Teaches the bundled model left and right, and who does what to whom, without losing the rest (docs/compo.md): exchanged captions
 # of two things beside captions like those of its pre-training, first to one matrix behind the text tower, then to the text tower.
 # About ten minutes on one core, and three to measure.
-# Usage: recipes/left-right/teach.sh WORK_FOLDER. Leaves WORK_FOLDER/tower/model.
+# Usage: recipes/left-right/teach.sh WORK_FOLDER [SEED]. Leaves WORK_FOLDER/tower/model.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$1
+seed=${2:-0}
 
 learn() { # MODEL RUN EPOCHS LR WEIGHT [OPTION...]
   [ -d "$work/$2/model" ] || compoclip train fsc-clip --texts given --terms +compo.distill \
     --global-weight "$5" --local-weight 0 --gamma 0 --beta 0 --model "$1" --out "$work/$2" \
     --data "$work/pairs/lessons.jsonl=0.5 $work/captions=0.5" --epochs "$3" --lr "$4" --batch-size 128 --warmup 50 \
-    --clip-grad 1 --no-crop --precision bf16 --seed 0 --workers 1 --cache-frozen --features "$work/features" "${@:6}"
+    --clip-grad 1 --no-crop --precision bf16 --seed "$seed" --workers 1 --cache-frozen --features "$work/features" "${@:6}"
 }
 
 [ -d "$work/pairs" ] || compoclip world pairs --out "$work/pairs" --config recipes/left-right/pairs.json --seed 5 \
