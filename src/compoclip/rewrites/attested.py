@@ -186,7 +186,10 @@ class Attested:
 
     def count(self, key: str) -> int:
         """How often a key was met."""
-        return sum(counts.get(key, 0) for counts in self.counts)
+        met = 0
+        for counts in self.counts:
+            met += counts.get(key, 0)
+        return met
 
     def _level(self, kind: str, a: str, b: str) -> int:
         met = self.count(f"{kind} {a} {b}")

@@ -8,9 +8,9 @@ attributes of two related objects, or replaces one. One edit a negative.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation,
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
 from compoclip.rewrites.attested import (
+    UNATTESTED,
     Attested,
     Draw,
     attested,
@@ -275,40 +276,68 @@ class Transform:
             return Refused(NO_CANDIDATE)
         # Of a long list few words fit, and asking whether one does takes little.
         draws = range(_NOUN_DRAWS if slot.rule == NEW_OBJECT else MAX_DRAWS if lists else 1)
-        found = (self._drawn(slot, tuple(rng.choice(words) for words in lists)) for _ in draws)
-        return first_fluent(found, NO_CANDIDATE, least, len(draws))
+        level_of = self._levels(slot, least)
+        choice: Choice = ()
+        unattested: list[Choice] = []
 
-    def _drawn(self, slot: Slot, choice: Choice) -> Draw:
-        """How well the words of the negative go together, and what makes its text."""
-        if not self.valid or self._refusal(slot, choice) is not None:
-            return 2, lambda: self.make(slot, choice)
-        negative, lemmas = self._edited(slot, choice)
-        names = tuple(self.reading.names[node] for node in slot.positive.nodes)
+        def drawn() -> Iterator[Draw]:
+            nonlocal choice
+            for _ in draws:
+                choice = tuple(rng.choice(words) for words in lists)
+                level = level_of(choice)
+                if level < least:
+                    unattested.append(choice)
+                else:
+                    yield level, partial(self.make, slot, choice)
+
+        result = first_fluent(drawn(), NO_CANDIDATE, least, len(draws))
+        if isinstance(result, Rewritten):
+            return result
+        # Whether words may be exchanged at all takes longest to say, and is asked last.
+        if any(self._refusal(slot, each) is None for each in unattested):
+            return Refused(UNATTESTED)
+        last = self.make(slot, choice)
+        return last if isinstance(last, Refused) else result
+
+    def _levels(self, slot: Slot, least: int) -> Callable[[Choice], int]:
+        """How well the words of a negative go together, as a function of those drawn; of those that
+        are below `least` only that they are.
+        """
+        if not self.valid:
+            return lambda choice: 2
+        rule, names = slot.rule, tuple(self.reading.names[node] for node in slot.positive.nodes)
+        partitive = any(relation_words(each) in _PARTITIVE for each in slot.positive.relations)
+        if partitive and rule in (NEW_OBJECT, SWAP_OBJECTS):
+            return lambda choice: 0  # "a plate of sheep"; a kitchen that has pots may have food
         said = _said_together(slot.positive, names)
-        level = min(
-            (phrase_level(*each) for each in _said_together(negative, lemmas) if each not in said),
-            default=2,
-        )
         # Of the caption's own words that stay, the counts may know nothing.
-        stay = [name for i, name in enumerate(names) if slot.rule != NEW_OBJECT or i != slot.node]
-        if slot.rule != JOIN and not all(attested().knows(head_noun(name)) for name in stay):
-            level = max(level, 1)
-        if slot.rule == SWAP_OBJECTS and len({kind_of(head_noun(each)) for each in names}) == 1:
-            level = max(level, 1)  # a dog chases a cat as a cat chases a dog
-        elif slot.rule == NEW_RELATION and sense_of(choice[0]).placed and is_solid(names[1]):
-            level = max(level, 1)
-        if slot.rule == JOIN and level < 2:
-            level = 0
-        elif slot.rule in (NEW_OBJECT, SWAP_OBJECTS) and any(
-            relation_words(each) in _PARTITIVE for each in slot.positive.relations
-        ):
-            level = 0  # "a plate of sheep"; a kitchen that has pots may have food
-        elif slot.rule == NEW_ATTRIBUTE and not level:
-            old = slot.positive.objects[slot.node].attributes[slot.attribute].name.lower()
-            alike = bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING)
-            natural = attested().has_other_colours(choice[0], head_noun(lemmas[slot.node]))
-            level = int(alike and not natural)
-        return level, lambda: self.make(slot, choice)
+        stay = [name for i, name in enumerate(names) if rule != NEW_OBJECT or i != slot.node]
+        known = rule == JOIN or all(attested().knows(head_noun(name)) for name in stay)
+        # A dog chases a cat as a cat chases a dog.
+        alike = rule == SWAP_OBJECTS and len({kind_of(head_noun(each)) for each in names}) == 1
+        placeable = rule == NEW_RELATION and is_solid(names[1])
+
+        def level_of(choice: Choice) -> int:
+            fair = not known or alike or (placeable and sense_of(choice[0]).placed)
+            floor = 1 if fair else -1
+            negative, lemmas = self._edited(slot, choice)
+            level = 2
+            for each in _said_together(negative, lemmas):
+                if each not in said:
+                    level = min(level, phrase_level(*each))
+                    if level < least or level <= floor:
+                        break
+            level = max(level, floor)
+            if rule == JOIN and level < 2:
+                return 0
+            if rule == NEW_ATTRIBUTE and not level:
+                old = slot.positive.objects[slot.node].attributes[slot.attribute].name.lower()
+                kin = bool(families(old, "ADJ") & families(choice[0], "ADJ") & ANY_THING)
+                natural = attested().has_other_colours(choice[0], head_noun(lemmas[slot.node]))
+                return int(kin and not natural)
+            return level
+
+        return level_of
 
     def all(self, slot: Slot) -> Iterator[Rewritten]:
         """Every valid negative of a slot."""
