@@ -1,7 +1,7 @@
 # make demo   the main job, offline, on the bundled world; ends with demo-out/report.html
 # make lab    all recipes compared under equal conditions (up to 3 hours; goes on after a stop)
 # make photos DATA=PATH     a base of real photos (docs/real-photos.md); goes on after a stop
-# make photo-lab DATA=PATH  the recipes compared on real photos, at most 2 hours; goes on after a stop
+# make photo-lab DATA=PATH  the recipes compared on real photos, 3 hours; goes on after a stop
 # make bench  throughput and memory of every stage, as ratios, with the targets
 # make test   the whole test suite
 # make lint   style and types
@@ -35,7 +35,7 @@ photos: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/photos/pretrain.sh "$(DATA)" photos-out
 
 photo-lab: photos
-	$(BIN)/python -m lab --photos "$(DATA)" --budget-minutes 120 --page docs/real-photos.md
+	$(BIN)/python -m lab --photos "$(DATA)" --page docs/real-photos.md
 
 bench: install
 	$(BIN)/python -m bench all
