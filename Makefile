@@ -40,8 +40,8 @@ photo-lab: photos
 bench: install
 	$(BIN)/python -m bench all
 
-test: install  # a process a core, each with the tests of whole files
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+test: install  # processes take whole files, in their order
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: install
 	$(BIN)/ruff check .

@@ -32,6 +32,20 @@ def pytest_xdist_auto_num_workers() -> int:
     return available_cores() + 1
 
 
+_LONG = (
+    "test_models_compile.py",
+    "test_train_soak.py",
+    "test_cli_demo.py",
+    "test_scripts_gpu_check.py",
+    "test_bench_host.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of few long tests come first: behind all others one process would wait for them."""
+    items.sort(key=lambda item: item.path.name not in _LONG)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real photos, captions and annotations kept beside the project; skips when absent.
