@@ -57,8 +57,8 @@ class LabSettings:
 
     photos: for a lab of photos the fields of `lab.photos.Photos`, for one of the world nothing.
     compare_with: the page of another lab (docs/lab.md), to say whether both agree; "" for none.
-    benchmarks: names of those of the suite that are measured. control: plain fine-tuning on the
-    ground's first table; arms on another table are compared with the arm of the same method and
+    benchmarks: names of those of the suite that are measured. control: what arms are compared with,
+    on the ground's first table; arms on another table are compared with the arm of its method and
     settings there (`control_of`). ours: an arm that is compared with every other. left_out: recipes
     without an arm of their own, since they equal that of another when the optimiser is the same or
     differ by one weight; with it, every further recipe that no arm names gets an arm. world: fields
@@ -113,7 +113,7 @@ class LabSettings:
         raise UsageError(f"no arm '{name}'; there are: {', '.join(a.name for a in self.arms)}")
 
     def control_of(self, arm: Arm) -> str:
-        """The arm of plain fine-tuning on the arm's table; "" when there is none."""
+        """The control on the table of the arm; "" when there is none."""
         plain = replace(self.arm(self.control), name="", about="", table=arm.table)
         return next((a.name for a in self.arms if replace(a, name="", about="") == plain), "")
 

@@ -186,10 +186,7 @@ class Attested:
 
     def count(self, key: str) -> int:
         """How often a key was met."""
-        met = 0
-        for counts in self.counts:
-            met += counts.get(key, 0)
-        return met
+        return sum(counts.get(key, 0) for counts in self.counts)
 
     def _level(self, kind: str, a: str, b: str) -> int:
         met = self.count(f"{kind} {a} {b}")

@@ -296,7 +296,7 @@ class Transform:
         # Whether words may be exchanged at all takes longest to say, and is asked last.
         if any(self._refusal(slot, each) is None for each in unattested):
             return Refused(UNATTESTED)
-        last = self.make(slot, choice)
+        last = self.make(slot, choice)  # refused, as all are
         return last if isinstance(last, Refused) else result
 
     def _levels(self, slot: Slot, least: int) -> Callable[[Choice], int]:
