@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -25,6 +27,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ending]:
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     fresh.install()
     yield fresh
     for each, handler in before.items():
@@ -66,6 +69,43 @@ def test_an_interrupt_that_a_library_swallows_still_counts(
     monkeypatch.setattr(methods, "main", swallowing)
     assert main(["methods"]) == 130
     assert capsys.readouterr().err == "compoclip methods: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, TerminatedError)]
+)
+def test_an_interrupt_that_python_forgets_comes_again(
+    ending: Ending, number: int, kind: type[KeyboardInterrupt], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Finalised:
+        """Interrupted where Python prints exceptions and goes on."""
+
+        def __del__(self) -> None:
+            os.kill(os.getpid(), number)
+
+    def goes_on() -> None:
+        Finalised()
+        time.sleep(10)
+
+    with pytest.raises(kind) as caught:
+        goes_on()
+    assert type(caught.value) is kind
+    assert ending.got == number
+    assert capsys.readouterr().err == ""
+
+
+def test_other_exceptions_that_python_forgets_are_shown(
+    ending: Ending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finalised:
+        def __del__(self) -> None:
+            raise ValueError("of a finaliser")
+
+    shown: list[object] = []
+    monkeypatch.setattr(ending, "_hook", lambda what: shown.append(what.exc_value))
+    Finalised()
+    assert [str(each) for each in shown] == ["of a finaliser"]
+    assert ending.got == 0
 
 
 def test_other_meanings_of_the_signals_are_left_alone(ending: Ending) -> None:

@@ -3,6 +3,9 @@
 Both raise KeyboardInterrupt in the main thread, once: what follows is tidying up, which a second
 signal does not disturb. Schedulers (SLURM, Kubernetes, spot machines) send SIGTERM some time before
 they kill.
+
+A signal may come while Python runs code whose exceptions it prints and forgets (a finaliser, a weak
+reference's callback, as imports have them). It is then sent once more.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ import time
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
+
+#: Seconds after which a forgotten interruption is sent again.
+_LATER = 0.05
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -32,6 +38,7 @@ class Ending:
     def __init__(self) -> None:
         self.got = 0
         self._presses = 0
+        self._hook = sys.unraisablehook
 
     def install(self) -> None:
         """Handle both from now on, where they have not been given another meaning (a shell lets
@@ -39,6 +46,8 @@ class Ending:
         for number in (signal.SIGINT, signal.SIGTERM):
             if unhandled(number):
                 signal.signal(number, self)
+        if sys.unraisablehook != self._forgotten:
+            self._hook, sys.unraisablehook = sys.unraisablehook, self._forgotten
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Interrupt at the first signal. At the third Ctrl-C end the process as it is."""
@@ -50,6 +59,18 @@ class Ending:
             if self._presses > 2:
                 os._exit(128 + number)
             say("ending; Ctrl-C once more ends at once")
+
+    def _forgotten(self, what: sys.UnraisableHookArgs) -> None:
+        """Send the signal again whose interruption went nowhere; other exceptions are printed."""
+        error = what.exc_value
+        if not isinstance(error, KeyboardInterrupt):
+            self._hook(what)
+            return
+        self.got = self._presses = 0
+        again = threading.Timer(_LATER, os.kill, (os.getpid(), signal_of(error)))
+        again.daemon = True
+        with suppress(RuntimeError):  # no threads start any more: the process is about to end
+            again.start()
 
 
 class StopRequests:

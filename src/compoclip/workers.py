@@ -20,12 +20,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from multiprocessing import current_process, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
-from types import FrameType
 from typing import Any, Self, TypeVar
 
 from compoclip.console import counted
 from compoclip.errors import CompoclipError
-from compoclip.interrupts import TerminatedError
+from compoclip.interrupts import ENDING, TerminatedError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -198,7 +197,7 @@ def _deaf() -> Iterator[None]:
 
 def _serve(pipe: Connection, prepare: Callable[[], object] | None) -> None:
     """The main function of a worker: tasks in turn, until the pipe closes or SIGTERM comes."""
-    signal.signal(signal.SIGTERM, _stop)
+    ENDING.install()  # SIGTERM abandons the task under way; its files go while the stack unwinds
     tasks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
     try:
@@ -214,12 +213,6 @@ def _serve(pipe: Connection, prepare: Callable[[], object] | None) -> None:
             pipe.send_bytes(answer)
     except (TerminatedError, BrokenPipeError, ConnectionResetError):
         os._exit(1)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    """Abandon the task under way; its files are cleaned up while the stack unwinds."""
-    signal.signal(number, signal.SIG_IGN)
-    raise TerminatedError
 
 
 def _listen(pipe: Connection, tasks: queue.SimpleQueue[tuple[int, bytes]]) -> None:
