@@ -10,6 +10,8 @@ latter are copied).
     FOLDER/Flickr8k.token.txt       five captions each
     FOLDER/Flickr_8k.trainImages.txt, devImages.txt, testImages.txt
     FOLDER/photos.jsonl             the train photos as a table: image, caption
+    FOLDER/sides.jsonl              the same, and every caption that tells left from right five
+                                    times: image, caption, neg_caption (of its mirror image), mirror
     FOLDER/data.json                what it was made from
 
 dev is a fixed part of the official train photos, those with the smallest hashes of their names: no
@@ -24,6 +26,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from lab.settings import LabSettings
 
 SIDE, QUALITY = 160, 65
-TOKENS, TABLE = "Flickr8k.token.txt", "photos"
+TOKENS, TABLE, SIDES = "Flickr8k.token.txt", "photos", "sides"
 SPLITS = ("train", "dev", "test")
 _CUTS = ("flickr8k", "flickr8k_more")
 _ABOUT = "data.json"
@@ -91,7 +94,7 @@ class Photos(Ground):
     dev: int = 400
 
     name = "photo-lab"
-    tables = (TABLE,)
+    tables = (TABLE, SIDES)
     columns = _COLUMNS
     bounds = (TEXT_ONLY, UNTRAINED)
     kept = "retrieval"
@@ -239,6 +242,27 @@ def _caltech_index(folder: Path, names: Path, place: Path) -> Path:
 
 # --- The photos. ---
 
+#: What a mirror image exchanges: sides of the picture, of a body, of a thing ("right behind" is
+#: none, nor is "left behind").
+_SIDE = re.compile(
+    r"(?:\b(?:to|on|at|from|towards?) (?:(?:the|his|her|its|their) )?"
+    r"(?:(?:far|upper|lower|top|bottom) )?|\blook(?:s|ing) )(left|right)\b"
+    r"|\b(left|right)(?= (?:arm|ear|eye|foot|hand|knee|leg|shoulder|side|wrist)s?\b)",
+    re.IGNORECASE,
+)
+_WORDS = re.compile(r"\b(left|right)", re.IGNORECASE)
+_OTHER = {"left": "right", "right": "left", "Left": "Right", "Right": "Left"}
+#: A caption of a photo is seen once while the photo is seen as often as it has captions.
+_TIMES = 5
+
+
+def other_side(caption: str) -> str | None:
+    """The caption of the mirror image; None where left and right are not told, or mean no side."""
+    words = _WORDS.findall(caption)
+    if not words or len(words) != len(_SIDE.findall(caption)) or not _OTHER.keys() >= {*words}:
+        return None
+    return _WORDS.sub(lambda match: _OTHER[match[0]], caption)
+
 
 def write_photos(folder: Path, data: Path, dev: int) -> None:
     """Write both cuts as one data set (see the module), unless it is there already.
@@ -260,7 +284,13 @@ def write_photos(folder: Path, data: Path, dev: int) -> None:
         raise CompoclipError(
             f"dev: {dev} of {len(found['train'])} train photos cannot be held out; choose fewer"
         )
-    made_from = {"captions": digest.hexdigest(), "dev": dev, "side": SIDE, "quality": QUALITY}
+    made_from = {
+        "captions": digest.hexdigest(),
+        "dev": dev,
+        "side": SIDE,
+        "quality": QUALITY,
+        "tables": list(Photos.tables),
+    }
     if (folder / _ABOUT).is_file():
         if read_json(folder / _ABOUT) != made_from:
             raise CompoclipError(f"{folder}: made of other data; delete it or choose another")
@@ -271,7 +301,7 @@ def write_photos(folder: Path, data: Path, dev: int) -> None:
     with new_folder(folder) as new:
         (new / "images").mkdir()
         lists: dict[str, list[str]] = {split: [] for split in SPLITS}
-        tokens, table = [], []
+        tokens, table, sides = [], [], []
         for path, photo in track(iter(everything), "reducing photos", len(everything), "photos"):
             name = f"{Path(photo.image).stem}.webp"
             (new / "images" / name).write_bytes(_reduced(path))
@@ -281,8 +311,13 @@ def write_photos(folder: Path, data: Path, dev: int) -> None:
             if split == "train":
                 row = {"image": f"images/{name}", "caption": photo.captions}
                 table.append(json.dumps(row) + "\n")
+                for text in photo.captions:
+                    if other := other_side(text):
+                        told = {**row, "caption": [text], "neg_caption": other, "mirror": True}
+                        sides.append((json.dumps(told) + "\n") * _TIMES)
         (new / TOKENS).write_text("".join(tokens), encoding="utf-8")
         (new / f"{TABLE}.jsonl").write_text("".join(table), encoding="utf-8")
+        (new / f"{SIDES}.jsonl").write_text("".join(table + sides), encoding="utf-8")
         for split, names in lists.items():
             (new / _list_of(split)).write_text("".join(f"{name}\n" for name in names))
         (new / _ABOUT).write_text(json.dumps(made_from, indent=1))

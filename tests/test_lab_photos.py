@@ -26,7 +26,7 @@ from lab.columns import agreement, chance_of, means_of, spearman
 from lab.ground import World
 from lab.job import Job, method_of
 from lab.page import BEGIN, means_on
-from lab.photos import OWN, Photos, write_photos
+from lab.photos import OWN, Photos, other_side, write_photos
 from lab.run import run_lab
 from lab.settings import BASE, Arm, Effect, LabSettings, read_settings
 from lab_helpers import Here
@@ -44,7 +44,8 @@ def caption(k: int, j: int) -> str:
     if j == 1:  # of two things alone, since attributes would be what changes places
         return f"A small {noun} runs behind a {NOUNS[(k + j + 1) % 6]} near a {thing} ."
     first, second = COLOURS[(k + 2 * j) % 5], COLOURS[(k + 2 * j + 1 + k % 3) % 5]
-    return f"A small {noun} in a {first} shirt sits near a {second} {thing} ."
+    side = " on the left" if j == 2 and k % 4 == 3 else ""
+    return f"A small {noun} in a {first} shirt sits near a {second} {thing}{side} ."
 
 
 def write_cut(data: Path, cut: str, first: int, train: int, test: int) -> None:
@@ -116,6 +117,51 @@ def test_both_cuts_are_shown_in_equal_terms(photos: Path, tmp_path: Path) -> Non
     assert [row["image"] for row in rows] == [f"images/{name}" for name in splits["train"]]
 
 
+@pytest.mark.parametrize(
+    ("caption", "other"),
+    [
+        ("A dog on the left of a cat to his right .", "A dog on the right of a cat to his left ."),
+        ("Girl with Left arm up , looking left", "Girl with Right arm up , looking right"),
+        ("Tree at lower right , sky at top left", "Tree at lower left , sky at top right"),
+        ("A dog running right behind a cat on the left", None),
+        ("Little water left by the sprinklers", None),
+        ("A sign that says LEFT", None),
+        ("A dog on the LEFT", None),
+        ("An animal rights sign", None),
+        ("A leftover", None),
+        ("A dog", None),
+    ],
+)
+def test_the_caption_of_a_mirror_image(caption: str, other: str | None) -> None:
+    assert other_side(caption) == other
+    assert other is None or other_side(other) == caption
+
+
+def test_captions_that_tell_a_side_come_with_their_mirror_image(
+    photos: Path, tmp_path: Path
+) -> None:
+    write_photos(tmp_path, photos, dev=6)
+    plain, sides = (
+        [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for name in Photos.tables
+    )
+    told = [
+        {
+            "image": row["image"],
+            "caption": [row["caption"][2]],
+            "neg_caption": row["caption"][2].replace("left", "right"),
+            "mirror": True,
+        }
+        for row in plain
+        if "left" in row["caption"][2]
+    ]
+    assert told
+    assert sides == plain + [row for row in told for _ in range(5)]
+    source = open_source(str(tmp_path / "sides.jsonl"))
+    assert source[len(plain)].negative_image is not None
+    assert source[0].negative_image is None
+
+
 def test_dev_photos_are_always_the_same_and_only_of_train(photos: Path, tmp_path: Path) -> None:
     lists = []
     for name, dev in (("one", 6), ("two", 6), ("more", 8)):
@@ -162,8 +208,8 @@ def test_every_recipe_of_captions_has_an_arm() -> None:
     assert settings.ground.dev == 400
     named = {arm.method for arm in settings.arms} | set(settings.left_out or ())
     assert set(method_names()) == named
-    assert {arm.table for arm in settings.arms} == {"photos"}
-    assert {settings.control_of(arm) for arm in settings.arms} == {"clip-ft"}
+    controls = {(arm.table, settings.control_of(arm)) for arm in settings.arms}
+    assert controls == {("photos", "clip-ft"), ("sides", "clip-ft-sides")}
     for arm in settings.arms:
         method = settings.ground.fitted(method_of(arm, Path()))
         assert not method.trains.image_tower
