@@ -40,8 +40,9 @@ photo-lab: photos
 bench: install
 	$(BIN)/python -m bench all
 
-test: install  # processes take whole files, in their order
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+# Processes take whole files, in their order. What they start reads compiled modules.
+test: install
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: install
 	$(BIN)/ruff check .

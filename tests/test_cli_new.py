@@ -13,22 +13,24 @@ from compoclip.cli.main import main
 KINDS = ("method", "rewrite", "loss", "benchmark")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_test_beside_a_new_file_passes(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_tests_beside_new_files_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["new", kind, "My-idea", "--out", str(tmp_path / "ideas")]) == 0
-    file, test = tmp_path / "ideas" / "my_idea.py", tmp_path / "ideas" / "test_my_idea.py"
-    assert capsys.readouterr().out.split()[:2] == [str(file), str(test)]
-    assert "@" not in file.read_text().replace("@recipe", "").replace("@dataclass", "")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
+    ideas = tmp_path / "ideas"
+    for kind in KINDS:
+        file, test = ideas / f"my_{kind}.py", ideas / f"test_my_{kind}.py"
+        assert main(["new", kind, f"My-{kind}", "--out", str(ideas)]) == 0
+        assert capsys.readouterr().out.split()[:2] == [str(file), str(test)]
+        assert "@" not in file.read_text().replace("@recipe", "").replace("@dataclass", "")
+        assert main(["benchmarks" if kind == "benchmark" else _list(kind), str(file)]) == 0
+        assert str(file) in capsys.readouterr().out
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", str(ideas)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=100"]
-    done = subprocess.run([*lint, str(file), str(test)], capture_output=True, text=True)
+    assert all(f"test_my_{kind}.py::test_" in done.stdout for kind in KINDS)
+    lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=100", str(ideas)]
+    done = subprocess.run(lint, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert main(["benchmarks" if kind == "benchmark" else _list(kind), str(file)]) == 0
-    assert str(file) in capsys.readouterr().out
 
 
 def _list(kind: str) -> str:
