@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -44,6 +45,17 @@ _LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of few long tests come first: behind all others one process would wait for them."""
     items.sort(key=lambda item: item.path.name not in _LONG)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """At the end it may: libraries complain of what is left."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -7,19 +7,22 @@ import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
+from compoclip.models.architecture import build_model
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import inspect_model, interpolate, load_source
 from compoclip.models.weights import read_state_dict
-from models_thin import config
+from models_thin import config, timm_config
 
 NAME = "visual.proj"
 FOLDER = "open_clip_model.safetensors"
@@ -35,6 +38,49 @@ def model() -> LoadedModel:
 def folder(model: LoadedModel, tmp_path: Path) -> Path:
     save_model(model, tmp_path / "model")
     return tmp_path / "model"
+
+
+class Draws(TorchDispatchMode):
+    """Counts the values that are drawn at random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        if found is not None and torch.Tag.nondeterministic_seeded in function.tags:
+            self.values += found.numel()
+        return found
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        config(),
+        config(vision={"layers": [1, 1, 1, 1], "width": 8, "head_width": 16}),
+        timm_config("resnet10t", 64),
+        timm_config("vit_tiny_patch16_224"),
+        timm_config("swin_tiny_patch4_window7_224"),
+        timm_config("convnext_atto", 64),
+        config(text={"no_causal_mask": True, "pool_type": "last"}, init_logit_bias=-10.0),
+        config(custom_text=True),
+    ],
+    ids=["vit", "resnet", "timm resnet", "timm vit", "swin", "convnext", "siglip", "custom text"],
+)
+def test_what_is_loaded_is_not_drawn_before(cfg: dict[str, Any], tmp_path: Path) -> None:
+    made = build_model(cfg, 3)
+    before = torch.random.get_rng_state()
+    with Draws() as drawn:
+        empty = build_model(cfg, None)
+    assert drawn.values < sum(map(torch.numel, made.parameters())) / 20  # class tokens
+    empty.load_state_dict(made.state_dict())
+    one, two = (dict([*each.named_parameters(), *each.named_buffers()]) for each in (made, empty))
+    assert one.keys() == two.keys()
+    assert all(one[name].equal(two[name]) for name in one)
+    assert torch.random.get_rng_state().equal(before)
 
 
 def with_value(state: dict[str, Tensor], value: float) -> dict[str, Tensor]:

@@ -210,10 +210,11 @@ def _recipes() -> Iterator[tuple[str, str, ast.FunctionDef]]:
             yield node.name.replace("_", "-"), module.name, node
 
 
-def _in_source(source: str) -> list[ast.FunctionDef]:
+@functools.lru_cache(maxsize=256)  # every look at a recipe asks for all of them
+def _in_source(source: str) -> tuple[ast.FunctionDef, ...]:
     """The recipes that a source defines."""
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return [node for node in functions if any(map(_makes_one, node.decorator_list))]
+    return tuple(node for node in functions if any(map(_makes_one, node.decorator_list)))
 
 
 def _from_file(name: str) -> Callable[..., Method]:

@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import lru_cache
 from typing import Any, cast
@@ -19,6 +20,7 @@ from open_clip.coca_model import CoCa
 from open_clip.model import CLIP, CustomTextCLIP, set_model_preprocess_cfg
 from timm.models import is_model, list_models, register_model
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from compoclip.errors import CompoclipError, UsageError, pip_install
 from compoclip.models.config import require_hub_name, section
@@ -143,15 +145,41 @@ def _essence(config: Mapping[str, Any]) -> str:
     return json.dumps(copy, sort_keys=True)
 
 
+class _Undrawn(TorchFunctionMode):
+    """Leaves tensors as they are where a network draws its parameters."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if function in _DRAWS:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+_DRAWS = frozenset(
+    {
+        *(nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_, nn.init.kaiming_uniform_),
+        *(Tensor.normal_, Tensor.uniform_),
+    }
+)
+
+
 def build_model(
-    config: Mapping[str, Any], seed: int = 0, fits: Callable[[nn.Module], object] | None = None
+    config: Mapping[str, Any],
+    seed: int | None = 0,
+    fits: Callable[[nn.Module], object] | None = None,
 ) -> nn.Module:
     """The network of a configuration, open_clip's or a BLIP, float32, on the CPU, in eval mode.
 
-    Parameters are drawn from `seed`; the global random state is left alone. Nothing is downloaded.
-    fits: called with the network as it will be, without values (on the device "meta"), so that it
-    can refuse weights of other shapes before memory is taken for them. Raises CompoclipError when
-    the configuration cannot be built, or describes more than the memory of this machine.
+    Parameters are drawn from `seed`; None leaves them as the memory was, for whoever loads all of
+    them. The global random state is left alone. Nothing is downloaded. fits: called with the
+    network as it will be, without values (on the device "meta"), so that it can refuse weights of
+    other shapes before memory is taken for them. Raises CompoclipError when the configuration
+    cannot be built, or describes more than the memory of this machine.
     """
     _require_possible(config)
     try:
@@ -160,8 +188,8 @@ def build_model(
             if fits:
                 fits(outline)
             _require_room(sum(map(torch.numel, (*outline.parameters(), *outline.buffers()))))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]), _Undrawn() if seed is None else nullcontext():
+            torch.manual_seed(seed or 0)
             return _network(config).eval()
     except CompoclipError:
         raise
@@ -191,7 +219,7 @@ def _outline(config: Mapping[str, Any]) -> nn.Module | None:
     Raises OSError or ImportError for what takes files or packages that are not here.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Undrawn():
             return _network(config)
     except (CompoclipError, OSError, ImportError):
         raise

@@ -224,7 +224,8 @@ def assemble(
             fitting(outline, state, source, architecture_name(config.model_cfg))
 
     with _naming(source):
-        model = build_model(config.model_cfg, seed, fits) if network is None else network
+        drawn = seed if state is None else None
+        model = build_model(config.model_cfg, drawn, fits) if network is None else network
     if state is not None:
         load_into(model, state, source, architecture_name(config.model_cfg))
     require_finite(model.state_dict(), source)
