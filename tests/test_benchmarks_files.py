@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -206,17 +207,20 @@ def test_no_more_than_a_stated_size_is_read(
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array(["x" * 300_000]).take(pa.array([0] * 2000)), "more than 256 MiB"),
-        (pa.nulls(tables.MOST_ROWS + 1, pa.string()), r"more than the 2,097,152 rows"),
+        (lambda: pa.array(["x" * 300_000]).take(pa.array([0] * 2000)), "more than 256 MiB"),
+        (lambda: pa.nulls(tables.MOST_ROWS + 1, pa.string()), r"more than the 2,097,152 rows"),
         (
-            pa.ListArray.from_arrays([0, 17_000_000], pa.nulls(17_000_000, pa.string())),
+            lambda: pa.ListArray.from_arrays([0, 17_000_000], pa.nulls(17_000_000, pa.string())),
             r"or 16,777,216 values",
         ),
     ],
+    ids=["long texts", "rows", "values"],
 )
-def test_small_tables_that_unpack_to_much(tmp_path: Path, column: pa.Array, message: str) -> None:
+def test_small_tables_that_unpack_to_much(
+    tmp_path: Path, column: Callable[[], pa.Array], message: str
+) -> None:
     path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"caption": column}), path)
+    pq.write_table(pa.table({"caption": column()}), path)
     assert path.stat().st_size < 1 << 20
     with pytest.raises(CompoclipError, match=message) as caught:
         tables.table_rows(path, ("caption",))

@@ -195,6 +195,7 @@ def test_the_next_batch_is_taken_before_the_optimiser_steps_and_none_after_the_l
 def test_the_host_of_a_gpu_has_few_threads_and_collects_little() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(5)
+    gc.unfreeze()  # what the suite has collected
     try:
         with loop._host_of(torch.device("cuda")) as settle:
             assert torch.get_num_threads() == 2
@@ -208,6 +209,7 @@ def test_the_host_of_a_gpu_has_few_threads_and_collects_little() -> None:
             assert (torch.get_num_threads(), gc.get_freeze_count()) == (5, 0)
     finally:
         torch.set_num_threads(threads)
+        gc.freeze()
 
 
 def test_attention_avoids_the_kernel_that_plans_for_every_shape(
