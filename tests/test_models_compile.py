@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from typing import Any
 
 import pytest
@@ -28,35 +27,25 @@ def outcome(encoder: DualEncoder, lengths: list[int]) -> list[Tensor]:
     found = encoder.features(pixels, token_ids(lengths), local=True)
     assert found.tokens is not None
     assert found.patches is not None
-    if torch.is_grad_enabled():
-        loss = (found.image @ found.text.T).exp().sum() + found.tokens.sum() * found.patches.sum()
-        loss.backward()
+    loss = (found.image @ found.text.T).exp().sum() + (found.tokens.sum() * found.patches.sum())
+    loss.backward()
     gradients = [torch.zeros(1) if p.grad is None else p.grad for p in encoder.parameters()]
     return [found.image, found.text, found.tokens, found.patches, *gradients]
 
 
-def assert_compiled_alike(encoder: DualEncoder, batches: tuple[list[int], ...]) -> None:
-    expected = [outcome(encoder, lengths) for lengths in batches]
-    assert encoder.compile_towers() == ("image", "text")
-    counters.clear()
-    for lengths, wanted in zip(batches, expected):
-        for got, value in zip(outcome(encoder, lengths), wanted):
-            assert (got - value).abs().max() <= 1e-4 * max(1.0, value.abs().max().item())
-
-
+@pytest.mark.slow  # the compiler takes its time
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs g++")
 def test_compiled_towers_compute_the_same_with_few_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(text_tower._BUCKET_COST, "cpu", 4)
-    monkeypatch.setattr(architecture.torch, "compile", partial(torch.compile, backend="aot_eager"))
-    assert_compiled_alike(DualEncoder(build_model(config(), 0)).train(), LENGTHS)
+    encoder = DualEncoder(build_model(config(), 0)).train()
+    expected = [outcome(encoder, lengths) for lengths in LENGTHS]
+    assert encoder.compile_towers() == ("image", "text")
+    counters.clear()
+    for lengths, wanted in zip(LENGTHS, expected):
+        for got, value in zip(outcome(encoder, lengths), wanted):
+            assert (got - value).abs().max() <= 1e-4 * max(1.0, value.abs().max().item())
     # Two halves of a text block and the image tower, whatever the lengths and numbers of texts.
-    assert 0 < counters["stats"]["unique_graphs"] <= 4
-
-
-@pytest.mark.slow  # the compiler takes its time, and as long again for gradients
-@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs g++")
-def test_the_usual_compiler_computes_the_same() -> None:
-    with torch.no_grad():
-        assert_compiled_alike(DualEncoder(build_model(config(), 0)), LENGTHS[:1])
+    assert counters["stats"]["unique_graphs"] <= 4
 
 
 def test_what_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
