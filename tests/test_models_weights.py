@@ -83,6 +83,24 @@ def test_what_is_loaded_is_not_drawn_before(cfg: dict[str, Any], tmp_path: Path)
     assert torch.random.get_rng_state().equal(before)
 
 
+@pytest.mark.parametrize("bounds", [(-2.0, 2.0), (1.0, 2.0)])
+def test_what_is_drawn_until_it_is_within_bounds_ends(
+    bounds: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So transformers draws the towers of a BLIP."""
+
+    class Bounded(torch.nn.Module):
+        def __init__(self, _: object) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((4, 4), 1e9))
+            torch.nn.init.trunc_normal_(self.weight, 0.0, 1.0, *bounds)
+
+    monkeypatch.setattr("compoclip.models.architecture._network", Bounded)
+    (weight,) = build_model(config(), None).parameters()
+    low, high = weight.detach().aminmax()
+    assert bounds[0] <= float(low) <= float(high) <= bounds[1]
+
+
 def with_value(state: dict[str, Tensor], value: float) -> dict[str, Tensor]:
     changed = state[NAME].clone()
     changed[0, 0] = value

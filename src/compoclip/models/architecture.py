@@ -146,7 +146,11 @@ def _essence(config: Mapping[str, Any]) -> str:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves tensors as they are where a network draws its parameters."""
+    """Leaves tensors as they are where a network draws its parameters.
+
+    torch's truncated normal distribution draws until all values are within bounds. It gets the mean
+    of what it draws, or the least value, which it takes.
+    """
 
     def __torch_function__(
         self,
@@ -155,17 +159,17 @@ class _Undrawn(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        options = dict(kwargs or {})
+        if function in _INITIALISERS:
+            return args[0] if args else options["tensor"]
         if function in _DRAWS:
-            return args[0] if args else (kwargs or {})["tensor"]
-        return function(*args, **(kwargs or {}))
+            tensor, *rest = args
+            return tensor.fill_(rest[0] if rest else options.get(_DRAWS[function], 0.0))
+        return function(*args, **options)
 
 
-_DRAWS = frozenset(
-    {
-        *(nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_, nn.init.kaiming_uniform_),
-        *(Tensor.normal_, Tensor.uniform_),
-    }
-)
+_INITIALISERS = frozenset({nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_})
+_DRAWS = {Tensor.normal_: "mean", Tensor.uniform_: "from"}
 
 
 def build_model(
