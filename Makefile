@@ -22,6 +22,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[dev]"
+	$(BIN)/python -m compileall -q src lab bench scripts
 	touch $@
 
 demo: install

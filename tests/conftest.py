@@ -22,6 +22,7 @@ settings.load_profile("untimed")
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+gc.disable()  # until everything is imported and collected, which stays
 torch.set_num_threads(1)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Threads of several test processes would wait for one another on a small machine.
@@ -51,6 +52,7 @@ def pytest_collection_finish() -> None:
     """What was collected stays to the end: the garbage collector need not look at it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
