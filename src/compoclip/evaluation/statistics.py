@@ -104,7 +104,8 @@ def holm(pvalues: Sequence[float | None]) -> list[float | None]:
 def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats]:
     """Draw clusters with replacement: blocks of counts (r, clusters), `resamples` rows in all.
 
-    The block size bounds memory and does not change the draws.
+    The block size bounds memory and does not change the draws. Columns are contiguous: a product
+    with a sparse matrix would copy rows.
     """
     rng = np.random.default_rng(seed)
     block = max(1, _DRAWS_AT_ONCE // clusters)
@@ -113,7 +114,7 @@ def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats
         drawn = rng.integers(clusters, size=(rows, clusters))
         drawn += np.arange(rows)[:, None] * clusters
         counts = np.bincount(drawn.ravel(), minlength=rows * clusters)
-        yield counts.reshape(rows, clusters).astype(np.float64)
+        yield counts.reshape(rows, clusters).astype(np.float64, order="F")
 
 
 def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
