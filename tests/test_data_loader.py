@@ -185,6 +185,19 @@ def test_spawned_workers_make_the_same_batches() -> None:
     assert equal(loader(Pictures(8)).epoch(1), spawned.epoch(1))
 
 
+def test_workers_end_with_a_loader_that_nobody_closed() -> None:
+    """At once: found by the garbage collector, each would be waited for."""
+    loading = loader(Pictures(80), workers=1)
+    batches = loading.epoch(0)
+    next(batches)
+    assert loading._workers is not None
+    assert loading._workers._iterator is not None
+    workers = loading._workers._iterator._workers  # type: ignore[attr-defined]
+    assert workers[0].is_alive()
+    del loading, batches
+    assert not workers[0].is_alive()
+
+
 def test_resuming_gives_the_rest_of_the_epoch_and_decodes_nothing_before() -> None:
     whole = list(loader(Pictures(22)).epoch(4))
     source = Pictures(22)

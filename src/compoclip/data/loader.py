@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +22,7 @@ from compoclip.data.images import (
     Companions,
     ImagePlan,
     RankShare,
+    Schedule,
     UnreadableError,
 )
 from compoclip.data.kept import KeptFeatures
@@ -159,10 +160,10 @@ class BatchLoader:
         self._assembler = Assembler(
             source, plan, transform, seed, images, companions or Companions(), kept
         )
-        self._steps = (0, 0)  # under way; what the workers' sampler reads
         # Indices that losses have asked for so far: which they are does not depend on the batch, so
         # workers compute those that the first batches were asked for. They come with every task.
         self._requests: set[IndexRequest] = set()
+        self._tasks = _Tasks(self._schedule, self._requests)
         self._pin = False
         self._drawn: list[dict[str, int]] = []  # of a mixture, in each whole epoch
         self._worker_count, self._start_method = workers, start_method
@@ -208,7 +209,7 @@ class BatchLoader:
         one iteration can be under way at a time. Raises CompoclipError when more than `max_bad`
         images could not be read, when a batch has no readable image, or when the source fails.
         """
-        self._steps = start, stop
+        self._tasks.steps = start, stop
         try:
             for result in self._results():
                 yield self._account(result)
@@ -239,24 +240,15 @@ class BatchLoader:
         for reason in fresh.values():
             note(f"left out: {reason}")
 
-    def _items(self) -> Iterator[Item]:
-        """The tasks, each with the indices that are known to be wanted when its turn comes."""
-        step, stop = self._steps
-        while step < stop:
-            tasks = self._schedule.tasks(*divmod(step, self.steps_per_epoch))[: stop - step]
-            for task in tasks:
-                yield task, frozenset(self._requests)
-            step += len(tasks)
-
     def _results(self) -> Iterator[Made]:
         if self._worker_count == 0:
-            made = (self._assembler[item] for item in self._items())
+            made = (self._assembler[item] for item in self._tasks)
             return (each.pin_memory() for each in made) if self._pin else made
         if self._workers is None:
             self._workers = DataLoader(
                 self._assembler,  # type: ignore[arg-type]
                 batch_size=None,
-                sampler=_Sampler(self._items),
+                sampler=self._tasks,
                 num_workers=self._worker_count,
                 collate_fn=_as_it_is,
                 worker_init_fn=_init_worker,
@@ -280,14 +272,25 @@ class BatchLoader:
         return replace(made.batch, unforeseen=self._requests)
 
 
-class _Sampler:
-    """Yields the tasks of the time: workers outlive an iteration, its tasks do not."""
+class _Tasks:
+    """The tasks of the steps under way, with the indices that are known to be wanted by their turn.
 
-    def __init__(self, items: Callable[[], Iterator[Item]]) -> None:
-        self._items = items
+    Workers outlive an iteration, its tasks do not. They know nothing of the loader: in a cycle with
+    it, workers of a loader that nobody closed would be waited for, 5 seconds each.
+    """
+
+    def __init__(self, schedule: Schedule, requests: Set[IndexRequest]) -> None:
+        self._schedule, self._requests = schedule, requests
+        self.steps = (0, 0)
 
     def __iter__(self) -> Iterator[Item]:
-        return self._items()
+        step, stop = self.steps
+        per_epoch = self._schedule.steps_per_epoch
+        while step < stop:
+            tasks = self._schedule.tasks(*divmod(step, per_epoch))[: stop - step]
+            for task in tasks:
+                yield task, frozenset(self._requests)
+            step += len(tasks)
 
 
 @contextmanager
