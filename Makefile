@@ -1,4 +1,5 @@
 # make demo   the main job, offline, on the bundled world; ends with demo-out/report.html
+# make demo-long  the same on four times as many scenes, half an hour; demo-long-out/report.html
 # make lab    all recipes compared under equal conditions (up to 3 hours; goes on after a stop)
 # make photos DATA=PATH     a base of real photos (docs/real-photos.md); goes on after a stop
 # make photo-lab DATA=PATH  the recipes compared on real photos, 3 hours; goes on after a stop
@@ -12,7 +13,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo lab photos photo-lab bench test lint docs install clean
+.PHONY: demo demo-long lab photos photo-lab bench test lint docs install clean
 
 install: $(VENV)/.installed
 
@@ -27,6 +28,9 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 
 demo: install
 	$(BIN)/compoclip demo --out demo-out
+
+demo-long: install
+	$(BIN)/compoclip demo --out demo-long-out --scenes 64000
 
 lab: install
 	$(BIN)/python -m lab --out lab-out --page docs/lab.md
@@ -55,4 +59,4 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) site demo-out lab-out photos-out photo-lab-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site demo-out demo-long-out lab-out photos-out photo-lab-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
