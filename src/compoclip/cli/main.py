@@ -182,7 +182,7 @@ def _prints(verb: str) -> bool:
 def entry() -> None:
     """Console-script entry point."""
     code: int | str | None
-    # Imports make half a million objects that stay: looking whether they do takes a sixth of them.
+    # Imports make half a million objects, all of which stay: asking takes a sixth of their time.
     gc.set_threshold(50_000, 50)
     ENDING.install()
     end_with_parent()

@@ -159,7 +159,7 @@ class _Undrawn(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        options = dict(kwargs or {})
+        options = kwargs or {}
         if function in _INITIALISERS:
             return args[0] if args else options["tensor"]
         if function in _DRAWS:
