@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 
-from compoclip.console import counted, note
+from compoclip.console import counted, note, time_left
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.interrupts import signal_of
 from compoclip.workers import Workers, WorkersDiedError
@@ -86,18 +87,18 @@ class _Progress:
 
     def fits(self, budget: float) -> bool:
         """Whether one more job ends in time, as far as is known."""
-        mean = sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
+        mean = fmean(self._seconds) if self._seconds else 0.0
         return time.monotonic() - self._start + mean <= budget
 
     def tell(self, outcome: Outcome, left: int) -> None:
         """Print a line about a finished job."""
         if outcome.speed:  # the base takes no time worth counting
             self._seconds.append(outcome.seconds)
-        mean = sum(self._seconds) / max(1, len(self._seconds))
         speed = f", {outcome.speed:.0f} images/s" if outcome.speed else ""
-        rest = mean * left / self._workers
-        to_go = f"{rest / 60:.0f} min" if rest >= 90 else f"{rest:.0f} s"
+        to_go = "left"
+        if self._seconds:
+            to_go = f"to do, about {time_left(fmean(self._seconds) * left / self._workers)}"
         note(
             f"[{self._total - left} of {self._total}] {outcome.name}: {outcome.seconds:.0f} s"
-            f"{speed}; {counted(left, 'job')} and about {to_go} left"
+            f"{speed}; {counted(left, 'job')} {to_go}"
         )

@@ -1,13 +1,14 @@
-"""Freed memory goes back to the system."""
+"""Freed memory goes back to the system, or is kept for what is asked next."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from compoclip.memory import give_back
+from compoclip.memory import give_back, keep_freed
 
 BLOCK, COUNT = 64 << 10, 2000  # below the size from which on glibc maps every block by itself
 
@@ -28,3 +29,35 @@ def test_holes_are_given_back() -> None:
     assert give_back()
     assert full - resident() > BLOCK * COUNT // 2
     assert len(kept) == COUNT // 100
+
+
+FAULTS = """
+import resource, sys
+from compoclip.memory import keep_freed
+if sys.argv[1] == "keep" and not keep_freed():
+    sys.exit("no mallopt")
+bytearray(256 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    bytearray(256 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts as Linux does")
+def test_large_blocks_are_taken_again_without_the_system() -> None:
+    def faults(how: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=False
+        )
+        if "no mallopt" in done.stderr:
+            pytest.skip("the C library has no mallopt")
+        return int(done.stdout)
+
+    assert faults("keep") < faults("leave") / 10
+
+
+def test_nothing_is_set_where_the_c_library_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not keep_freed()
+    assert not give_back()

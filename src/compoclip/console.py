@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, NoReturn, TypeVar
 
 from compoclip.errors import CompoclipError
+from compoclip.memory import keep_freed
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ def counted(number: int, noun: str) -> str:
 
 def end_with(main: Callable[[], int], program: str) -> NoReturn:
     """Run a script, and end the process with its exit code; an error is one line on stderr."""
+    keep_freed()
     try:
         sys.exit(main())
     except CompoclipError as error:
@@ -83,10 +85,13 @@ def _lines(items: Iterable[T], description: str, total: int | None, unit: str) -
     start = last = time.monotonic()
     for done, item in enumerate(items):
         now = time.monotonic()
-        if now - last >= 10:
+        if done and now - last >= 10:
             last = now
-            of = f" of {total}" if total is not None else ""
-            note(f"{description}: {done}{of} {unit}, {done / (now - start):.0f}/s")
+            if total is None:
+                note(f"{description}: {done} {unit}, {done / (now - start):.0f}/s")
+            else:
+                left = time_left((now - start) / done * (total - done))
+                note(f"{description}: {done} of {total} {unit}, {left}")
         yield item
 
 
@@ -95,6 +100,11 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, cells)) for cells in zip(*rows)]
     lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)
     return "\n".join(lines)
+
+
+def time_left(seconds: float) -> str:
+    """ "40 s left", "12 min left"."""
+    return f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], left: int = 1) -> str:

@@ -1,9 +1,28 @@
-"""Memory that was freed and is still held by the process."""
+"""What becomes of memory that was freed: kept by the process for what it asks next, or given back."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from typing import Any
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_MUCH = 1 << 30
+"""Bytes of a block that is asked of the system and goes back to it, and of a free end that does."""
+
+
+def keep_freed() -> bool:
+    """Keep memory that is freed for what is asked next; False where the C library cannot be told.
+
+    glibc asks the system for every block of more than 32 MB and returns it when it is freed, and
+    the system clears all pages of the next one: with the activations of a convolutional tower that
+    takes longer than the convolutions. Meant for processes of our own, before they compute; a
+    process that imports the library is left as it is.
+    """
+    setting = _c_function("mallopt")
+    if setting is None:
+        return False
+    return all([setting(_MMAP_THRESHOLD, _MUCH), setting(_TRIM_THRESHOLD, _MUCH)])
 
 
 def give_back() -> bool:
@@ -13,10 +32,13 @@ def give_back() -> bool:
     glibc keeps: without this a process that trains for hours on a CPU grows to several times what
     it uses.
     """
-    if sys.platform != "linux":
-        return False
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = _c_function("malloc_trim")
     if trim is None:
         return False
     trim(0)
     return True
+
+
+def _c_function(name: str) -> Any:
+    """A function of the C library on Linux; None where there is none of that name."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

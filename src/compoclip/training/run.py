@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from compoclip.config import CONFIG
-from compoclip.console import counted, note
+from compoclip.console import counted, note, time_left
 from compoclip.data.images import Companions
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
@@ -589,7 +589,6 @@ class _Reporter:
             f"{self._method}: step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
             f"{(record['images'] - before['images']) / seconds:.0f} images/s  "
             f"{(record['texts'] - before['texts']) / seconds:.0f} captions/s  "
-            f"{skipped}"
-            f"{f'{left / 60:.0f} min' if left >= 90 else f'{left:.0f} s'} left"
+            f"{skipped}{time_left(left)}"
         )
         self._last, self._before = now, dict(record)
