@@ -1,4 +1,4 @@
-"""What becomes of memory that was freed: kept by the process for what it asks next, or given back."""
+"""What becomes of freed memory: it is kept for what the process asks next, or given back."""
 
 from __future__ import annotations
 
