@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
@@ -13,6 +14,7 @@ from compoclip.interrupts import signal_of
 from compoclip.workers import Workers, WorkersDiedError
 from lab.job import Job, Outcome
 
+_LAST = 16  # jobs that say how long the others take: with a seed that is trained they get longer
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -24,7 +26,7 @@ def run_all(
 ) -> list[Job]:
     """Run the jobs in order, `workers` at a time; returns those left because of the budget.
 
-    budget: seconds; a job is not started when, at the mean time of those finished, it would end
+    budget: seconds; a job is not started when, at the mean time of the last ones, it would end
     later. `run` must be importable by name. Raises what the first job that fails raises, after
     those under way have ended, CompoclipError when a process dies, and RunInterruptedError after
     Ctrl-C.
@@ -83,7 +85,7 @@ class _Progress:
     def __init__(self, total: int, workers: int) -> None:
         self._start = time.monotonic()
         self._total, self._workers = total, workers
-        self._seconds: list[float] = []
+        self._seconds = deque[float](maxlen=_LAST)
 
     def fits(self, budget: float) -> bool:
         """Whether one more job ends in time, as far as is known."""

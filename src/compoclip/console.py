@@ -88,7 +88,8 @@ def _lines(items: Iterable[T], description: str, total: int | None, unit: str) -
         if done and now - last >= 10:
             last = now
             if total is None:
-                note(f"{description}: {done} {unit}, {done / (now - start):.0f}/s")
+                speed = done / (now - start)
+                note(f"{description}: {done} {unit}, {speed:.{0 if speed >= 10 else 1}f}/s")
             else:
                 left = time_left((now - start) / done * (total - done))
                 note(f"{description}: {done} of {total} {unit}, {left}")
