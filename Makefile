@@ -2,7 +2,7 @@
 # make demo-long  the same on four times as many scenes, half an hour; demo-long-out/report.html
 # make lab    all recipes compared under equal conditions (up to 3 hours; goes on after a stop)
 # make photos DATA=PATH     a base of real photos (docs/real-photos.md); goes on after a stop
-# make photo-lab DATA=PATH  the recipes compared on real photos, 3 hours; goes on after a stop
+# make photo-lab DATA=PATH  the recipes compared on real photos, 2 hours; goes on after a stop
 # make bench  throughput and memory of every stage, as ratios, with the targets
 # make test   the whole test suite
 # make lint   style and types
