@@ -210,7 +210,8 @@ class MeanState(HeadPlan):
 class MeanHead(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.gain = nn.Parameter(torch.ones(2, width))
+        # Equal gains would ask for the mean of a normalised state, whose gradient is rounding.
+        self.gain = nn.Parameter(torch.linspace(-1, 1, width).repeat(2, 1))
 
     def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
         assert features.text_state is not None
