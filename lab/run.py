@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from compoclip.console import counted, note
+from compoclip.console import counted, note, track
 from compoclip.errors import CompoclipError
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.models.checkpoint import load_model
@@ -161,7 +161,10 @@ def _report(
     columns = settings.ground.columns_for(settings, choosing=False)
     compared = _Compared(runs, columns)
     controls = {arm.name: settings.control_of(arm) for arm in settings.arms}
-    lines = [_line(name, runs, done, compared, controls.get(name, ""), columns) for name in runs]
+    lines = [
+        _line(name, runs, done, compared, controls.get(name, ""), columns)
+        for name in track(runs, "comparing", unit="arms")
+    ]
     findings = [
         Finding(effect, column, compared.of(effect.against, effect.arm).get(column))
         for effect in settings.effects
@@ -180,7 +183,11 @@ def _report(
     choices = {name: (each.merits, each.chosen) for name, each in rates.items()}
     numbers: dict[str, Any] = {"made": made, "lines": [asdict(line) for line in lines]}
     agreeing = _agreement(settings, lines)
-    beside = {name: compared.of(name, settings.ours) for name in runs}
+    others = list(runs) if settings.ours else []
+    beside = {
+        name: compared.of(name, settings.ours)
+        for name in track(others, f"comparing {settings.ours} with", unit="arms")
+    }
     ahead = {name: each for name, each in beside.items() if each}
     text = section(settings, lines, findings, choices, made, _partial(runs), agreeing, ahead)
     numbers["rates"] = {name: asdict(each) for name, each in rates.items()}
