@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from compoclip.console import note
 from compoclip.errors import CompoclipError
@@ -42,8 +39,7 @@ class Ground(ABC):
     `data/TABLE.jsonl`; arms train on the first unless they say otherwise. columns: of its table.
     bounds: of `compoclip.world.bounds`, those that can be measured. kept: what one half of the
     number that rates are chosen by is about. legend: what is said of bounds and columns below the
-    table. partial: whether items without their photo are left out and counted. running: fields of
-    `RunSettings` that differ from those of all labs.
+    table. partial: whether items without their photo are left out and counted.
     """
 
     name: ClassVar[str]
@@ -53,7 +49,6 @@ class Ground(ABC):
     kept: ClassVar[str]
     legend: ClassVar[str]
     partial: ClassVar[bool] = False
-    running: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @abstractmethod
     def prepare(self, settings: LabSettings, out: Path, choosing: bool) -> None:
@@ -78,10 +73,6 @@ class Ground(ABC):
     def fitted(self, method: Method) -> Method:
         """An arm's method as it trains on this ground."""
         return method
-
-    def kept_features(self, out: Path, run: Path) -> AbstractContextManager[Path | None]:
-        """The folder of features that measuring the model of a run may use; None for none."""
-        return nullcontext(None)
 
 
 @dataclass(frozen=True)

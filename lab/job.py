@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import os
 import shutil
+import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -161,8 +163,9 @@ def run_job(job: Job) -> Outcome:
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
         with (job.folder / "log.txt").open("a", encoding="utf-8") as log, redirect_stderr(log):
-            model, speed = _trained(job)
-            _measure(job, model)
+            method = _method(job)
+            model, speed = _trained(job, method)
+            _measure(job, model, shared=method is None or not method.trains.image_tower)
     except OSError as error:
         raise CompoclipError(
             f"{job.folder}: {error.strerror or error}; free space or choose another --out"
@@ -175,16 +178,21 @@ def run_job(job: Job) -> Outcome:
     return done
 
 
-def _trained(job: Job) -> tuple[LoadedModel, float]:
+def _method(job: Job) -> Method | None:
+    """The method of the job's arm as it trains on this ground; None for the base and the bounds."""
+    if job.arm is None:
+        return None
+    return job.settings.ground.fitted(method_of(job.arm, job.out / DATA))
+
+
+def _trained(job: Job, method: Method | None) -> tuple[LoadedModel, float]:
     """The model to measure, and the speed of its training."""
     base = load_model(job.settings.model)
-    if job.arm is None:
+    if job.arm is None or method is None:
         return base, 0.0
     checkpoint = job.folder / "model"
     if not checkpoint.is_dir():
-        ground = job.settings.ground
         source = open_source(str(job.out / DATA / f"{job.arm.table}.jsonl"))
-        method = ground.fitted(method_of(job.arm, job.out / DATA))
         settings = RunSettings(
             out=job.folder,
             seed=job.seed,
@@ -193,7 +201,7 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
             log_every=5,
             precision="bf16",
             resume=True,
-            **ground.running,
+            cache_frozen=not method.trains.image_tower,
         )
         optim = optim_of(job.arm, method, job.settings, source, job.rate)
         # An adapter without the whole model is what a run leaves that ended while it was written.
@@ -206,13 +214,14 @@ def _trained(job: Job) -> tuple[LoadedModel, float]:
     return (tuned if mix == 1 else interpolate(base, tuned, mix)), speed
 
 
-def _measure(job: Job, model: LoadedModel) -> None:
+def _measure(job: Job, model: LoadedModel, shared: bool) -> None:
+    """Write the results. shared: whether others have the same image tower."""
     ground, out = job.settings.ground, job.results.parent
     measuring = Measuring(
         on=(str(job.suite),), workers=1, device="cpu", allow_partial=ground.partial
     )
     benchmarks = _benchmarks(measuring, job.benchmarks)
-    with ground.kept_features(job.out, job.folder) as cache:
+    with _kept_features(job) if shared else nullcontext() as cache:
         settings, _ = measuring.settings(cache=cache)
         if job.fixed == BASE:
             evaluate(job.name, ModelEncoder(model), benchmarks, out, settings)
@@ -220,6 +229,29 @@ def _measure(job: Job, model: LoadedModel) -> None:
         table = job.out / DATA / f"{ground.tables[0]}.jsonl"
         captions = open_source(str(table)).captions()
         measure_bound(job.fixed, job.suite, benchmarks, captions, model, out, settings)
+
+
+@contextmanager
+def _kept_features(job: Job) -> Iterator[Path]:
+    """A folder of features for one model, which begins with those of images of models before it.
+
+    What is new of images stays for others with the same tower; features of texts, of which every
+    model has its own, go when it is measured.
+    """
+    kept = job.out / "features"
+    with tempfile.TemporaryDirectory(dir=job.folder) as place:
+        _link(kept, Path(place))
+        yield Path(place)
+        _link(Path(place), kept)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give the feature files of images a name below another folder, too."""
+    for path in source.glob("*/images/*.safetensors"):
+        name = target / path.relative_to(source)
+        name.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.link(path, name)
 
 
 @lru_cache(maxsize=2)

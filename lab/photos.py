@@ -25,14 +25,10 @@ import argparse
 import hashlib
 import io
 import json
-import os
 import re
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -105,8 +101,6 @@ class Photos(Ground):
         "hand; TOT: SugarCrepe++ as texts alone, in full. zero-shot: Caltech-101 and EuroSAT. "
     )
     partial = True
-    # This and `fitted` say how the image tower is frozen, and that it encodes a photo once.
-    running = MappingProxyType({"cache_frozen": True})
 
     def fitted(self, method: Method) -> Method:
         """The method without the image tower; adapters are in the text tower alone."""
@@ -156,28 +150,6 @@ class Photos(Ground):
         """Those of the benchmarks that are measured: annotations may not be at hand."""
         measured = self.measured(settings, choosing)
         return tuple(c for c in self.columns if not set(c.benchmarks).isdisjoint(measured))
-
-    @contextmanager
-    def kept_features(self, out: Path, run: Path) -> Iterator[Path | None]:
-        """A folder for one model, which begins with the images of those before it.
-
-        Features of images are shared, since all have the base's tower; those of texts, of which
-        every model has its own, go when it is measured.
-        """
-        kept = out / "features"
-        with tempfile.TemporaryDirectory(dir=run) as place:
-            _link(kept, Path(place))
-            yield Path(place)
-            _link(Path(place), kept)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Give the feature files of images a name below another folder, too."""
-    for path in source.glob("*/images/*.safetensors"):
-        name = target / path.relative_to(source)
-        name.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            os.link(path, name)
 
 
 def _of_captions(photos: Path, split: str, items: int) -> list[dict[str, Any]]:
