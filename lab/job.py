@@ -25,11 +25,11 @@ from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import Results, file_stem, load_results
 from compoclip.evaluation.run import evaluate
 from compoclip.files import read_json, write_json
-from compoclip.memory import give_back
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.models.conversion import interpolate
+from compoclip.process import give_back
 from compoclip.run import Measuring
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, NoReturn, TypeVar
 
 from compoclip.errors import CompoclipError
-from compoclip.memory import keep_freed
+from compoclip.process import set_up
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def counted(number: int, noun: str) -> str:
 
 def end_with(main: Callable[[], int], program: str) -> NoReturn:
     """Run a script, and end the process with its exit code; an error is one line on stderr."""
-    keep_freed()
+    set_up()
     try:
         sys.exit(main())
     except CompoclipError as error:

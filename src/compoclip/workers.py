@@ -25,7 +25,7 @@ from typing import Any, Self, TypeVar
 from compoclip.console import counted
 from compoclip.errors import CompoclipError
 from compoclip.interrupts import ENDING, TerminatedError
-from compoclip.memory import keep_freed
+from compoclip.process import set_up
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -199,7 +199,7 @@ def _deaf() -> Iterator[None]:
 def _serve(pipe: Connection, prepare: Callable[[], object] | None) -> None:
     """The main function of a worker: tasks in turn, until the pipe closes or SIGTERM comes."""
     ENDING.install()  # SIGTERM abandons the task under way; its files go while the stack unwinds
-    keep_freed()
+    set_up()
     tasks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
     try:

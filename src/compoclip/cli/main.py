@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from compoclip.console import columns
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
-from compoclip.memory import keep_freed
+from compoclip.process import set_up
 from compoclip.ranks import launched, silent
 from compoclip.version import __version__
 
@@ -185,7 +185,7 @@ def entry() -> None:
     code: int | str | None
     # Imports make half a million objects, all of which stay: asking takes a sixth of their time.
     gc.set_threshold(50_000, 50)
-    keep_freed()
+    set_up()
     ENDING.install()
     end_with_parent()
     try:

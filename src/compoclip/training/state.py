@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from compoclip.errors import CompoclipError
-from compoclip.memory import give_back
+from compoclip.process import give_back
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.optim import AveragedWeights, ordered
 from compoclip.training.sharding import whole

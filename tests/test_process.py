@@ -1,14 +1,15 @@
-"""Freed memory goes back to the system, or is kept for what is asked next."""
+"""How a process of our own waits, and what becomes of memory that it frees."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from compoclip.memory import give_back, keep_freed
+from compoclip.process import give_back, keep_freed
 
 BLOCK, COUNT = 64 << 10, 2000  # below the size from which on glibc maps every block by itself
 
@@ -33,7 +34,7 @@ def test_holes_are_given_back() -> None:
 
 FAULTS = """
 import resource, sys
-from compoclip.memory import keep_freed
+from compoclip.process import keep_freed
 if sys.argv[1] == "keep" and not keep_freed():
     sys.exit("no mallopt")
 bytearray(256 << 20)
@@ -61,3 +62,36 @@ def test_nothing_is_set_where_the_c_library_cannot_be_told(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not keep_freed()
     assert not give_back()
+
+
+COMMAND = """
+import os, sys
+from compoclip.cli import main
+def told(argv):
+    print("torch" in sys.modules, os.environ.get("GOMP_SPINCOUNT"))
+    return 0
+main.main = told
+main.entry()
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "spins"),
+    [
+        ({}, "3000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "None"),
+    ],
+)
+def test_a_command_says_how_threads_wait_before_torch_is_loaded(
+    said: dict[str, str], spins: str
+) -> None:
+    clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND],
+        env={**clean, **said},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", spins]

@@ -1,14 +1,38 @@
-"""What becomes of freed memory: it is kept for what the process asks next, or given back."""
+"""What a process of our own is set to before it computes: how it waits, what becomes of memory."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MUCH = 1 << 30
 """Bytes of a block that is asked of the system and goes back to it, and of a free end that does."""
+_SPINS = 3000
+"""Looks of a waiting thread before it sleeps: about ten microseconds, libgomp's own are 300,000."""
+
+
+def set_up() -> None:
+    """Set what is set for processes of our own, and for those that they start.
+
+    A process that imports the library is left as it is.
+    """
+    wait_briefly()
+    keep_freed()
+
+
+def wait_briefly() -> None:
+    """Let threads that wait for one another sleep soon, unless the environment says how they wait.
+
+    The threads of an operation wait for the slowest one, and those of libgomp, which PyTorch
+    computes with on Linux, wait a millisecond on a busy core: where anything else runs on the
+    machine they hold up the very thread that they wait for. It reads the environment when it is
+    loaded, so this is for before `import torch`.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
 
 
 def keep_freed() -> bool:
@@ -16,8 +40,7 @@ def keep_freed() -> bool:
 
     glibc asks the system for every block of more than 32 MB and returns it when it is freed, and
     the system clears all pages of the next one: with the activations of a convolutional tower that
-    takes longer than the convolutions. Meant for processes of our own, before they compute; a
-    process that imports the library is left as it is.
+    takes longer than the convolutions.
     """
     setting = _c_function("mallopt")
     if setting is None:
