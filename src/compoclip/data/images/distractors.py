@@ -31,6 +31,11 @@ class Distractors(ImagePlan):
         """The image, and its distractor."""
         return 2
 
+    def shows(self, sample: Sample) -> tuple[Picture, ...]:
+        """The image, and the distractor that comes with it; mined ones are images of samples."""
+        given = None if self.mined else sample.negative_image
+        return (sample.image,) if given is None else (sample.image, given)
+
     def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
         """Training is without distractors where the data have none and none are mined."""
         if self.mined or NEGATIVE_IMAGE in brings:
