@@ -38,9 +38,9 @@ def run_of(method: str) -> dict[str, Any]:
 def write_world(folder: Path, merges: int | None = None) -> Path:
     """Images and tables of `SCENES` scenes, bags, and a tiny checkpoint `base`; returns `folder`.
 
-    plain.jsonl: three captions an image. pairs.jsonl: with the next scene's caption and image as
-    negatives. mirrored.jsonl: the same captions, and the image itself mirrored. near.tsv: NegCLIP's
-    columns. groups.jsonl: 8 groups of 2 and 24 ordinary pairs.
+    plain.jsonl: three captions an image. pairs.jsonl: with a caption of the next scene, and an
+    image of it that no sample has, as negatives. mirrored.jsonl: the same captions, and the image
+    itself mirrored. near.tsv: NegCLIP's columns. groups.jsonl: 8 groups of 2 and 24 ordinary pairs.
 
     merges: of the checkpoint's tokenizer (`write_config`).
     """
@@ -57,8 +57,9 @@ def write_world(folder: Path, merges: int | None = None) -> Path:
     for i, (scene, texts) in enumerate(zip(scenes, captions)):
         name, after = f"{i}.png", (i + 1) % SCENES
         (folder / name).write_bytes(png_bytes(scene, WORLD.size))
+        (folder / f"wrong-{i}.png").write_bytes(png_bytes(scenes[after], WORLD.size))
         row = {"image": name, "caption": texts}
-        wrong = {"neg_caption": captions[after][0], "neg_image": f"{after}.png"}
+        wrong = {"neg_caption": captions[after][0], "neg_image": f"wrong-{i}.png"}
         group = {"group": f"object {i // 2}" if i < 16 else "", "score": float(i % 3 + 1)}
         tables[PLAIN].append(json.dumps(row))
         tables["pairs.jsonl"].append(json.dumps({**row, **wrong}))
