@@ -406,10 +406,13 @@ def _alt(
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """Axis limits in percent around values, with room for labels and never a span below 8."""
+    """Axis limits in percent around values, with room for labels and a span of 8 at least.
+
+    They end a little beyond 0 and 100, so that a mark there is whole and no tick lies outside.
+    """
     low, high = 100 * min(values), 100 * max(values)
     room = max(0.2 * (high - low), (8 - (high - low)) / 2, 0.5)
-    return max(low - room, -3.0), min(high + room, 103.0)
+    return max(min(low - room, 92.9), -0.9), min(max(high + room, 7.1), 100.9)
 
 
 def _extent(label: str) -> tuple[float, float]:
