@@ -410,9 +410,10 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 
     They end a little beyond 0 and 100, so that a mark there is whole and no tick lies outside.
     """
+    span, first, last = 8.0, -0.9, 100.9
     low, high = 100 * min(values), 100 * max(values)
-    room = max(0.2 * (high - low), (8 - (high - low)) / 2, 0.5)
-    return max(min(low - room, 92.9), -0.9), min(max(high + room, 7.1), 100.9)
+    room = max(0.2 * (high - low), (span - (high - low)) / 2, 0.5)
+    return max(min(low - room, last - span), first), min(max(high + room, first + span), last)
 
 
 def _extent(label: str) -> tuple[float, float]:
