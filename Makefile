@@ -17,13 +17,13 @@ BIN := $(VENV)/bin
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml requirements.lock
+$(VENV)/.installed: pyproject.toml world/pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "compoclip needs Python >= 3.11; run: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[dev]"
-	$(BIN)/python -m compileall -q src lab bench scripts
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[dev]" --editable world
+	$(BIN)/python -m compileall -q src world lab bench scripts
 	touch $@
 
 demo: install
@@ -55,7 +55,7 @@ lint: install
 	$(BIN)/mypy
 
 docs: install
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[dev,docs]"
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[dev,docs]" --editable world
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:

@@ -22,9 +22,9 @@ from compoclip.console import emit_json
 from compoclip.errors import UsageError
 from compoclip.rewrites.base import Rewrite, get_rewrite, rewrites_named, rng_for
 from compoclip.version import __version__
-from compoclip.world.captions import captions_for
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import WorldConfig
 
 #: Epochs that are drawn together, from one reading of the parse.
 TOGETHER = 5

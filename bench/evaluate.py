@@ -267,8 +267,8 @@ def rows(inputs: Inputs) -> list[Row]:
     """The world's benchmarks with the bundled model, counted and encoded both ways, and the host's
     part of encoding photo-like images and captions."""
     from compoclip.benchmarks.targets import parse_targets
-    from compoclip.world.export.part import SuiteSpec
-    from compoclip.world.export.suite import write_suite
+    from compoclip_world.export.part import SuiteSpec
+    from compoclip_world.export.suite import write_suite
 
     suite = inputs.folder / "suite"
     write_suite(suite, SuiteSpec(items=20 if inputs.quick else 250))

@@ -28,15 +28,15 @@ from typing import Any
 from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
-from compoclip.world.captions import CAPTION_TYPES, WorldCaption, captions_for
-from compoclip.world.dataset import png_bytes
-from compoclip.world.edits import NEGATIVES, POSITIVE_RULES, hard_negative, hard_positive
-from compoclip.world.logic import count_atoms
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.pairs import PAIR_SKILLS, WorldPair, edited
-from compoclip.world.parser import parse
-from compoclip.world.sampling import generator, scene_for
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.captions import CAPTION_TYPES, WorldCaption, captions_for
+from compoclip_world.dataset import png_bytes
+from compoclip_world.edits import NEGATIVES, POSITIVE_RULES, hard_negative, hard_positive
+from compoclip_world.logic import count_atoms
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.pairs import PAIR_SKILLS, WorldPair, edited
+from compoclip_world.parser import parse
+from compoclip_world.sampling import generator, scene_for
+from compoclip_world.scene import Scene, WorldConfig
 
 SCENES, VARIATIONS, BAGS = "scenes.jsonl", "variations.jsonl", "bags.jsonl"
 PARAPHRASES = "paraphrases.jsonl"

@@ -17,11 +17,11 @@ from compoclip.errors import CompoclipError
 from compoclip.files import read_json
 from compoclip.methods.base import Method
 from compoclip.version import __version__
-from compoclip.world.bounds import BOUNDS
-from compoclip.world.dataset import bundled_world, crowded, world_of
-from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.scene import WorldConfig
+from compoclip_world.bounds import BOUNDS
+from compoclip_world.dataset import bundled_world, crowded, world_of
+from compoclip_world.export.part import SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.scene import WorldConfig
 from lab.columns import COLUMNS, Column
 from lab.data import DataSpec, write_data
 
@@ -37,7 +37,7 @@ class Ground(ABC):
 
     name: what its output folder is called after. tables: the training tables that it always has,
     `data/TABLE.jsonl`; arms train on the first unless they say otherwise. columns: of its table.
-    bounds: of `compoclip.world.bounds`, those that can be measured. kept: what one half of the
+    bounds: of `compoclip_world.bounds`, those that can be measured. kept: what one half of the
     number that rates are chosen by is about. legend: what is said of bounds and columns below the
     table. partial: whether items without their photo are left out and counted.
     """

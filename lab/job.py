@@ -34,7 +34,7 @@ from compoclip.run import Measuring
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
-from compoclip.world.bounds import ORACLE, measure_bound
+from compoclip_world.bounds import ORACLE, measure_bound
 from lab.data import FILES
 from lab.ground import CHOICE_SUITE, DATA, SUITE
 from lab.settings import BASE, Arm, LabSettings
@@ -146,7 +146,7 @@ def results_of(job: Job) -> list[Results]:
     """The results of a finished job, in the order of the settings."""
     found = {each.benchmark: each for each in load_results(job.results)}
     missing = [name for name in job.benchmarks if name not in found]
-    if missing and job.fixed != ORACLE:  # which leaves some out, see `compoclip.world.bounds`
+    if missing and job.fixed != ORACLE:  # which leaves some out, see `compoclip_world.bounds`
         raise CompoclipError(f"{job.results}: no result for {missing[0]}; delete {job.folder}")
     return [found[name] for name in job.benchmarks if name in found]
 

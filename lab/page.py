@@ -13,7 +13,7 @@ from compoclip.evaluation.results import too_few
 from compoclip.evaluation.statistics import holm
 from compoclip.evaluation.tables import span
 from compoclip.files import read_text, write_text
-from compoclip.world.bounds import BOUNDS
+from compoclip_world.bounds import BOUNDS
 from lab.columns import LOWER_IS_BETTER, SDS, Difference, Means, learnt_and_kept, mean_and_sd
 from lab.settings import BASE, Arm, Effect, LabSettings
 

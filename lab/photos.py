@@ -39,7 +39,7 @@ from compoclip.console import end_with, note, track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json, write_text
 from compoclip.methods.base import Method
-from compoclip.world.bounds import TEXT_ONLY, UNTRAINED
+from compoclip_world.bounds import TEXT_ONLY, UNTRAINED
 from lab.columns import Column
 from lab.ground import CHOICE_SUITE, DATA, SUITE, Ground, require_benchmarks
 

@@ -17,7 +17,7 @@ from compoclip.errors import CompoclipError
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.models.checkpoint import load_model
 from compoclip.version import __version__
-from compoclip.world.bounds import BOUNDS, ORACLE
+from compoclip_world.bounds import BOUNDS, ORACLE
 from lab.columns import (
     Column,
     Difference,

@@ -2,7 +2,7 @@
 
     python scripts/bundle_base.py RUN/model --world recipes/base/world.json
 
-Writes src/compoclip/world/base: the open_clip directory, and the world it was trained on.
+Writes world/src/compoclip_world/base: the open_clip directory, and the world it was trained on.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from pathlib import Path
 
 from compoclip.console import end_with
 from compoclip.models.checkpoint import load_model, save_model
-from compoclip.world.dataset import read_world_config
-
-_TARGET = Path(__file__).parents[1] / "src" / "compoclip" / "world" / "base"
+from compoclip_world.dataset import BASE, read_world_config
 
 
 def main() -> int:
@@ -26,14 +24,14 @@ def main() -> int:
     options = parser.parse_args()
     read_world_config(options.world)
     loaded = load_model(options.model)
-    shutil.rmtree(_TARGET, ignore_errors=True)
-    save_model(loaded, _TARGET, dtype="float16")
-    (_TARGET / "README.md").unlink()  # docs/base-model.md is its card
-    shutil.copyfile(options.world, _TARGET / "world.json")
+    shutil.rmtree(BASE, ignore_errors=True)
+    save_model(loaded, BASE, dtype="float16")
+    (BASE / "README.md").unlink()  # docs/base-model.md is its card
+    shutil.copyfile(options.world, BASE / "world.json")
     bundled = load_model("bundled")
     parameters = sum(p.numel() for p in bundled.encoder.parameters())
-    size = sum(file.stat().st_size for file in _TARGET.iterdir())
-    print(f"{_TARGET}: {parameters / 1e6:.2f} M parameters, {size / 1e6:.2f} MB")
+    size = sum(file.stat().st_size for file in BASE.iterdir())
+    print(f"{BASE}: {parameters / 1e6:.2f} M parameters, {size / 1e6:.2f} MB")
     return 0
 
 

@@ -36,7 +36,7 @@ def measure(demo: Path, out: Path) -> None:
         save_model(create_model(config, seed=0), plain)
     out.mkdir(parents=True, exist_ok=True)
     for name, command in {
-        "maps": ["maps", *models, f"untrained={plain}"],
+        "maps": ["world", "pointing", *models, f"untrained={plain}"],
         "trees": ["tree-score", *models, f"untrained={plain}", "--captions",
                   str(suite / "sugarcrepe"), "--out", str(out / "trees")],
         "sweep": ["wise-ft", "bundled", tuned, "--sweep", "--scope", "all", "image", "text",

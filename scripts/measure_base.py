@@ -27,15 +27,15 @@ from PIL import Image
 import compoclip
 from compoclip.console import end_with, note, table
 from compoclip.evaluation.statistics import wilson
-from compoclip.world.captions import captions_for
-from compoclip.world.dataset import read_world_config
-from compoclip.world.edits import NEGATIVE_SKILLS, hard_negative
-from compoclip.world.export.part import Photos, SuiteSpec
-from compoclip.world.export.retrieval import captioned
-from compoclip.world.render import render
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.vocabulary import COLOURS, KINDS, with_article
+from compoclip_world.captions import captions_for
+from compoclip_world.dataset import read_world_config
+from compoclip_world.edits import NEGATIVE_SKILLS, hard_negative
+from compoclip_world.export.part import Photos, SuiteSpec
+from compoclip_world.export.retrieval import captioned
+from compoclip_world.render import render
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import Scene, WorldConfig
+from compoclip_world.vocabulary import COLOURS, KINDS, with_article
 
 Features = NDArray[np.float32]
 SHORT = (("long", 0.0), ("background", 0.12), ("kind", 0.1), ("conjunction", 0.3), ("count", 0.2))

@@ -36,11 +36,11 @@ from compoclip.console import end_with, note, table
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import wilson
 from compoclip.files import read_text, write_text
-from compoclip.world.dataset import read_world_config
-from compoclip.world.export.texts import is_false, is_true
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.vocabulary import KINDS, with_article
+from compoclip_world.dataset import read_world_config
+from compoclip_world.export.texts import is_false, is_true
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import Scene, WorldConfig
+from compoclip_world.vocabulary import KINDS, with_article
 
 _HELD = 5  # one pair of kinds in so many
 _MATRIX_STEPS, _DECAY = 400, 1e-3

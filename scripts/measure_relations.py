@@ -21,8 +21,8 @@ from PIL import Image
 import compoclip
 from compoclip.console import table
 from compoclip.evaluation.statistics import wilson
-from compoclip.world.dataset import png_bytes, read_world_config
-from compoclip.world.pairs import pair
+from compoclip_world.dataset import png_bytes, read_world_config
+from compoclip_world.pairs import pair
 
 WORLD = Path(__file__).parents[1] / "recipes" / "relations" / "pairs.json"
 SKILLS = ("object", "swap-colour", "position", "swap-place", "relation", "swap-object")

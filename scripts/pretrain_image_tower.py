@@ -36,12 +36,12 @@ from compoclip.console import end_with
 from compoclip.files import replacing
 from compoclip.models.checkpoint import create_model
 from compoclip.models.config import read_config
-from compoclip.world.dataset import mapper, read_world_config
-from compoclip.world.geometry import related
-from compoclip.world.render import render
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import Scene, Thing, WorldConfig
-from compoclip.world.vocabulary import (
+from compoclip_world.dataset import mapper, read_world_config
+from compoclip_world.geometry import related
+from compoclip_world.render import render
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import Scene, Thing, WorldConfig
+from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
     COLOURS,

@@ -21,10 +21,10 @@ from compoclip.rewrites.base import (
     rewrite_names,
     rng_for,
 )
-from compoclip.world.captions import captions_for
-from compoclip.world.oracle import Oracle, Truth, Verdict
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.oracle import Oracle, Truth, Verdict
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import Scene, WorldConfig
 
 PER_SCENE = 4
 _ORACLE = Oracle()

@@ -31,10 +31,10 @@ from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.training.state import latest_state
-from compoclip.world.captions import captions_for
-from compoclip.world.dataset import png_bytes
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.dataset import png_bytes
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import WorldConfig
 
 WORLD = WorldConfig(size=32)
 LARGEST = 1 << 20  # bytes of a file on the "full disk": logs fit, the state does not

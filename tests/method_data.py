@@ -8,10 +8,10 @@ from typing import Any
 
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
-from compoclip.world.captions import captions_for
-from compoclip.world.dataset import png_bytes
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.dataset import png_bytes
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import WorldConfig
 from train_helpers import write_config
 
 SCENES = 40

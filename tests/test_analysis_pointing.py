@@ -12,19 +12,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from compoclip.analysis.pointing import (
-    HIT,
-    MASS,
-    OWN,
-    Pointed,
-    PointedWord,
-    Pointing,
-    cover,
-    gains,
-    measure_pointing,
-    pointed,
-    shares,
-)
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import create_model
@@ -32,9 +19,23 @@ from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.image_tower import ImageFeatures
 from compoclip.models.text_tower import TextFeatures
-from compoclip.world.dataset import bundled_world
-from compoclip.world.pointing import box_of, pointing_scenes
-from compoclip.world.scene import Thing
+from compoclip_world.dataset import bundled_world
+from compoclip_world.pointing import (
+    HIT,
+    MASS,
+    OWN,
+    Pointed,
+    PointedWord,
+    Pointing,
+    box_of,
+    cover,
+    gains,
+    measure_pointing,
+    pointed,
+    pointing_scenes,
+    shares,
+)
+from compoclip_world.scene import Thing
 from models_thin import config
 
 REGION = (0.0, 0.0, 40.0, 40.0)
@@ -164,7 +165,7 @@ def test_intervals_and_paired_differences() -> None:
 
 def test_the_command(tmp_path, capsys) -> None:
     out = tmp_path / "maps"
-    command = ["maps", "a=bundled", "b=bundled", "--scenes", "4", "--resamples", "20"]
+    command = ["world", "pointing", "a=bundled", "b=bundled", "--scenes", "4", "--resamples", "20"]
     assert main([*command, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "minus a" in shown
@@ -182,10 +183,9 @@ def test_the_command(tmp_path, capsys) -> None:
         with Image.open(each["picture"]) as picture:
             assert picture.size == (64, 64)
     for wrong, said in (
-        (["maps"], "name at least one model"),
-        (["maps", "bundled", "--caption", "a"], "go together"),
-        (drawn, "say with --out"),
-        (["maps", "bundled", "--scenes", "0"], "--scenes must be at least 1"),
+        (["world", "pointing"], "name at least one model"),
+        (["maps", *drawn[2:], "--out", str(out)], "name at least one model"),
+        (["world", "pointing", "bundled", "--scenes", "0"], "--scenes must be at least 1"),
     ):
         assert main(wrong) == 2
         assert said in capsys.readouterr().err

@@ -494,7 +494,7 @@ SEEDED = {
     "compare": "a b",
     "report": "a",
     "demo": "",
-    "maps": "x.png caption",
+    "world pointing": "bundled",
     "tree-score": "bundled --captions x",
     "wise-ft": "bundled bundled --out o",
     "towers": "bundled bundled --out o --on x",

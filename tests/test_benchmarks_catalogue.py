@@ -17,9 +17,9 @@ from compoclip.benchmarks.registry import SUITES, benchmark_names, meta
 from compoclip.benchmarks.targets import Target, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import require_data
-from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.scene import WorldConfig
+from compoclip_world.export.part import SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.scene import WorldConfig
 from official import BUILDERS
 
 COMPOSITIONALITY = (  # of the plan, with the form of its items

@@ -24,9 +24,9 @@ from compoclip.evaluation.encoder import ImageReader
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.preprocess import Preprocess
 from compoclip.report.looks import Album
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.sampling import draw_scene
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.sampling import draw_scene
+from compoclip_world.scene import Scene, WorldConfig
 from evaluation_helpers import FakeEncoder, features_from, score_items
 
 OWN = "a dog is to the left of a man"

@@ -29,9 +29,9 @@ from compoclip.benchmarks.registry import benchmark_names, option_types
 from compoclip.benchmarks.targets import Target, parse_targets, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS
-from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.scene import WorldConfig
+from compoclip_world.export.part import SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.scene import WorldConfig
 from official import BUILDERS
 from test_benchmarks_photo_sets import encoded, write_coco, write_index, write_shards, write_table
 

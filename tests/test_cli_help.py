@@ -8,7 +8,7 @@ import re
 import pytest
 
 from compoclip.cli import options
-from compoclip.cli.main import VERBS, Verbs, main
+from compoclip.cli.main import Verbs, all_verbs, main
 from compoclip.cli.options import processes
 from compoclip.errors import UsageError
 from compoclip.methods.registry import method_names
@@ -17,8 +17,9 @@ from compoclip.methods.registry import method_names
 def commands() -> list[list[str]]:
     """Every command that has options of its own: verbs, verbs of verbs, and a train per method."""
     found = []
-    for verb, (_, place) in VERBS.items():
-        module = importlib.import_module(f"compoclip.cli.{place.partition(':')[0]}")
+    for verb, (_, place) in all_verbs().table.items():
+        name = place.partition(":")[0]
+        module = importlib.import_module(name if "." in name else f"compoclip.cli.{name}")
         inner = [each for each in vars(module).values() if isinstance(each, Verbs)]
         if inner and ":" not in place:
             found += [[verb, name] for each in inner for name in each.table]

@@ -266,3 +266,20 @@ def test_an_output_that_is_full_is_one_line(arguments: list[str], message: str) 
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["demo"], "the verb 'demo' comes with compoclip-world: run pip install ./world"),
+        (["world", "show"], "the verb 'world' comes with compoclip-world"),
+        (["inspect", "bundled"], "the base model 'bundled' comes with compoclip-world"),
+    ],
+)
+def test_without_the_world_a_line_says_where_it_is(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("compoclip.own.installed", lambda kind: {})
+    assert main(words) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

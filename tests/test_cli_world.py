@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from compoclip.cli.main import main
-from compoclip.world.captions import CAPTION_TYPES
-from compoclip.world.export.suite import read_scenes
+from compoclip_world.captions import CAPTION_TYPES
+from compoclip_world.export.suite import read_scenes
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

@@ -27,10 +27,10 @@ from compoclip.data.sources.open import open_source
 from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess
-from compoclip.world.dataset import png_bytes
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.sampling import draw_scene
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.dataset import png_bytes
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.sampling import draw_scene
+from compoclip_world.scene import Scene, WorldConfig
 
 
 def noise(side: int = 24, seed: int = 0) -> np.ndarray:

@@ -20,11 +20,11 @@ from compoclip.benchmarks.case import (
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.vocabulary import KINDS
+from compoclip_world.export.part import SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.scene import Scene, WorldConfig
+from compoclip_world.vocabulary import KINDS
 from evaluation_helpers import FakeEncoder
 from official import BUILDERS
 

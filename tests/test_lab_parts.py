@@ -15,8 +15,8 @@ from compoclip.data.images import RankShare
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
-from compoclip.world.dataset import bundled_world
-from compoclip.world.oracle import Oracle, Truth
+from compoclip_world.dataset import bundled_world
+from compoclip_world.oracle import Oracle, Truth
 from lab import data as lab_data
 from lab.columns import COLUMNS, Difference, best_rate, merit
 from lab.data import BAGS, PARAPHRASES, SCENES, VARIATIONS, DataSpec, write_data

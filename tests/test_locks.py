@@ -22,7 +22,6 @@ from compoclip.analysis.interpolation import BaseAndTuned, measure_mixes
 from compoclip.benchmarks.download import Expected
 from compoclip.benchmarks.fetch import FetchJob, fetch
 from compoclip.benchmarks.sources import RemoteFile
-from compoclip.cli.demo import main as demo_main
 from compoclip.cli.main import main
 from compoclip.cli.train import main as train
 from compoclip.corpora.job import ParseJob
@@ -33,6 +32,7 @@ from compoclip.evaluation.run import Options, evaluate
 from compoclip.files import LOCK, only_writer
 from compoclip.models.checkpoint import load_model
 from compoclip.recordfile import appending
+from compoclip_world.demo import main as demo_main
 from corpus_shards import corpus
 from evaluation_helpers import FakeEncoder, choice_benchmark
 from lab.run import run_lab

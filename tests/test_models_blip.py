@@ -21,9 +21,9 @@ from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
 from compoclip.models.conversion import convert, inspect_model
 from compoclip.training.log import read_log
-from compoclip.world.captions import captions_for
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import WorldConfig
 from method_data import write_world
 
 TEXTS = ["a red star", "there is a blue mug left of a red star", "a mug"]

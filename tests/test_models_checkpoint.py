@@ -7,6 +7,7 @@ import json
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -408,15 +409,15 @@ def test_a_hub_repository_is_a_checkpoint_directory(
     assert model.identity == load_model(saved).identity
 
 
-def test_the_bundled_model_is_read_from_the_package(
+def test_the_bundled_model_is_read_from_the_package_that_names_it(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = saved.parent / "world" / "base"
-    base.parent.mkdir()
-    monkeypatch.setattr("compoclip.models.formats.open_clip.files", lambda _: saved.parent)
-    with pytest.raises(CompoclipError, match="no bundled base model"):
+    points: dict[str, EntryPoint] = {}
+    monkeypatch.setattr("compoclip.own.installed", lambda kind: points)
+    with pytest.raises(CompoclipError, match=r"'bundled' comes with compoclip-world: run pip"):
         load_model("bundled")
-    saved.rename(base)
+    points["bundled"] = EntryPoint("bundled", "there", "compoclip.checkpoints")
+    monkeypatch.setattr("compoclip.own.imported", lambda point, what: saved)
     assert load_model("bundled").name == "bundled"
 
 

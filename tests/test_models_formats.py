@@ -16,6 +16,7 @@ from compoclip.models import load_model, save_model
 from compoclip.models.checkpoint import Format, create_model, format_of, formats, known_forms
 from compoclip.models.config import ModelConfig
 from compoclip.models.formats.hub import model_files
+from compoclip_world.dataset import BASE
 from models_thin import config
 
 PACKAGE = Path(compoclip.__file__).parent
@@ -90,7 +91,7 @@ def test_a_checkpoint_passes_through_eight_files_to_its_encoder() -> None:
 
     sys.setprofile(note)
     try:
-        load_model(PACKAGE / "world" / "base")
+        load_model(BASE)
     finally:
         sys.setprofile(None)
     assert entered == [

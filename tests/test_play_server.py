@@ -19,12 +19,12 @@ from PIL import Image
 from compoclip.analysis.probe import Candidate, candidates_of, ranked, score_candidates
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
-from compoclip.cli.play import _examples
 from compoclip.errors import UsageError
 from compoclip.models.checkpoint import load_model
-from compoclip.play.answers import MAX_BODY, MAX_TEXT, Playground
+from compoclip.play.answers import MAX_BODY, MAX_TEXT, Example, Playground
 from compoclip.play.server import PlayServer
 from compoclip.serve.http import is_loopback
+from compoclip_world.dataset import examples
 
 CAPTION = "a red star to the left of a large blue mug"
 
@@ -33,7 +33,7 @@ CAPTION = "a red star to the left of a large blue mug"
 def server() -> Iterator[PlayServer]:
     """A running server with the bundled model, twice, on a free port."""
     model = load_model("bundled")
-    playground = Playground({"one": model, "two": model}, _examples(64))
+    playground = Playground({"one": model, "two": model}, [Example(*each) for each in examples(64)])
     with PlayServer(playground, "127.0.0.1", 0) as running:
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()

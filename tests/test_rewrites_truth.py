@@ -6,7 +6,7 @@ import pytest
 from rewrite_truth import Judged, judge_rewrites
 
 from compoclip.rewrites.base import pair_rewrite_names, rewrite_names
-from compoclip.world.oracle import Truth, Verdict
+from compoclip_world.oracle import Truth, Verdict
 from rewrite_facts import facts_of
 
 BOUND = 0.02

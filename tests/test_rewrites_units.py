@@ -23,10 +23,10 @@ from compoclip.rewrites.units import (
     graph_parts,
     noun_phrases,
 )
-from compoclip.world.captions import captions_for
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import WorldConfig
 
 CAPTION = "A black cat riding a brown horse on the beach."
 

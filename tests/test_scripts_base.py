@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 import compoclip
-from compoclip.world.dataset import bundled_world
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import WorldConfig
+from compoclip_world.dataset import bundled_world
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import WorldConfig
 
 VISION = {"image_size": 32, "patch_size": 8, "layers": 1, "width": 64, "head_width": 32}
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 1, "layers": 1}

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from compoclip.errors import CompoclipError
-from compoclip.world.dataset import read_world_config
-from compoclip.world.vocabulary import KINDS
+from compoclip_world.dataset import read_world_config
+from compoclip_world.vocabulary import KINDS
 
 WORLD = Path(__file__).parents[1] / "recipes" / "base" / "world.json"
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-from pathlib import Path
-
 import open_clip
 import torch
 from torch.nn import functional as F
 
 from compoclip.models.checkpoint import load_model
-from compoclip.world.dataset import read_world_config
-from compoclip.world.render import render
-from compoclip.world.sampling import scene_for
-
-FOLDER = Path(str(files("compoclip"))) / "world" / "base"
+from compoclip_world.dataset import BASE, read_world_config
+from compoclip_world.render import render
+from compoclip_world.sampling import scene_for
 
 
 def test_it_is_small_enough_to_ship() -> None:
-    assert sum(file.stat().st_size for file in FOLDER.iterdir()) <= 20_000_000
+    assert sum(file.stat().st_size for file in BASE.iterdir()) <= 20_000_000
     parameters = sum(p.numel() for p in load_model("bundled").encoder.parameters())
     assert 5_000_000 <= parameters <= 8_000_000
 
 
 def test_plain_open_clip_loads_it_with_equal_features() -> None:
     loaded = load_model("bundled")
-    plain = open_clip.create_model(f"local-dir:{FOLDER}").eval()
+    plain = open_clip.create_model(f"local-dir:{BASE}").eval()
     ids = loaded.tokenizer(["a red star", "a large blue house to the left of a mug"])
     pixels = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -39,7 +34,7 @@ def test_plain_open_clip_loads_it_with_equal_features() -> None:
 
 def test_it_names_the_colours_of_single_things() -> None:
     loaded = load_model("bundled")
-    world = read_world_config(FOLDER / "world.json")
+    world = read_world_config(BASE / "world.json")
     scenes = [scene_for(world, 5, "test", i) for i in range(200)]
     single = [scene for scene in scenes if len(scene.things) == 1]
     assert len(single) >= 30

@@ -15,7 +15,7 @@ from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options
 from compoclip.models.checkpoint import load_model
 from compoclip.run import Measuring
-from compoclip.world.bounds import (
+from compoclip_world.bounds import (
     BOUNDS,
     ORACLE,
     TEXT_ONLY,
@@ -25,10 +25,10 @@ from compoclip.world.bounds import (
     TextOnlyEncoder,
     measure_bound,
 )
-from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import SCENES, read_scenes, write_suite
-from compoclip.world.render import render
-from compoclip.world.scene import WorldConfig
+from compoclip_world.export.part import SuiteSpec
+from compoclip_world.export.suite import SCENES, read_scenes, write_suite
+from compoclip_world.render import render
+from compoclip_world.scene import WorldConfig
 
 KINDS = ("star", "ball", "ring", "house", "tree", "box")
 SPEC = SuiteSpec(WorldConfig(size=32, kinds=KINDS), items=4)

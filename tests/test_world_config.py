@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from compoclip.errors import CompoclipError
-from compoclip.world.dataset import read_world_config
-from compoclip.world.scene import WorldConfig
+from compoclip_world.dataset import read_world_config
+from compoclip_world.scene import WorldConfig
 
 
 def write(path: Path, text: str) -> Path:

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.captions import captions_for
-from compoclip.world.edits import (
+from compoclip_world.captions import captions_for
+from compoclip_world.edits import (
     NEGATIVE_SKILLS,
     POSITIVE_RULES,
     hard_negative,
@@ -17,13 +17,13 @@ from compoclip.world.edits import (
     nodes_of,
     substitute,
 )
-from compoclip.world.oracle import Oracle
-from compoclip.world.pairs import TAUGHT_SKILLS, pair
-from compoclip.world.parser import parse
-from compoclip.world.render import render
-from compoclip.world.sampling import compounds_in, held_out_in, names_held_out, scene_for
-from compoclip.world.scene import WorldConfig
-from compoclip.world.vocabulary import COLOURS
+from compoclip_world.oracle import Oracle
+from compoclip_world.pairs import TAUGHT_SKILLS, pair
+from compoclip_world.parser import parse
+from compoclip_world.render import render
+from compoclip_world.sampling import compounds_in, held_out_in, names_held_out, scene_for
+from compoclip_world.scene import WorldConfig
+from compoclip_world.vocabulary import COLOURS
 
 CONFIG = WorldConfig(
     objects=(0.1, 0.4, 0.25, 0.25), inside=0.2, occlusion=0.2, repeat=0.4, patterned=0.8

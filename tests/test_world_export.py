@@ -22,15 +22,15 @@ from compoclip.benchmarks.case import (
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.captions import captions_for
-from compoclip.world.export.pairs import TASKS
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.export.texts import changed_words, phrases_of, seemly, with_synonym
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.parser import parse
-from compoclip.world.sampling import generator, held_out_attributes, held_out_in, scene_for
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.export.pairs import TASKS
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.export.texts import changed_words, phrases_of, seemly, with_synonym
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.parser import parse
+from compoclip_world.sampling import generator, held_out_attributes, held_out_in, scene_for
+from compoclip_world.scene import Scene, WorldConfig
 
 ITEMS = 20
 CONFIG = WorldConfig(size=32)

@@ -20,13 +20,13 @@ from compoclip.data.decode import decode
 from compoclip.errors import UsageError
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.summary import summarise
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.render import render
-from compoclip.world.sampling import held_out_in
-from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.vocabulary import KINDS
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.render import render
+from compoclip_world.sampling import held_out_in
+from compoclip_world.scene import Scene, WorldConfig
+from compoclip_world.vocabulary import KINDS
 from evaluation_helpers import score_items
 from official import BUILDERS
 

@@ -13,11 +13,11 @@ from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.sampling import held_out_in
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.sampling import held_out_in
+from compoclip_world.scene import Scene, WorldConfig
 from evaluation_helpers import FakeEncoder
 from official import BUILDERS
 

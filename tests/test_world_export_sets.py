@@ -11,10 +11,10 @@ from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retri
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.summary import summarise
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.scene import Scene, WorldConfig
 from evaluation_helpers import score_items
 from official import BUILDERS
 

@@ -14,12 +14,12 @@ from compoclip.captions.types import (
     SceneGraph,
     Span,
 )
-from compoclip.world.captions import captions_for
-from compoclip.world.logic import count_atoms
-from compoclip.world.oracle import Oracle
-from compoclip.world.parser import UngrammaticalError, parse
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import Backdrop, Scene, Thing, WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.logic import count_atoms
+from compoclip_world.oracle import Oracle
+from compoclip_world.parser import UngrammaticalError, parse
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import Backdrop, Scene, Thing, WorldConfig
 
 ORACLE = Oracle()
 RADIUS = {"small": 0.11, "medium": 0.155, "large": 0.22}

@@ -10,10 +10,10 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.dataset import png_bytes, read_world_config
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.pairs import TAUGHT_SKILLS, PairSet, pair, write_pair_set
-from compoclip.world.scene import WorldConfig
+from compoclip_world.dataset import png_bytes, read_world_config
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.pairs import TAUGHT_SKILLS, PairSet, pair, write_pair_set
+from compoclip_world.scene import WorldConfig
 from method_data import arguments, write_world
 
 CONFIG = WorldConfig(size=32)

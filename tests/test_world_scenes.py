@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.captions import CAPTION_TYPES, captions_for
-from compoclip.world.geometry import located, related
-from compoclip.world.render import ICONS, render
-from compoclip.world.sampling import (
+from compoclip_world.captions import CAPTION_TYPES, captions_for
+from compoclip_world.geometry import located, related
+from compoclip_world.render import ICONS, render
+from compoclip_world.sampling import (
     SPLITS,
     held_out_attributes,
     held_out_in,
     held_out_relations,
     scene_for,
 )
-from compoclip.world.scene import Backdrop, Scene, Thing, WorldConfig
-from compoclip.world.vocabulary import (
+from compoclip_world.scene import Backdrop, Scene, Thing, WorldConfig
+from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
     COLOURS,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compoclip.world.captions import WorldCaption, captions_for
-from compoclip.world.dataset import bundled_world, crowded
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.captions import WorldCaption, captions_for
+from compoclip_world.dataset import bundled_world, crowded
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import Scene, WorldConfig
 
 ORACLE = Oracle()
 PAIRS = WorldConfig(objects=(0.0, 0.6, 0.4), unlike=True, repeat=0.0, synonyms=0.0)

@@ -36,6 +36,9 @@ class RunInterruptedError(CompoclipError):
         self.exit_code = 128 + signal
 
 
+NEEDS_WORLD = "comes with compoclip-world: run pip install ./world in a checkout of the repository"
+"""How the message ends for what the distribution `world/` brings and is not installed."""
+
 _EXTRAS = {
     "hf": "transformers peft",
     "datasets": "datasets",

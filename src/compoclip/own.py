@@ -2,7 +2,9 @@
 
 Methods, rewrites, losses and benchmarks are found by name. A name that ends in .py is a file,
 `./my_rewrite.py`, or `./my_rewrite.py:NAME` where it defines several. Other packages add names
-through the entry-point groups `compoclip.methods`, `.rewrites`, `.losses` and `.benchmarks`.
+through the entry-point groups `compoclip.methods`, `.rewrites`, `.losses`, `.benchmarks`, `.verbs`
+(what the verb does, "module:function"), `.checkpoints` (the folder of `bundled`) and `.examples`
+(for the playground, a function: size in pixels -> captions with PNG files).
 
 A file becomes a module below this one. Its name holds the path, so that a worker process, which
 knows the name alone, can import it, too.
@@ -28,7 +30,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
 
 T = TypeVar("T")
-Kind = Literal["methods", "rewrites", "losses", "benchmarks"]
+Kind = Literal["methods", "rewrites", "losses", "benchmarks", "verbs", "checkpoints", "examples"]
 
 PACKAGE = "compoclip"
 """Where what the package itself brings comes from, in lists."""

@@ -1,7 +1,7 @@
 """The world in the official formats of further benchmarks, to try readers on whole files of them.
 
 A writer is a module of this folder with `WRITES`, the benchmarks that it makes, and `build`, which
-makes them as the exporters of `compoclip.world.export` do.
+makes them as the exporters of `compoclip_world.export` do.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from compoclip.world.export.suite import BUILDERS as OWN
-from compoclip.world.export.suite import Builder
+from compoclip_world.export.suite import BUILDERS as OWN
+from compoclip_world.export.suite import Builder
 
 
 def _found() -> dict[str, Builder]:

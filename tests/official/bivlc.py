@@ -10,13 +10,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip.world.export.pairs import TASKS, draw_pairs
-from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip.world.export.texts import is_false, is_true
-from compoclip.world.pairs import WorldPair
-from compoclip.world.sampling import held_out_in
-from compoclip.world.scene import Scene, Thing
-from compoclip.world.vocabulary import clashes, with_article
+from compoclip_world.export.pairs import TASKS, draw_pairs
+from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
+from compoclip_world.export.texts import is_false, is_true
+from compoclip_world.pairs import WorldPair
+from compoclip_world.sampling import held_out_in
+from compoclip_world.scene import Scene, Thing
+from compoclip_world.vocabulary import clashes, with_article
 
 WRITES = ("bivlc",)
 _FIRST = 11_000_000

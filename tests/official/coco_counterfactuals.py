@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.export.texts import is_false
-from compoclip.world.pairs import WorldPair, pair
-from compoclip.world.scene import Scene
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.export.texts import is_false
+from compoclip_world.pairs import WorldPair, pair
+from compoclip_world.scene import Scene
 
 WRITES = ("coco_counterfactuals",)
 _FIRST = 16_000_000

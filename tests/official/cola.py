@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compoclip.world.export.pairs import TASKS, draw_pairs
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.scene import Scene
+from compoclip_world.export.pairs import TASKS, draw_pairs
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.scene import Scene
 
 WRITES = ("cola",)
 _FIRST = 12_000_000

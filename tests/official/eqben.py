@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.pairs import pair
-from compoclip.world.scene import Scene
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.pairs import pair
+from compoclip_world.scene import Scene
 
 WRITES = ("eqben",)
 _FIRST = 5_000_000  # pairs of this and higher indices are shown nowhere else

@@ -7,13 +7,13 @@ from random import Random
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip.world.captions import captions_for
-from compoclip.world.export.part import Part, Photos, SuiteSpec
-from compoclip.world.export.retrieval import own_captions
-from compoclip.world.export.texts import seemly
-from compoclip.world.pairs import PAIR_SKILLS
-from compoclip.world.sampling import generator, held_out_in
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.export.part import Part, Photos, SuiteSpec
+from compoclip_world.export.retrieval import own_captions
+from compoclip_world.export.texts import seemly
+from compoclip_world.pairs import PAIR_SKILLS
+from compoclip_world.sampling import generator, held_out_in
+from compoclip_world.scene import Scene, WorldConfig
 
 WRITES = ("imagecode",)
 _FOLDER = "imagecode/image-sets"

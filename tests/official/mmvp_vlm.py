@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from compoclip.world.export.pairs import TASKS, draw_pairs
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.scene import Scene
+from compoclip_world.export.pairs import TASKS, draw_pairs
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.scene import Scene
 
 WRITES = ("mmvp_vlm",)
 _FIRST = 13_000_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from compoclip.world.export.pairs import TASKS, draw_pairs
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.pairs import WorldPair
-from compoclip.world.scene import Scene
+from compoclip_world.export.pairs import TASKS, draw_pairs
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.pairs import WorldPair
+from compoclip_world.scene import Scene
 
 WRITES = ("spec",)
 _FIRST = 14_000_000

@@ -7,11 +7,11 @@ from typing import Any
 
 from compoclip.benchmarks.svo_probes import url_key
 from compoclip.errors import CompoclipError
-from compoclip.world.captions import facts_of
-from compoclip.world.export.part import Part, Photos, SuiteSpec
-from compoclip.world.export.texts import is_false, is_true
-from compoclip.world.scene import Scene
-from compoclip.world.vocabulary import RELATION_PHRASES, with_article
+from compoclip_world.captions import facts_of
+from compoclip_world.export.part import Part, Photos, SuiteSpec
+from compoclip_world.export.texts import is_false, is_true
+from compoclip_world.scene import Scene
+from compoclip_world.vocabulary import RELATION_PHRASES, with_article
 
 WRITES = ("svo_probes",)
 _FOLDER = "svo_probes/images"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compoclip.world.export.part import Part, Photos, SuiteSpec
-from compoclip.world.scene import Scene
-from compoclip.world.vocabulary import with_article
+from compoclip_world.export.part import Part, Photos, SuiteSpec
+from compoclip_world.scene import Scene
+from compoclip_world.vocabulary import with_article
 
 WRITES = ("tagging",)
 _SLOT = 15

@@ -8,15 +8,15 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip.world import edits
-from compoclip.world.captions import definite, facts_of
-from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip.world.export.texts import foils, form_of, is_false, is_true, seemly
-from compoclip.world.geometry import CONVERSE
-from compoclip.world.logic import Attribute, Claim, Form, NounPhrase, Quantifier, Relation
-from compoclip.world.parser import parse
-from compoclip.world.scene import Scene
-from compoclip.world.wording import Wording
+from compoclip_world import edits
+from compoclip_world.captions import definite, facts_of
+from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
+from compoclip_world.export.texts import foils, form_of, is_false, is_true, seemly
+from compoclip_world.geometry import CONVERSE
+from compoclip_world.logic import Attribute, Claim, Form, NounPhrase, Quantifier, Relation
+from compoclip_world.parser import parse
+from compoclip_world.scene import Scene
+from compoclip_world.wording import Wording
 
 WRITES = ("valse",)
 

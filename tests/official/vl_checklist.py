@@ -10,12 +10,12 @@ from random import Random
 from typing import Any
 
 from compoclip.benchmarks.vl_checklist import LAYOUT
-from compoclip.world import edits
-from compoclip.world.captions import mention
-from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip.world.export.texts import foils, form_of, seemly
-from compoclip.world.logic import Attribute, Exists, Form, NounPhrase, Relation
-from compoclip.world.scene import Scene, Thing
+from compoclip_world import edits
+from compoclip_world.captions import mention
+from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
+from compoclip_world.export.texts import foils, form_of, seemly
+from compoclip_world.logic import Attribute, Exists, Form, NounPhrase, Relation
+from compoclip_world.scene import Scene, Thing
 
 WRITES = ("vl_checklist",)
 

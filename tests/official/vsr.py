@@ -6,13 +6,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip.world.captions import facts_of
-from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip.world.export.texts import is_false, is_true, seemly
-from compoclip.world.geometry import CONVERSE
-from compoclip.world.parser import parse
-from compoclip.world.scene import Scene
-from compoclip.world.vocabulary import RELATION_PHRASES
+from compoclip_world.captions import facts_of
+from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
+from compoclip_world.export.texts import is_false, is_true, seemly
+from compoclip_world.geometry import CONVERSE
+from compoclip_world.parser import parse
+from compoclip_world.scene import Scene
+from compoclip_world.vocabulary import RELATION_PHRASES
 
 WRITES = ("vsr",)
 _FOLDER = "coco/val2017"

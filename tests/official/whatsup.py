@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip.world.captions import facts_of
-from compoclip.world.export.pairs import TASKS, draw_pairs
-from compoclip.world.export.part import Part, Photos, SuiteSpec
-from compoclip.world.export.texts import is_false, is_true
-from compoclip.world.sampling import apart, held_out_in
-from compoclip.world.scene import Scene, Thing
-from compoclip.world.vocabulary import RELATION_PHRASES, with_article
+from compoclip_world.captions import facts_of
+from compoclip_world.export.pairs import TASKS, draw_pairs
+from compoclip_world.export.part import Part, Photos, SuiteSpec
+from compoclip_world.export.texts import is_false, is_true
+from compoclip_world.sampling import apart, held_out_in
+from compoclip_world.scene import Scene, Thing
+from compoclip_world.vocabulary import RELATION_PHRASES, with_article
 
 WRITES = ("whatsup",)
 _FIRST = 15_000_000

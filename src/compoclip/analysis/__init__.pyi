@@ -12,12 +12,6 @@ from .maps import PatchMaps as PatchMaps
 from .maps import WordMap as WordMap
 from .maps import overlay as overlay
 from .maps import patch_maps as patch_maps
-from .pointing import Pointed as Pointed
-from .pointing import PointedWord as PointedWord
-from .pointing import Pointing as Pointing
-from .pointing import gains as gains
-from .pointing import measure_pointing as measure_pointing
-from .pointing import shares as shares
 from .probe import Candidate as Candidate
 from .probe import Scored as Scored
 from .probe import candidates_of as candidates_of

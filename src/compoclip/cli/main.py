@@ -10,10 +10,11 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from compoclip import own
 from compoclip.console import columns
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.process import set_up
 from compoclip.ranks import launched, silent
@@ -26,8 +27,8 @@ class Verbs:
 
     program: e.g. "compoclip data". noun: what a verb is called in its usage, e.g. "TASK". unknown:
     how the message begins for a name that there is not. table: name -> what it does and where its
-    code is, "module" or "module:function" of `package`, imported only when called; the function is
-    `main` unless named. notes: lines below the table.
+    code is, "module" or "module:function" of `package` (or with all its packages, "a.b"), imported
+    only when called; the function is `main` unless named. notes: lines below the table.
     """
 
     program: str
@@ -47,7 +48,7 @@ class Verbs:
     def call(self, name: str, arguments: Sequence[str]) -> int:
         """Run one of them; returns the exit code."""
         module, _, function = self.table[name][1].partition(":")
-        code = importlib.import_module(f"{self.package}.{module}")
+        code = importlib.import_module(module if "." in module else f"{self.package}.{module}")
         return int(getattr(code, function or "main")(arguments))
 
     def main(self, arguments: Sequence[str]) -> int:
@@ -62,7 +63,6 @@ class Verbs:
 
 # verb -> what it does, and the function that does it
 VERBS = {
-    "demo": ("the main job, offline, on the bundled world; ends with a report", "demo"),
     "train": ("fine-tune with a published method, or pre-train with --from-scratch", "train"),
     "sweep": ("train with many settings, measure each: one table, one report", "sweep"),
     "methods": ("list the training methods: paper, texts, losses, defaults", "methods"),
@@ -95,7 +95,6 @@ VERBS = {
     ),
     "parse": ("tags and scene graphs of captions", "rewrite:parse_main"),
     "data": ("benchmark data: list, check, fetch, audit", "data"),
-    "world": ("make scenes, captions, training sets and benchmarks", "world"),
     "report": ("write an HTML report from results", "report"),
     "play": (
         "web playground: an image, a caption, its rewrites, and what models make of them",
@@ -110,6 +109,7 @@ _NOTES = (
     "exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM",
 )
 _PROGRAM = Verbs("compoclip", "VERB", "no verb", VERBS, _NOTES)
+_OF_WORLD = ("demo", "world")
 
 SHARED = ("train", "evaluate")  # verbs that several processes (torchrun) carry out together
 
@@ -119,25 +119,36 @@ _PIPE_CLOSED = 141  # as if ended by the signal, like other programs
 def main(argv: Sequence[str]) -> int:
     """Run one verb; returns the exit code."""
     arguments = [a for a in argv if a != "--debug"]
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        title = "fine-tune CLIP for compositionality, measure it honestly"
-        print(f"compoclip {__version__}: {title}\n\n{_PROGRAM.usage()}")
-        return 0 if arguments else 2
-    if arguments[0] in ("-V", "--version"):
+    if arguments[:1] in (["-V"], ["--version"]):
         print(__version__)
         return 0
-    verb, rest = arguments[0], arguments[1:]
-    if verb not in VERBS:
-        close = difflib.get_close_matches(verb, VERBS)
-        hint = f"did you mean {' or '.join(close)}?" if close else "see compoclip --help"
-        print(f"compoclip: no verb '{verb}'; {hint}", file=sys.stderr)
-        return 2
+    verb = arguments[0] if arguments else ""
+    try:
+        known = _PROGRAM if verb in VERBS else all_verbs()
+        if verb in ("", "-h", "--help", "help"):
+            title = "fine-tune CLIP for compositionality, measure it honestly"
+            print(f"compoclip {__version__}: {title}\n\n{known.usage()}")
+            return 0 if arguments else 2
+        if verb not in known.table:
+            close = difflib.get_close_matches(verb, known.table)
+            hint = f"did you mean {' or '.join(close)}?" if close else "see compoclip --help"
+            of_world = f"the verb '{verb}' {NEEDS_WORLD}"
+            raise UsageError(of_world if verb in _OF_WORLD else f"no verb '{verb}'; {hint}")
+    except CompoclipError as error:
+        print(f"compoclip: {error}", file=sys.stderr)
+        return error.exit_code
 
     def run() -> int:
         with nullcontext() if _prints(verb) else silent():
-            return _PROGRAM.call(verb, rest)
+            return known.call(verb, arguments[1:])
 
     return reported(f"compoclip {verb}", run, "--debug" in argv, _prints(verb))
+
+
+def all_verbs() -> Verbs:
+    """Return all verbs, those that other packages add (entry points `compoclip.verbs`) first."""
+    added = {name: own.imported(point, "verb") for name, point in own.installed("verbs").items()}
+    return replace(_PROGRAM, table={**added, **VERBS})
 
 
 def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: bool = True) -> int:

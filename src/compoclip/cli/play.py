@@ -5,19 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
-from compoclip import console
+from compoclip import console, own
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 from compoclip.run import load_models
-
-if TYPE_CHECKING:
-    from compoclip.play.answers import Example
-
-_EXAMPLES = 6
 
 
 @dataclass(frozen=True)
@@ -63,12 +58,13 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("name one model, or two to see side by side; see play --help")
     if not 0 <= options.port <= 65535:
         raise UsageError("--port must lie between 0 and 65535")
-    from compoclip.play.answers import Playground
+    from compoclip.play.answers import Example, Playground
     from compoclip.play.server import PlayServer
 
     loaded = load_models(options.models, options.device)
     size = max(each.preprocess.size[0] for each in loaded.values())
-    playground = Playground(loaded, _examples(size))
+    found = [own.imported(each, "examples")(size) for each in own.installed("examples").values()]
+    playground = Playground(loaded, [Example(*each) for examples in found for each in examples])
     with PlayServer(playground, options.host, options.port, options.names) as server:
         if not server.loopback:
             console.note(f"{options.host}: others can reach this page; there is no password")
@@ -82,16 +78,3 @@ def main(argv: Sequence[str]) -> int:
         except KeyboardInterrupt:
             console.note("ended")
     return 0
-
-
-def _examples(size: int) -> list[Example]:
-    """Scenes of the bundled world that models often mistake, drawn `size` pixels wide."""
-    from compoclip.play.answers import Example
-    from compoclip.world.captions import captions_for
-    from compoclip.world.dataset import bundled_world, crowded, png_bytes
-    from compoclip.world.sampling import scene_for
-
-    world = crowded(bundled_world())
-    scenes = [scene_for(world, 0, "test", index) for index in range(_EXAMPLES)]
-    captions = [captions_for(scene, world, 0, i, 1)[0].text for i, scene in enumerate(scenes)]
-    return [Example(text, png_bytes(scene, size)) for scene, text in zip(scenes, captions)]

@@ -7,8 +7,8 @@
     tokenizer.json, ...          files of a Hugging Face tokenizer (SigLIP)
     README.md                    the model card (see `hub`)
 
-`open_clip.create_model("local-dir:PATH")` reads it without compoclip. The base model of this
-package lies in such a directory, too.
+`open_clip.create_model("local-dir:PATH")` reads it without compoclip. The base model `bundled` of
+compoclip-world lies in such a directory, too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from __future__ import annotations
 import shutil
 from copy import deepcopy
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar
 
 from safetensors.torch import save_file
 
-from compoclip.errors import CompoclipError
+from compoclip import own
+from compoclip.errors import NEEDS_WORLD, CompoclipError
 from compoclip.files import new_folder
 from compoclip.models.architecture import BLIP
 from compoclip.models.checkpoint import (
@@ -108,22 +108,20 @@ class OpenClipFolder(Format):
 
 
 class BundledModel(OpenClipFolder):
-    """`bundled`: the small base model in the package."""
+    """`bundled`: the small base model of compoclip-world (entry point `compoclip.checkpoints`)."""
 
-    kind = "the base model of this package"
+    kind = "the base model of compoclip-world"
     known_by = f"recorded in {RECORD}"
     order = 1
     forms = ()
 
     def sniff(self, source: str) -> bool:
-        """By its name."""
+        """Return whether it is that name."""
         return source == "bundled"
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
-        """The folder in the package."""
-        path = Path(str(files("compoclip"))) / "world" / "base"
-        if not path.is_dir():
-            raise CompoclipError(
-                f"{path}: this installation has no bundled base model; name another"
-            )
-        return super().load(str(path), name, activation, above)
+        """Load the folder that the entry point names."""
+        point = own.installed("checkpoints").get(source)
+        if point is None:
+            raise CompoclipError(f"the base model 'bundled' {NEEDS_WORLD}; or name another model")
+        return super().load(str(own.imported(point, "checkpoint")), name, activation, above)

@@ -2,6 +2,7 @@ from .bounds import BOUNDS as BOUNDS
 from .bounds import measure_bound as measure_bound
 from .captions import WorldCaption as WorldCaption
 from .captions import captions_for as captions_for
+from .dataset import BASE as BASE
 from .dataset import TrainingSet as TrainingSet
 from .dataset import bundled_world as bundled_world
 from .dataset import crowded as crowded

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.geometry import POSITIONS, located, related
-from compoclip.world.logic import (
+from compoclip_world.geometry import POSITIONS, located, related
+from compoclip_world.logic import (
     Attribute,
     Background,
     Claim,
@@ -23,9 +23,9 @@ from compoclip.world.logic import (
     Statement,
     count_atoms,
 )
-from compoclip.world.sampling import generator, held_out_attributes
-from compoclip.world.scene import Scene, Thing, WorldConfig
-from compoclip.world.wording import Wording
+from compoclip_world.sampling import generator, held_out_attributes
+from compoclip_world.scene import Scene, Thing, WorldConfig
+from compoclip_world.wording import Wording
 
 _PREFIXES = ("a picture of ", "an image of ", "a drawing of ")
 _FAMILY_WEIGHTS: dict[str, float] = {

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from compoclip.captions.types import GraphObject, SceneGraph
-from compoclip.world.geometry import located as is_at
-from compoclip.world.geometry import related, touching
-from compoclip.world.lexicon import (
+from compoclip_world.geometry import located as is_at
+from compoclip_world.geometry import related, touching
+from compoclip_world.lexicon import (
     ADJECTIVES,
     BACKGROUND_COLOURS,
     BACKGROUND_MAYBE,
@@ -35,7 +35,7 @@ from compoclip.world.lexicon import (
     PLACES,
     RELATIONS,
 )
-from compoclip.world.logic import (
+from compoclip_world.logic import (
     Attribute,
     Background,
     Claim,
@@ -49,7 +49,7 @@ from compoclip.world.logic import (
     Relation,
     Statement,
 )
-from compoclip.world.parser import (
+from compoclip_world.parser import (
     Mark,
     UngrammaticalError,
     lex,
@@ -58,7 +58,7 @@ from compoclip.world.parser import (
     read_background,
     read_noun,
 )
-from compoclip.world.scene import Scene, Thing
+from compoclip_world.scene import Scene, Thing
 
 # --- Reading a scene graph of any parser as claims about a world scene. ---
 

@@ -34,9 +34,9 @@ from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelIdentity, Tower
-from compoclip.world.export.suite import SCENES, read_scenes
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.scene import Scene
+from compoclip_world.export.suite import SCENES, read_scenes
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.scene import Scene
 
 ORACLE, TEXT_ONLY, UNTRAINED = "oracle", "text only", "untrained"
 BOUNDS = (ORACLE, TEXT_ONLY, UNTRAINED)

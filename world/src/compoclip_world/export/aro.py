@@ -7,11 +7,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip.world.captions import facts_of
-from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip.world.export.retrieval import captioned
-from compoclip.world.export.sugarcrepe import photos
-from compoclip.world.export.texts import (
+from compoclip_world.captions import facts_of
+from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
+from compoclip_world.export.retrieval import captioned
+from compoclip_world.export.sugarcrepe import photos
+from compoclip_world.export.texts import (
     changed_words,
     foil,
     is_false,
@@ -20,9 +20,9 @@ from compoclip.world.export.texts import (
     seemly,
     with_synonym,
 )
-from compoclip.world.parser import parse
-from compoclip.world.scene import Scene
-from compoclip.world.vocabulary import FAMILIES, RELATION_PHRASES, usual
+from compoclip_world.parser import parse
+from compoclip_world.scene import Scene
+from compoclip_world.vocabulary import FAMILIES, RELATION_PHRASES, usual
 
 _FOLDER = "aro/images"
 _OPEN = ("left", "right", "above", "below", "bigger", "smaller")

@@ -80,7 +80,7 @@ def _run(options: DemoOptions) -> int:
     bounds = _bounds(options, models[BASE])
     report = _report(options, models)
     from compoclip.evaluation.tables import overview_text
-    from compoclip.world.bounds import UNTRAINED
+    from compoclip_world.bounds import UNTRAINED
 
     record = {
         "report": str(report),
@@ -97,9 +97,9 @@ def _run(options: DemoOptions) -> int:
 
 def _write_world(options: DemoOptions) -> None:
     """Training scenes and the test suite, unless they are there already."""
-    from compoclip.world.dataset import TrainingSet, bundled_world, crowded, write_training_set
-    from compoclip.world.export.part import SuiteSpec
-    from compoclip.world.export.suite import write_suite
+    from compoclip_world.dataset import TrainingSet, bundled_world, crowded, write_training_set
+    from compoclip_world.export.part import SuiteSpec
+    from compoclip_world.export.suite import write_suite
 
     data, suite = options.out / "data", options.out / "suite"
     world = bundled_world()
@@ -199,7 +199,7 @@ def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[R
 def _bounds(options: DemoOptions, model: LoadedModel) -> list[Results]:
     """What the numbers of the suite are to be read against."""
     from compoclip.data.sources.open import open_source
-    from compoclip.world.bounds import BOUNDS, measure_bound
+    from compoclip_world.bounds import BOUNDS, measure_bound
 
     suite, captions = options.out / "suite", open_source(str(options.out / "data")).captions()
     measuring = EvaluateOptions(on=(str(suite),), device="cpu")

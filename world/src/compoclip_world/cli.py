@@ -18,15 +18,15 @@ from compoclip.console import columns, tell
 from compoclip.errors import UsageError
 from compoclip.files import require_new_folder, write_atomically
 from compoclip.run import require_least
-from compoclip.world.captions import captions_for
-from compoclip.world.dataset import TrainingSet, read_world_config, write_training_set
-from compoclip.world.export.part import SuiteSpec
-from compoclip.world.export.suite import write_suite
-from compoclip.world.oracle import Oracle
-from compoclip.world.pairs import TAUGHT_SKILLS, PairSet, write_pair_set
-from compoclip.world.render import contact_sheet
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.captions import captions_for
+from compoclip_world.dataset import TrainingSet, read_world_config, write_training_set
+from compoclip_world.export.part import SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.oracle import Oracle
+from compoclip_world.pairs import TAUGHT_SKILLS, PairSet, write_pair_set
+from compoclip_world.render import contact_sheet
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import Scene, WorldConfig
 
 Split = Literal["train", "val", "test", "novel-attribute", "novel-relation"]
 
@@ -331,12 +331,14 @@ WHATS = Verbs(
     "WHAT",
     "nothing called",
     {
-        "train": ("write a training set as webdataset shards", "world:train"),
-        "pairs": ("write a training set of minimal pairs", "world:pairs"),
-        "suite": ("write small benchmarks of every skill", "world:suite"),
-        "show": ("draw scenes with their captions on one sheet", "world:show"),
-        "ask": ("ask whether a caption is true of a scene", "world:ask"),
+        "train": ("write a training set as webdataset shards", "cli:train"),
+        "pairs": ("write a training set of minimal pairs", "cli:pairs"),
+        "suite": ("write small benchmarks of every skill", "cli:suite"),
+        "show": ("draw scenes with their captions on one sheet", "cli:show"),
+        "ask": ("ask whether a caption is true of a scene", "cli:ask"),
+        "pointing": ("measure whether the words of a caption look at what they name", "pointing"),
     },
+    package="compoclip_world",
 )
 main = WHATS.main
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from compoclip.world.logic import (
+from compoclip_world.logic import (
     Attribute,
     Background,
     Claim,
@@ -19,7 +19,7 @@ from compoclip.world.logic import (
     Relation,
     Statement,
 )
-from compoclip.world.vocabulary import (
+from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
     NUMERALS,

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip.world.captions import WorldCaption, captions_for
-from compoclip.world.edits import nodes_of
-from compoclip.world.export.part import Part, Photos, SuiteSpec
-from compoclip.world.export.sugarcrepe import photos
-from compoclip.world.logic import Form, NounPhrase, Quantifier
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.scene import Scene
+from compoclip_world.captions import WorldCaption, captions_for
+from compoclip_world.edits import nodes_of
+from compoclip_world.export.part import Part, Photos, SuiteSpec
+from compoclip_world.export.sugarcrepe import photos
+from compoclip_world.logic import Form, NounPhrase, Quantifier
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.scene import Scene
 
 _EACH = 5
 _CANDIDATES = 16

@@ -21,13 +21,13 @@ from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import new_folder, reason
 from compoclip.version import __version__
-from compoclip.world.dataset import mapper, png_bytes
-from compoclip.world.export import aro, pairs, retrieval, sugarcrepe
-from compoclip.world.export.part import Part, Photos, SuiteSpec
-from compoclip.world.render import render
-from compoclip.world.sampling import NOVEL_ATTRIBUTE, generator, held_out_attributes
-from compoclip.world.scene import Backdrop, Scene, Thing
-from compoclip.world.vocabulary import with_article
+from compoclip_world.dataset import mapper, png_bytes
+from compoclip_world.export import aro, pairs, retrieval, sugarcrepe
+from compoclip_world.export.part import Part, Photos, SuiteSpec
+from compoclip_world.render import render
+from compoclip_world.sampling import NOVEL_ATTRIBUTE, generator, held_out_attributes
+from compoclip_world.scene import Backdrop, Scene, Thing
+from compoclip_world.vocabulary import with_article
 
 # --- The zero-shot sets. ---
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from compoclip.world.scene import Thing
-from compoclip.world.vocabulary import KINDS, SIZE_ORDER
+from compoclip_world.scene import Thing
+from compoclip_world.vocabulary import KINDS, SIZE_ORDER
 
 BESIDE = 0.2
 """A thing is left of (above) another if its centre is at least this far to the left (higher)..."""

@@ -1,6 +1,6 @@
 """Procedural scenes with full ground truth: scenes, pictures, captions, an oracle and splits.
 
-    from compoclip.world import Oracle, WorldConfig, captions_for, png_bytes, scene_for
+    from compoclip_world import Oracle, WorldConfig, captions_for, png_bytes, scene_for
 
     scene = scene_for(WorldConfig(), seed=0, split="test", index=3)
     picture = png_bytes(scene, 224)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from compoclip.errors import UsageError
-from compoclip.world.scene import Scene, Thing
-from compoclip.world.vocabulary import BACKDROP_COLOURS, COLOURS
+from compoclip_world.scene import Scene, Thing
+from compoclip_world.vocabulary import BACKDROP_COLOURS, COLOURS
 
 # --- The flat icon of every kind, drawn with polygons in a unit square from -1 to 1 (y down). ---
 #

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compoclip.errors import CompoclipError
-from compoclip.world.edits import nodes_of
-from compoclip.world.export.part import Part, SuiteSpec
-from compoclip.world.export.texts import is_false, is_true
-from compoclip.world.logic import Relation
-from compoclip.world.pairs import WorldPair, pair
-from compoclip.world.parser import parse
-from compoclip.world.scene import Scene
+from compoclip_world.edits import nodes_of
+from compoclip_world.export.part import Part, SuiteSpec
+from compoclip_world.export.texts import is_false, is_true
+from compoclip_world.logic import Relation
+from compoclip_world.pairs import WorldPair, pair
+from compoclip_world.parser import parse
+from compoclip_world.scene import Scene
 
 _FOLDER = "winoground/images"
 _PATIENCE = 12

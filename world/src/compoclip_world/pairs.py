@@ -13,10 +13,10 @@ from typing import Any
 from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import new_folder
-from compoclip.world.captions import extend, facts_of, mention
-from compoclip.world.dataset import mapper, png_bytes
-from compoclip.world.geometry import CONVERSE, POSITIONS, located, related
-from compoclip.world.logic import (
+from compoclip_world.captions import extend, facts_of, mention
+from compoclip_world.dataset import mapper, png_bytes
+from compoclip_world.geometry import CONVERSE, POSITIONS, located, related
+from compoclip_world.logic import (
     Attribute,
     Background,
     Exists,
@@ -26,8 +26,8 @@ from compoclip.world.logic import (
     Quantifier,
     Relation,
 )
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.sampling import (
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.sampling import (
     ORDINARY,
     SPLITS,
     apart,
@@ -36,9 +36,9 @@ from compoclip.world.sampling import (
     held_out_in,
     spot,
 )
-from compoclip.world.scene import Scene, Thing, WorldConfig
-from compoclip.world.vocabulary import BACKDROP_COLOURS, KINDS, SIZES, can_show, clashes
-from compoclip.world.wording import Wording
+from compoclip_world.scene import Scene, Thing, WorldConfig
+from compoclip_world.vocabulary import BACKDROP_COLOURS, KINDS, SIZES, can_show, clashes
+from compoclip_world.wording import Wording
 
 # --- The skills of minimal pairs: how one scene becomes another, and what tells them apart. ---
 

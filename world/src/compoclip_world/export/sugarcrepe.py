@@ -11,9 +11,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
-from compoclip.world.export.texts import ADDITIONS, TASKS, Foil, foil, paraphrase
-from compoclip.world.scene import Scene
+from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
+from compoclip_world.export.texts import ADDITIONS, TASKS, Foil, foil, paraphrase
+from compoclip_world.scene import Scene
 
 FOLDER = "coco/val2017"
 ABOUT = {

@@ -8,7 +8,6 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from importlib.resources import files
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,13 @@ from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json
 from compoclip.workers import Workers
-from compoclip.world.captions import CAPTION_TYPES, captions_for
-from compoclip.world.render import render
-from compoclip.world.sampling import scene_for
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.captions import CAPTION_TYPES, captions_for
+from compoclip_world.render import render
+from compoclip_world.sampling import scene_for
+from compoclip_world.scene import Scene, WorldConfig
+
+BASE = Path(__file__).parent / "base"
+"""The bundled base model: an open_clip folder, and the world it was trained on."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ _CONFUSABLE = {
 
 def bundled_world() -> WorldConfig:
     """The configuration that the bundled base model was trained on."""
-    return read_world_config(Path(str(files("compoclip"))) / "world" / "base" / "world.json")
+    return read_world_config(BASE / "world.json")
 
 
 def crowded(config: WorldConfig) -> WorldConfig:
@@ -156,6 +158,18 @@ def crowded(config: WorldConfig) -> WorldConfig:
         attributes=(0.0, 0.8, 0.2, 0.0),
         caption_weights=tuple(sorted(weights.items())),
     )
+
+
+def examples(size: int) -> list[tuple[str, bytes]]:
+    """Return captions with the pictures (PNG) of six scenes that models often mistake.
+
+    Args:
+        size: Image side in pixels.
+    """
+    world = crowded(bundled_world())
+    scenes = [scene_for(world, 0, "test", index) for index in range(6)]
+    captions = [captions_for(scene, world, 0, i, 1)[0].text for i, scene in enumerate(scenes)]
+    return [(text, png_bytes(scene, size)) for scene, text in zip(scenes, captions)]
 
 
 def read_world_config(path: Path) -> WorldConfig:

@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import TypeVar
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.geometry import CENTRE, CONVERSE, EDGE, POSITIONS, related
-from compoclip.world.logic import Attribute, Claim, Exists, Form, NounPhrase, Relation
-from compoclip.world.scene import Backdrop, Scene, Thing, WorldConfig
-from compoclip.world.vocabulary import (
+from compoclip_world.geometry import CENTRE, CONVERSE, EDGE, POSITIONS, related
+from compoclip_world.logic import Attribute, Claim, Exists, Form, NounPhrase, Relation
+from compoclip_world.scene import Backdrop, Scene, Thing, WorldConfig
+from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
     COLOURS,

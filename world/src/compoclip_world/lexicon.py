@@ -7,7 +7,7 @@ whether they are true of some kinds ("jar" and a bottle); and words foreign to t
 
 from __future__ import annotations
 
-from compoclip.world.vocabulary import (
+from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
     COLOURS,

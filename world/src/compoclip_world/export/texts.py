@@ -9,8 +9,8 @@ from functools import lru_cache
 from itertools import islice
 from random import Random
 
-from compoclip.world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
-from compoclip.world.edits import (
+from compoclip_world.captions import CAPTION_TYPES, Facts, WorldCaption, absent, facts_of
+from compoclip_world.edits import (
     POSITIVE_RULES,
     Node,
     hard_negative,
@@ -18,7 +18,7 @@ from compoclip.world.edits import (
     nodes_of,
     substitute,
 )
-from compoclip.world.logic import (
+from compoclip_world.logic import (
     Attribute,
     Claim,
     Exists,
@@ -28,12 +28,12 @@ from compoclip.world.logic import (
     Relation,
     count_atoms,
 )
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.parser import parse
-from compoclip.world.sampling import names_held_out
-from compoclip.world.scene import Scene, WorldConfig
-from compoclip.world.vocabulary import FAMILIES, KINDS, SYNONYMS, VALUES, usual, with_article
-from compoclip.world.wording import Wording
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.parser import parse
+from compoclip_world.sampling import names_held_out
+from compoclip_world.scene import Scene, WorldConfig
+from compoclip_world.vocabulary import FAMILIES, KINDS, SYNONYMS, VALUES, usual, with_article
+from compoclip_world.wording import Wording
 
 _ORACLE = Oracle()
 _TRIES = 6

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any, TypeVar
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.world.sampling import generator, scene_for
-from compoclip.world.scene import Scene, WorldConfig
+from compoclip_world.sampling import generator, scene_for
+from compoclip_world.scene import Scene, WorldConfig
 
 EXPORT_SPLITS = ("val", "test")
 _APART = 10_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from compoclip.errors import UsageError
-from compoclip.world.vocabulary import COLOURS, KINDS
+from compoclip_world.vocabulary import COLOURS, KINDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from compoclip.world.geometry import POSITIONS
-from compoclip.world.lexicon import (
+from compoclip_world.geometry import POSITIONS
+from compoclip_world.lexicon import (
     ADJECTIVES,
     BACKGROUND_COLOURS,
     BACKGROUND_TEXTURES,
@@ -22,7 +22,7 @@ from compoclip.world.lexicon import (
     RELATIONS,
     listed,
 )
-from compoclip.world.logic import (
+from compoclip_world.logic import (
     Attribute,
     Background,
     Claim,

@@ -9,9 +9,9 @@ from functools import partial
 from typing import cast
 
 from compoclip.errors import UsageError
-from compoclip.world.captions import WorldCaption
-from compoclip.world.geometry import CONVERSE, POSITIONS
-from compoclip.world.logic import (
+from compoclip_world.captions import WorldCaption
+from compoclip_world.geometry import CONVERSE, POSITIONS
+from compoclip_world.logic import (
     Attribute,
     Background,
     Claim,
@@ -25,16 +25,16 @@ from compoclip.world.logic import (
     Relation,
     Statement,
 )
-from compoclip.world.oracle import Oracle, Truth
-from compoclip.world.scene import Scene
-from compoclip.world.vocabulary import (
+from compoclip_world.oracle import Oracle, Truth
+from compoclip_world.scene import Scene
+from compoclip_world.vocabulary import (
     BACKDROP_COLOURS,
     BACKDROP_TEXTURES,
     KINDS,
     NUMERALS,
     VALUES,
 )
-from compoclip.world.wording import Wording
+from compoclip_world.wording import Wording
 
 Node = Statement | Modifier | NounPhrase
 

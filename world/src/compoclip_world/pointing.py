@@ -1,0 +1,351 @@
+"""`compoclip world pointing MODEL ...`: do words look at what they name?
+
+Token-patch maps are compared with the boxes of the named things, on scenes of two unlike things
+whose captions name both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from compoclip import console
+from compoclip.analysis.maps import Box, Floats, patch_maps
+from compoclip.cli.options import Models, parse
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.statistics import Estimate
+from compoclip.evaluation.tables import bracketed
+from compoclip.files import require_writable, write_json
+from compoclip.models.checkpoint import LoadedModel
+from compoclip.run import load_models, require_least
+from compoclip_world.dataset import bundled_world
+from compoclip_world.logic import Attribute, NounPhrase
+from compoclip_world.render import render
+from compoclip_world.sampling import generator, scene_for
+from compoclip_world.scene import Thing, WorldConfig
+from compoclip_world.wording import Wording
+
+MASS, HIT, OWN = "mass", "peak", "own"
+MEASURES = {
+    MASS: "share of a word's attention inside the box of the thing it names",
+    HIT: "how often the patch it attends to most has its centre there",
+    OWN: "how often that box has more attention a pixel than any other thing's",
+}
+
+
+@dataclass(frozen=True)
+class PointedWord:
+    """A word that names a thing. place: of the word in the caption. kind: sort of word ("noun").
+    box: of the thing, in pixels; others: boxes of the other things."""
+
+    place: int
+    kind: str
+    box: Box
+    others: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """An RGB image, a caption, and which of its words name what."""
+
+    image: Image.Image
+    caption: str
+    targets: tuple[PointedWord, ...]
+
+
+@dataclass(frozen=True)
+class Pointing:
+    """kind -> measure -> (images, 2): the mean over the image's words of the kind, and that of an
+    even map (OWN: of a coin)."""
+
+    values: dict[str, dict[str, Floats]]
+
+
+@dataclass(frozen=True)
+class MeanShare(Estimate):
+    """A mean over n images with its 95 % interval (bootstrap over images; None for one), and
+    chance."""
+
+    chance: float = 0.0
+    n: int = 0
+
+
+def measure_pointing(model: LoadedModel, scenes: Sequence[Pointed]) -> Pointing:
+    """Compare the maps of every target of every scene with the boxes of the things they name.
+
+    Args:
+        model: the model.
+        scenes: images with captions and targets.
+
+    Returns:
+        The measures by kind of word.
+
+    Raises:
+        CompoclipError: as `patch_maps` does, and when the tokenizer sees other words than white
+            space separates.
+    """
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for scene in scenes:
+        maps = patch_maps(model, scene.image, scene.caption)
+        if [*(word.word for word in maps.words), *maps.left_out] != scene.caption.lower().split():
+            raise CompoclipError(
+                f"{model.name}: its tokenizer or context does not keep the words of "
+                f"'{scene.caption}' apart; pointing cannot be measured"
+            )
+        rows: dict[str, list[tuple[tuple[float, float], ...]]] = {}
+        for target in scene.targets:
+            attention = maps.words[target.place].attention
+            rows.setdefault(target.kind, []).append(pointed(attention, maps.region, target))
+        for kind, each in rows.items():
+            means = np.mean(each, axis=0)
+            for measure, (value, chance) in zip(MEASURES, means.tolist(), strict=True):
+                found.setdefault(kind, {}).setdefault(measure, []).append((value, chance))
+    return Pointing(
+        {kind: {m: np.array(v) for m, v in each.items()} for kind, each in found.items()}
+    )
+
+
+def pointed(
+    attention: Floats, region: Box, target: PointedWord
+) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float]]:
+    """MASS, HIT and OWN of one map, each with its value by chance.
+
+    attention: (rows, columns), sum 1, over `region` of the image. A patch that lies in a box in
+    part counts in part. HIT: the centre of the peak patch lies in the box; of several peaks the
+    mean. Equal density in two boxes counts half.
+    """
+    own = cover(attention.shape, region, target.box)
+    mass, area = float((attention * own).sum()), float(own.mean())
+    peaks = attention == attention.max()
+    centres = _centres(attention.shape, region, target.box)
+    hit = float(centres[peaks].mean())
+
+    def density(box: Box) -> float:
+        inside = cover(attention.shape, region, box)
+        return float((attention * inside).sum() / max(inside.sum(), 1e-12))
+
+    rivals = [density(box) for box in target.others]
+    best, mine = max(rivals, default=float("-inf")), density(target.box)
+    won = 0.5 if mine == best else float(mine > best)
+    return (mass, area), (hit, float(centres.mean())), (won, 1 / (1 + len(rivals)))
+
+
+def cover(grid: tuple[int, ...], region: Box, box: Box) -> Floats:
+    """(rows, columns): the share of each patch that lies in the box."""
+    rows, columns = grid
+    left, upper, right, lower = region
+    across = _overlap(np.linspace(left, right, columns + 1), box[0], box[2])
+    down = _overlap(np.linspace(upper, lower, rows + 1), box[1], box[3])
+    return np.outer(down, across)
+
+
+def _overlap(edges: Floats, low: float, high: float) -> Floats:
+    inside = np.minimum(edges[1:], high) - np.maximum(edges[:-1], low)
+    return np.asarray(np.clip(inside, 0, None) / np.diff(edges))
+
+
+def _centres(grid: tuple[int, ...], region: Box, box: Box) -> Floats:
+    """(rows, columns): 1 where the centre of a patch lies in the box."""
+    rows, columns = grid
+    left, upper, right, lower = region
+    x = left + (np.arange(columns) + 0.5) * (right - left) / columns
+    y = upper + (np.arange(rows) + 0.5) * (lower - upper) / rows
+    across, down = (x > box[0]) & (x < box[2]), (y > box[1]) & (y < box[3])
+    return np.outer(down, across).astype(float)
+
+
+def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, MeanShare]]:
+    """Average a model's measures over images.
+
+    Args:
+        found: the measures.
+        resamples: bootstrap draws of images.
+        seed: of the draws.
+
+    Returns:
+        kind -> measure -> mean, interval and chance.
+    """
+    return {
+        kind: {
+            measure: _mean(values[:, 0], resamples, seed, float(values[:, 1].mean()))
+            for measure, values in each.items()
+        }
+        for kind, each in found.values.items()
+    }
+
+
+def gains(
+    one: Pointing, other: Pointing, resamples: int, seed: int
+) -> dict[str, dict[str, MeanShare]]:
+    """Average the differences of two models on the same scenes.
+
+    Args:
+        one: the measures of the model compared with.
+        other: those of the other model.
+        resamples: bootstrap draws of images.
+        seed: of the draws.
+
+    Returns:
+        kind -> measure -> other minus one, paired; chance is 0.
+    """
+    return {
+        kind: {
+            measure: _mean(other.values[kind][measure][:, 0] - values[:, 0], resamples, seed)
+            for measure, values in each.items()
+        }
+        for kind, each in one.values.items()
+    }
+
+
+def _mean(values: Floats, resamples: int, seed: int, chance: float = 0.0) -> MeanShare:
+    (found,) = MeanShare.of_means(values[:, None], resamples, seed)
+    return replace(found, chance=chance, n=len(values))
+
+
+def pointing_scenes(world: WorldConfig, count: int, size: int, seed: int = 0) -> list[Pointed]:
+    """`count` test scenes, `size` pixels wide: "a red star and a blue mug", nothing hidden.
+
+    The words "red" (kind "colour") and "star" (kind "noun") name the star's box, and so on.
+    """
+    config = replace(
+        world, objects=(0.0, 1.0), unlike=True, repeat=0.0, same_colour=0.0, inside=0.0,
+        occlusion=0.0,
+    )  # fmt: skip
+    wording = Wording(generator("pointing", seed), synonyms=0.0, variants=0.0)
+    found = []
+    for index in range(count):
+        scene = scene_for(config, seed, "test", index)
+        phrases = [
+            wording.noun_phrase(
+                NounPhrase(frozenset((t.kind,)), t.kind, (Attribute("colour", t.colour),))
+            ).split()
+            for t in scene.things
+        ]
+        boxes = [box_of(thing, size) for thing in scene.things]
+        targets = []
+        start = 0
+        for k, words in enumerate(phrases):
+            others = tuple(box for j, box in enumerate(boxes) if j != k)
+            last = start + len(words) - 1
+            targets.append(PointedWord(start + 1, "colour", boxes[k], others))
+            targets.append(PointedWord(last, "noun", boxes[k], others))
+            start = last + 2  # "and" stands between
+        caption = " and ".join(" ".join(words) for words in phrases)
+        image = Image.fromarray(render(scene, size))
+        found.append(Pointed(image, caption, tuple(targets)))
+    return found
+
+
+def box_of(thing: Thing, size: int) -> tuple[float, float, float, float]:
+    """(left, upper, right, lower) of a thing in a picture `size` pixels wide, in pixels."""
+    edges = (
+        thing.x - thing.radius,
+        thing.y - thing.radius,
+        thing.x + thing.radius,
+        thing.y + thing.radius,
+    )
+    left, upper, right, lower = (min(1.0, max(0.0, edge)) * size for edge in edges)
+    return left, upper, right, lower
+
+
+@dataclass(frozen=True)
+class PointingOptions:
+    """Measure where the words of captions look, on scenes of two things ("a red star and a mug").
+
+    Three measures, each against chance: the share of a word's attention in the box of the thing it
+    names, how often its peak lies there, how often that box has more attention per pixel than the
+    other one. Further models are compared with the first, scene by scene.
+
+    Examples:
+        compoclip world pointing base=bundled tuned=runs/fsc-clip/model
+
+    Args:
+        models: As for evaluate; NAME=MODEL gives a name.
+        scenes: Number of scenes.
+        seed: Seed of the scenes and of the bootstrap.
+        resamples: Bootstrap resamples.
+        out: Folder for maps.json with the numbers.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        json: Print the numbers as JSON.
+    """
+
+    models: Models
+    scenes: int = 500
+    seed: int = 0
+    resamples: int = 2000
+    out: Path | None = None
+    device: str = "auto"
+    json: bool = False
+
+
+Shares = Mapping[str, Mapping[str, MeanShare]]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the pointing accuracy of every model, and its difference to the first."""
+    options = parse(PointingOptions, "world pointing", argv)
+    if not options.models:
+        raise UsageError("name at least one model; see world pointing --help")
+    require_least(1, options, "scenes", "resamples")
+    if options.out is not None:
+        require_writable(options.out)
+    models = load_models(options.models, options.device)
+    size = max(max(each.preprocess.size) for each in models.values())
+    scenes = pointing_scenes(bundled_world(), options.scenes, size, options.seed)
+    draw = options.resamples, options.seed
+    found = {name: measure_pointing(model, scenes) for name, model in models.items()}
+    first = next(iter(found))
+    means = {name: shares(each, *draw) for name, each in found.items()}
+    gaps = {name: gains(found[first], found[name], *draw) for name in found if name != first}
+    records = [
+        {
+            "model": name,
+            "weights": models[name].identity.weights,
+            "scenes": options.scenes,
+            "seed": options.seed,
+            "shares": _record(means[name]),
+            **({"against_first": _record(gaps[name])} if name in gaps else {}),
+        }
+        for name in found
+    ]
+    if options.out is not None:
+        write_json(options.out / "maps.json", records)
+    return console.tell(options.json, records, _text(options, means, gaps))
+
+
+def _record(found: Shares) -> dict[str, Any]:
+    return {kind: {m: asdict(s) for m, s in each.items()} for kind, each in found.items()}
+
+
+def _text(options: PointingOptions, means: Mapping[str, Shares], gaps: Mapping[str, Shares]) -> str:
+    """A row a model and sort of word; below, the differences to the first model."""
+
+    def cell(share: MeanShare, sign: str = "") -> str:
+        return f"{100 * share.value:{sign}.1f} {bracketed(share.low, share.high, sign)}"
+
+    kinds = list(next(iter(means.values())))
+    rows = []
+    for kind in kinds:
+        rows += [[n, kind, *(cell(each[kind][m]) for m in MEASURES)] for n, each in means.items()]
+        chance = next(iter(means.values()))[kind]
+        rows.append(["chance", kind, *(f"{100 * chance[m].chance:.1f}" for m in MEASURES)])
+    lines = [console.table(rows, ["model", "words", *MEASURES], left=2)]
+    if gaps:
+        first = next(iter(means))
+        rows = [
+            [name, kind, *(cell(each[kind][m], "+") for m in MEASURES)]
+            for kind in kinds
+            for name, each in gaps.items()
+        ]
+        lines.append(console.table(rows, [f"minus {first}", "words", *MEASURES], left=2))
+    lines.append(
+        "\n".join(f"{name}: {about}" for name, about in MEASURES.items())
+        + f"\npercent with 95 % intervals, {options.scenes} scenes, seed {options.seed}; chance: a "
+        "map that is even over the image"
+    )
+    return "\n\n".join(lines)
