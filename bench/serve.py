@@ -9,9 +9,8 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from bench.captions import world_captions
@@ -22,7 +21,7 @@ from compoclip.console import emit_json, table
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.ranks import device_named
-from compoclip.serve import BatchSettings, ModelServer, Service
+from compoclip.web import BatchSettings, Server, Service, model_site
 
 
 @dataclass(frozen=True)
@@ -153,12 +152,14 @@ def _exchange(
     loaded: LoadedModel, settings: BatchSettings, bodies: Sequence[bytes], clients: int
 ) -> Exchange:
     """Send all bodies, each by the first client that is free, after a few to warm up."""
-    with _served(loaded, settings) as server, ThreadPoolExecutor(clients) as pool:
+    service = Service("bench", loaded, settings)
+    server = Server(model_site(service), "127.0.0.1", 0)
+    with server.in_thread(), ThreadPoolExecutor(clients) as pool:
         kept = threading.local()
 
         def ask(body: bytes) -> None:
             if not hasattr(kept, "connection"):
-                kept.connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
+                kept.connection = http.client.HTTPConnection(*server.address)
             kind = {"Content-Type": "application/json"}
             kept.connection.request("POST", "/v1/embeddings", body, kind)
             answer = kept.connection.getresponse()
@@ -167,22 +168,9 @@ def _exchange(
                 raise CompoclipError(f"the server answered {answer.status}: {text[:200]!r}")
 
         list(pool.map(ask, bodies[: 2 * clients]))
-        before = server.service.batcher.counts.calls
+        before = service.batcher.counts.calls
         start = time.perf_counter()
         list(pool.map(ask, bodies))
         seconds = time.perf_counter() - start
-        return Exchange(len(bodies), server.service.batcher.counts.calls - before, seconds)
-
-
-@contextmanager
-def _served(loaded: LoadedModel, settings: BatchSettings) -> Iterator[ModelServer]:
-    service = Service("bench", loaded, settings)
-    with ModelServer(service, "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-            service.close()
+    service.close()
+    return Exchange(len(bodies), service.batcher.counts.calls - before, seconds)

@@ -11,16 +11,15 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-import threading
 from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from compoclip.cli.play import _examples
 from compoclip.models.checkpoint import load_model
-from compoclip.play.answers import Playground
-from compoclip.play.server import PlayServer
+from compoclip.web import Playground, Server, play_site
+from compoclip.web.playground import Example
+from compoclip_world.dataset import examples
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PARTS = ("#summary", "#skills", "#invariance", "#tradeoff", "#examples", "#coverage")
@@ -57,8 +56,8 @@ def playground(browser: Browser, folder: Path) -> Image.Image:
         "fsc-clip": load_model(folder / "runs" / "fsc-clip" / "model"),
     }
     size = models["base"].preprocess.size[0]
-    with PlayServer(Playground(models, _examples(size)), "127.0.0.1", 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    shown = Playground(models, [Example(*each) for each in examples(size)])
+    with Server(play_site(shown), "127.0.0.1", 0).in_thread() as server:
         opened = browser.new_page(viewport={"width": 1280, "height": 1300})
         opened.set_default_timeout(300_000)
         opened.goto(server.url)
@@ -67,7 +66,6 @@ def playground(browser: Browser, folder: Path) -> Image.Image:
         opened.locator(".map[src^='data:']").nth(1).wait_for()
         picture = Image.open(io.BytesIO(opened.screenshot())).convert("RGB")
         opened.close()
-        server.shutdown()
     return picture
 
 

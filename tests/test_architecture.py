@@ -33,8 +33,7 @@ ROOMS = (
     "evaluation",
     "analysis",
     "report",
-    "serve",
-    "play",
+    "web",
     "cli",
 )
 LIGHT = ("captions", "rewrites", "language", "corpora", "benchmarks")  # rooms without torch

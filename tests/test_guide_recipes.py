@@ -14,7 +14,7 @@ from compoclip.evaluation import Reranker
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import convert
-from compoclip.serve import Service
+from compoclip.web import Service
 from models_thin import config
 from test_serve import picture, serving
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compoclip.cli.play import _examples
 from compoclip.models.checkpoint import load_model
-from compoclip.play.answers import MAX_BODY, Playground
-from compoclip.play.server import PlayServer
-from compoclip.serve.http import Budget
+from compoclip.web.app import Server
+from compoclip.web.playground import Example, Playground, play_site
+from compoclip_world.dataset import examples
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -29,21 +28,18 @@ CAPTION = "a red star to the left of a large blue mug"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PlayServer]:
+def server() -> Iterator[Server]:
     """The bundled model beside one whose text tower is turned around, so that they disagree."""
     one, other = load_model("bundled"), load_model("bundled")
     other.encoder.model.text_projection.data.neg_()  # type: ignore[union-attr,operator]
-    playground = Playground({"one": one, "other": replace(other, name="other")}, _examples(64))
-    with PlayServer(playground, "127.0.0.1", 0) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
-        thread.start()
+    models = {"one": one, "other": replace(other, name="other")}
+    playground = Playground(models, [Example(*each) for each in examples(64)])
+    with Server(play_site(playground), "127.0.0.1", 0).in_thread() as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 @pytest.fixture
-def page(browser: Browser, server: PlayServer) -> Iterator[Page]:
+def page(browser: Browser, server: Server) -> Iterator[Page]:
     """The page, opened; whatever it logs fails the test."""
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
     opened.set_default_timeout(120_000)
@@ -66,8 +62,8 @@ def ask(page: Page, caption: str) -> None:
     page.click("#go")
 
 
-def test_upload_type_and_see_the_rewrites_in_order(page: Page, server: PlayServer) -> None:
-    upload(page, server.pages["/examples/0.png"][0])
+def test_upload_type_and_see_the_rewrites_in_order(page: Page, server: Server) -> None:
+    upload(page, examples(64)[0][1])
     ask(page, CAPTION)
     page.locator(".model li").first.wait_for()
     columns = page.locator(".model").all()
@@ -121,7 +117,7 @@ def test_point_at_a_word_and_see_where_it_looks(page: Page) -> None:
     assert all(each.evaluate("image => image.naturalWidth > 0") for each in maps)
 
 
-def test_bad_input_is_told_in_words(page: Page, server: PlayServer) -> None:
+def test_bad_input_is_told_in_words(page: Page, server: Server) -> None:
     status = page.locator("#status")
     ask(page, "a star")
     assert status.inner_text() == "Choose an image first."
@@ -130,7 +126,7 @@ def test_bad_input_is_told_in_words(page: Page, server: PlayServer) -> None:
     page.locator("#status.bad", has_text="the file is no image of a known kind").wait_for()
     upload(page, b"\x89PNG" + bytes(8_100_000), "huge.png")
     page.locator("#status.bad", has_text="larger than the 8 MB allowed").wait_for()
-    upload(page, server.pages["/examples/0.png"][0])
+    upload(page, examples(64)[0][1])
     page.fill("#caption", "word " * 100)
     assert len(page.input_value("#caption")) == 300  # the field takes no more
     ask(page, "a star <b>& more</b>")
@@ -139,7 +135,7 @@ def test_bad_input_is_told_in_words(page: Page, server: PlayServer) -> None:
     assert status.inner_text() == ""
 
 
-def test_on_a_phone(browser: Browser, server: PlayServer) -> None:
+def test_on_a_phone(browser: Browser, server: Server) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.set_default_timeout(120_000)
     page.goto(server.url)
@@ -150,13 +146,13 @@ def test_on_a_phone(browser: Browser, server: PlayServer) -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_ask_at_once(server: PlayServer) -> None:
-    image = base64.b64encode(server.pages["/examples/0.png"][0]).decode()
+def test_two_hundred_ask_at_once(server: Server) -> None:
+    image = base64.b64encode(examples(64)[0][1]).decode()
     body = json.dumps({"image": image, "caption": CAPTION})
     ready = threading.Barrier(200)
 
     def one(_: int) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)
+        connection = http.client.HTTPConnection(*server.address, timeout=300)
         ready.wait()
         connection.request("POST", "/api/score", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
@@ -170,8 +166,7 @@ def test_two_hundred_ask_at_once(server: PlayServer) -> None:
     assert {status for status, _ in answers} == {200}
     assert len({text for _, text in answers}) == 1
     assert resident() - before < 200  # MB, with the clients' own share
-    assert comes(lambda: server.held.left == 24 * MAX_BODY)
-    assert comes(lambda: threading.active_count() < 50)  # their threads have ended
+    assert comes(lambda: server.site.held == 0)
 
 
 def comes(true: Callable[[], bool]) -> bool:
@@ -189,44 +184,3 @@ def resident() -> float:
     except OSError:
         pytest.skip("memory is read from /proc")
     return pages * resource.getpagesize() / 1e6
-
-
-def test_who_finds_the_budget_spent_waits_for_it() -> None:
-    budget = Budget(10)
-    with budget.take(8, 0) as had:
-        assert had
-        with budget.take(3, 0.01) as too_much:
-            assert not too_much
-        assert budget.left == 2
-        entered = threading.Event()
-
-        def wait() -> None:
-            with budget.take(3, 30) as late:
-                assert late
-                entered.set()
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        assert not entered.wait(0.05)
-    assert entered.wait(30)
-    waiting.join()
-    assert budget.left == 10
-
-
-def test_large_requests_wait_instead_of_filling_memory(server: PlayServer) -> None:
-    """30 of the largest size at once: at most 24 are read at a time, all are answered."""
-    body = json.dumps({"image": "A" * (MAX_BODY - 100), "caption": "a star"})
-    lowest = [server.held.left]
-
-    def one(_: int) -> int:
-        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)
-        connection.request("POST", "/api/score", body, {"Content-Type": "application/json"})
-        lowest.append(server.held.left)
-        status = connection.getresponse().status
-        connection.close()
-        return status
-
-    with ThreadPoolExecutor(30) as pool:
-        assert set(pool.map(one, range(30))) == {400}  # no image, and over its size
-    assert min(lowest) >= 0
-    assert comes(lambda: server.held.left == 24 * MAX_BODY)

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from compoclip.play.answers import MAX_BODY, Playground
-from compoclip.play.server import PlayServer
-from compoclip.serve import http as module
-from compoclip.serve.http import Budget
+from compoclip.web import app
+from compoclip.web.app import Server
+from compoclip.web.playground import MAX_BODY, Playground, play_site
 
 BODY = b'{"image": "", "caption": "a"}'
 
@@ -29,35 +28,35 @@ class Answering(Playground):
     def __init__(self) -> None:
         super().__init__({})
         object.__setattr__(self, "may", threading.Event())
+        object.__setattr__(self, "asked", 0)
         self.may.set()
 
     def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        object.__setattr__(self, "asked", self.asked + 1)
         self.may.wait(60)
         return {"caption": request["caption"], "long": "x" * 5_000_000}
 
 
 @contextmanager
-def serving(host: str = "127.0.0.1", names: tuple[str, ...] = ()) -> Iterator[PlayServer]:
-    with PlayServer(Answering(), host, 0, names) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+def serving(host: str = "127.0.0.1", names: tuple[str, ...] = ()) -> Iterator[Server]:
+    playground = Answering()
+    with Server(play_site(playground, host, names), host, 0).in_thread() as running:
+        running.playground = playground  # type: ignore[attr-defined]
         yield running
-        running.shutdown()
-        thread.join()
 
 
 @pytest.fixture
-def server() -> Iterator[PlayServer]:
+def server() -> Iterator[Server]:
     with serving() as running:
         yield running
 
 
-def connected(server: PlayServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=60)
+def connected(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.address[1]), timeout=60)
 
 
-def status(server: PlayServer, method: str = "GET", path: str = "/", **headers: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+def status(server: Server, method: str = "GET", path: str = "/", **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.address[1], timeout=60)
     try:
         body = BODY if method == "POST" else None
         connection.request(method, path, body, {"Content-Type": "application/json", **headers})
@@ -68,7 +67,7 @@ def status(server: PlayServer, method: str = "GET", path: str = "/", **headers: 
         connection.close()
 
 
-def raw(server: PlayServer, request: bytes) -> bytes:
+def raw(server: Server, request: bytes) -> bytes:
     """The first line that comes back."""
     with connected(server) as client:
         client.sendall(request)
@@ -98,21 +97,21 @@ def until(condition: Callable[[], object]) -> None:
         (b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 404"),
         (b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 404"),
         (b"POST //[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 404"),
-        (b"GET / HTTP/1.1\r\n\r\n", b"HTTP/1.1 403"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
         (b"GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", b"HTTP/1.1 200"),
     ],
 )
 def test_odd_names_and_addresses(
-    server: PlayServer, request_: bytes, expected: bytes, capfd: pytest.CaptureFixture[str]
+    server: Server, request_: bytes, expected: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert raw(server, request_).startswith(expected)
     assert capfd.readouterr().err == ""
 
 
 def test_clients_that_go_away_say_nothing_on_the_terminal(
-    server: PlayServer, capfd: pytest.CaptureFixture[str]
+    server: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    playground = server.answers["/api/score"].__self__
+    playground = server.playground
     for step in ("head", "body", "waiting"):
         playground.may.clear()
         client = connected(server)
@@ -128,110 +127,61 @@ def test_clients_that_go_away_say_nothing_on_the_terminal(
 
 
 def test_a_fault_of_ours_is_still_told(
-    server: PlayServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: Server, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: object) -> bool:
+    def broken(*_: object) -> object:
         raise KeyError("ours")
 
-    monkeypatch.setattr(module.JsonHandler, "_foreign", broken)
-    assert raw(server, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
-    until(lambda: "KeyError: 'ours'" in capfd.readouterr().err)
+    monkeypatch.setattr(app, "read_object", broken)
+    assert status(server, "POST", "/api/score") == 500
+    assert "KeyError: 'ours'" in capfd.readouterr().err
 
 
 def test_slow_bodies_do_not_keep_others_waiting(
-    server: PlayServer, monkeypatch: pytest.MonkeyPatch
+    server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Announced is as much as may be held at once; others are answered all the same."""
-    monkeypatch.setattr(module, "_GRACE", 0.5)
+    monkeypatch.setattr(app, "_BODY_SECONDS", 0.5)
+    monkeypatch.setattr(app, "_LINGER", 0.1)
     with ExitStack() as stack:
         slow = [stack.enter_context(connected(server)) for _ in range(24)]
         for client in slow:
             client.sendall(post_head(MAX_BODY) + b"{")
-        until(lambda: server.held.left == 0)
         assert status(server, "POST", "/api/score") == 200
         for client in slow:
             assert client.makefile("rb").readline().startswith(b"HTTP/1.1 408")
-    until(lambda: server.held.left == 24 * MAX_BODY)
+    until(lambda: server.site.held == 0)
 
 
-def test_a_body_may_take_as_long_as_it_keeps_coming(
-    server: PlayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_GRACE", 0.5)
-    monkeypatch.setattr(module, "_SPEED", 10.0)
-    body = BODY + b" " * 20
+def test_a_get_with_a_body_is_answered_once(server: Server) -> None:
+    inner = b"GET /api/info HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(inner)
     with connected(server) as client:
-        client.sendall(post_head(len(body)))
-        for at in range(0, len(body), 7):
-            client.sendall(body[at : at + 7])
-            time.sleep(0.15)
-        assert client.makefile("rb").readline().startswith(b"HTTP/1.1 200")
+        client.sendall(head + b"Connection: close\r\n\r\n" + inner)
+        assert client.makefile("rb").read().count(b"HTTP/1.1 ") == 1
 
 
-def test_a_head_that_dribbles_in_is_ended(
-    server: PlayServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_TIMEOUT", 0.5)
-
-    def dribble(client: socket.socket) -> None:
-        for _ in range(1000):
-            client.sendall(b"G")
-            time.sleep(0.05)
-
-    with connected(server) as client, pytest.raises(ConnectionError):  # long before all is sent
-        dribble(client)
+def test_a_body_that_is_cut_off_gets_no_answer(server: Server) -> None:
+    with connected(server) as client:
+        client.sendall(post_head(len(BODY) + 100) + BODY)
+        client.shutdown(socket.SHUT_WR)
+        assert b" 200 " not in client.makefile("rb").readline()
 
 
-def test_idle_connections_shut_nobody_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_CONNECTIONS", 4)
-    with serving() as server, ExitStack() as stack:
-        idle = [stack.enter_context(connected(server)) for _ in range(9)]
-        assert status(server) == 200
-        assert status(server, "POST", "/api/score") == 200
-        assert idle[0].recv(1) == b""  # the oldest had to go
-        idle[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert idle[-1].makefile("rb").readline().startswith(b"HTTP/1.1 200")
-
-
-def test_connections_with_a_request_are_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CONNECTIONS", 2)
-    with serving() as server, ExitStack() as stack:
-        playground = server.answers["/api/score"].__self__
-        playground.may.clear()
-        busy = [stack.enter_context(connected(server)) for _ in range(2)]
-        for client in busy:
-            client.sendall(post_head(len(BODY)) + BODY)
-        until(lambda: server.held.left == 24 * MAX_BODY - 2 * len(BODY))
-        with connected(server) as third:
-            assert third.recv(1) == b""
+def test_work_stops_when_its_client_has_gone(server: Server) -> None:
+    """The second request waits for the first one; its client leaves meanwhile."""
+    playground = server.playground
+    playground.may.clear()
+    with connected(server) as first:
+        first.sendall(post_head(len(BODY)) + BODY)
+        until(lambda: playground.asked == 1)
+        with connected(server) as second:
+            second.sendall(post_head(len(BODY)) + BODY)
+            until(lambda: server.site.busy == 2)
+        time.sleep(0.2)
         playground.may.set()
-        for client in busy:
-            assert client.makefile("rb").readline().startswith(b"HTTP/1.1 200")
-
-
-def test_budgets_are_taken_in_order() -> None:
-    budget, order = Budget(10), list[str]()
-    threads: list[threading.Thread] = []
-
-    def take(name: str, size: int) -> None:
-        with budget.take(size, 60) as had:
-            assert had
-            order.append(name)
-
-    with budget.take(8, 1):
-        for name, size in (("large", 9), ("small", 1)):  # the small one would fit
-            threads.append(threading.Thread(target=take, args=(name, size)))
-            threads[-1].start()
-            until(lambda: len(budget._queue) == len(threads))
-        with budget.take(1, 0.05) as had:
-            assert not had
-        assert order == []
-    for thread in threads:
-        thread.join()
-    assert order == ["large", "small"]
-    assert budget.left == 10
+        assert first.makefile("rb").readline().startswith(b"HTTP/1.1 200")
+    until(lambda: server.site.busy == 0)
+    assert playground.asked == 1
 
 
 def test_names_of_a_server_that_others_can_reach() -> None:
@@ -247,8 +197,8 @@ def test_names_of_a_server_that_others_can_reach() -> None:
         assert status(server, Host="192.168.1.7") == 403
 
 
-def test_what_a_foreign_name_is_told(server: PlayServer) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+def test_what_a_foreign_name_is_told(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.address[1], timeout=60)
     connection.request("GET", "/", headers={"Host": "evil.example"})
     said = json.loads(connection.getresponse().read())["error"]
     connection.close()

@@ -7,7 +7,6 @@ import http.client
 import io
 import json
 import struct
-import threading
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -21,35 +20,30 @@ from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.models.checkpoint import load_model
-from compoclip.play.answers import MAX_BODY, MAX_TEXT, Example, Playground
-from compoclip.play.server import PlayServer
-from compoclip.serve.http import is_loopback
+from compoclip.web.app import Server, is_loopback
+from compoclip.web.playground import MAX_BODY, MAX_TEXT, Example, Playground, play_site
 from compoclip_world.dataset import examples
 
 CAPTION = "a red star to the left of a large blue mug"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PlayServer]:
+def server() -> Iterator[Server]:
     """A running server with the bundled model, twice, on a free port."""
     model = load_model("bundled")
     playground = Playground({"one": model, "two": model}, [Example(*each) for each in examples(64)])
-    with PlayServer(playground, "127.0.0.1", 0) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
-        thread.start()
+    with Server(play_site(playground), "127.0.0.1", 0).in_thread() as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 def ask(
-    server: PlayServer,
+    server: Server,
     method: str,
     path: str,
     body: bytes | None = None,
     headers: dict[str, str] | None = None,
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
+    connection = http.client.HTTPConnection(*server.address, timeout=60)
     try:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -58,7 +52,7 @@ def ask(
         connection.close()
 
 
-def post(server: PlayServer, path: str, data: Any, **headers: str) -> tuple[int, Any]:
+def post(server: Server, path: str, data: Any, **headers: str) -> tuple[int, Any]:
     sent = {"Content-Type": "application/json", **headers}
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
     status, _, text = ask(server, "POST", path, body, sent)
@@ -69,11 +63,11 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def scene(server: PlayServer) -> bytes:
+def scene(server: Server) -> bytes:
     return ask(server, "GET", "/examples/0.png")[2]
 
 
-def test_the_score_of_every_rewrite(server: PlayServer) -> None:
+def test_the_score_of_every_rewrite(server: Server) -> None:
     png = scene(server)
     status, answer = post(server, "/api/score", {"image": encoded(png), "caption": CAPTION})
     assert status == 200
@@ -104,7 +98,7 @@ def test_the_score_of_every_rewrite(server: PlayServer) -> None:
     assert own["cosine"] == pytest.approx(float(features.image[0] @ features.text[0]), abs=1e-5)
 
 
-def test_the_maps_of_every_word(server: PlayServer) -> None:
+def test_the_maps_of_every_word(server: Server) -> None:
     request = {"image": encoded(scene(server)), "caption": "a red  star"}
     status, answer = post(server, "/api/maps", request)
     assert status == 200
@@ -118,7 +112,7 @@ def test_the_maps_of_every_word(server: PlayServer) -> None:
             assert picture.size == (64, 64)
 
 
-def test_a_model_without_patches_is_told_apart(server: PlayServer) -> None:
+def test_a_model_without_patches_is_told_apart(server: Server) -> None:
     from compoclip.models.checkpoint import create_model
     from compoclip.models.config import ModelConfig
     from models_thin import config
@@ -134,7 +128,7 @@ def test_a_model_without_patches_is_told_apart(server: PlayServer) -> None:
     assert len(playground.score(request)["models"]) == 2  # scores need none
 
 
-def test_pages_and_their_headers(server: PlayServer) -> None:
+def test_pages_and_their_headers(server: Server) -> None:
     for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/style.css", "text")):
         status, headers, body = ask(server, "GET", path)
         assert status == 200
@@ -161,12 +155,11 @@ def test_pages_and_their_headers(server: PlayServer) -> None:
         "/examples/99.png",
         "/examples/-1.png",
         "/page.html",
-        "/api/score",
         "/page.js/",
         "/\x7f",
     ],
 )
-def test_unknown_addresses(server: PlayServer, path: str) -> None:
+def test_unknown_addresses(server: Server, path: str) -> None:
     with_path = path.replace("\x7f", "%7f")
     status, _, body = ask(server, "GET", with_path)
     assert status == 404
@@ -205,7 +198,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("path", ["/api/score", "/api/maps"])
-def test_bad_input_is_one_clear_line(server: PlayServer, case: str, path: str) -> None:
+def test_bad_input_is_one_clear_line(server: Server, case: str, path: str) -> None:
     import re
 
     change, expected = BAD[case]
@@ -217,18 +210,18 @@ def test_bad_input_is_one_clear_line(server: PlayServer, case: str, path: str) -
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
-def test_bodies_that_are_no_object(server: PlayServer, body: bytes) -> None:
+def test_bodies_that_are_no_object(server: Server, body: bytes) -> None:
     status, answer = post(server, "/api/score", body)
     assert status == 400
     assert "JSON" in answer["error"]
 
 
-def test_requests_that_are_turned_away(server: PlayServer) -> None:
+def test_requests_that_are_turned_away(server: Server) -> None:
     assert post(server, "/api/other", {})[0] == 404
     assert post(server, "/api/score", b"{}", **{"Content-Type": "text/plain"})[0] == 415
-    for length, expected in ((str(MAX_BODY + 1), 413), ("9" * 40, 413), ("-1", 411), ("²", 411)):
+    for length, expected in ((str(MAX_BODY + 1), 413), ("9" * 40, 400), ("-1", 400), ("²", 400)):
         sent = {"Content-Type": "application/json", "Content-Length": length.encode("latin-1")}
-        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
+        connection = http.client.HTTPConnection(*server.address, timeout=60)
         connection.putrequest("POST", "/api/score")
         for name, value in sent.items():
             connection.putheader(name, value)
@@ -238,19 +231,24 @@ def test_requests_that_are_turned_away(server: PlayServer) -> None:
     status, _, _ = ask(server, "GET", "/", headers={"Host": "evil.example:80"})
     assert status == 403  # a foreign name that was made to lead here
     assert ask(server, "GET", "/", headers={"Host": "localhost:1"})[0] == 200
-    assert ask(server, "DELETE", "/")[0] == 501
+    assert ask(server, "DELETE", "/")[0] == 405
+    assert ask(server, "GET", "/api/score")[0] == 405
 
 
-def test_too_many_waiting_are_turned_away(server: PlayServer) -> None:
-    taken = 0
-    try:
-        while server.waiting.acquire(blocking=False):
-            taken += 1
-        assert post(server, "/api/score", {})[0] == 503
-    finally:
-        for _ in range(taken):
-            server.waiting.release()
+def test_too_many_waiting_are_turned_away(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.site, "busy", server.site.waiting)
+    assert post(server, "/api/score", {})[0] == 503
+    monkeypatch.setattr(server.site, "busy", 0)
+    monkeypatch.setattr(server.site, "held", 9 * MAX_BODY)
+    assert post(server, "/api/score", {})[0] == 503
+    monkeypatch.setattr(server.site, "held", 0)
     assert post(server, "/api/score", {})[0] == 400
+
+
+def test_a_request_of_very_many_values_is_refused_unread(server: Server) -> None:
+    body = b'{"image": "", "caption": [' + b"[]," * 100_000 + b"1]}"
+    status, answer = post(server, "/api/score", body)
+    assert (status, "commas and brackets" in answer["error"]) == (400, True)
 
 
 def test_flips_by_hand() -> None:
@@ -282,13 +280,13 @@ def test_equal_rewrites_are_one_candidate() -> None:
     assert len(score_candidates(model, image, found)) == len(found)
 
 
-def test_wrong_usage(server: PlayServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["play", "a", "b", "c"]) == 2
     assert "name one model, or two" in capsys.readouterr().err
     assert main(["play", "bundled", "--port", "70000"]) == 2
     assert "--port must lie" in capsys.readouterr().err
     with pytest.raises(UsageError, match="choose another --host or --port"):
-        PlayServer(Playground({}), "127.0.0.1", server.server_address[1])
+        Server(play_site(Playground({})), *server.address)
 
 
 @pytest.mark.parametrize(

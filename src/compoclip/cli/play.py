@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -58,23 +59,22 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("name one model, or two to see side by side; see play --help")
     if not 0 <= options.port <= 65535:
         raise UsageError("--port must lie between 0 and 65535")
-    from compoclip.play.answers import Example, Playground
-    from compoclip.play.server import PlayServer
+    from compoclip.web.app import Server
+    from compoclip.web.playground import Example, Playground, play_site
 
     loaded = load_models(options.models, options.device)
     size = max(each.preprocess.size[0] for each in loaded.values())
     found = [own.imported(each, "examples")(size) for each in own.installed("examples").values()]
     playground = Playground(loaded, [Example(*each) for examples in found for each in examples])
-    with PlayServer(playground, options.host, options.port, options.names) as server:
-        if not server.loopback:
-            console.note(f"{options.host}: others can reach this page; there is no password")
-        if options.json:
-            console.emit_json({"url": server.url, "models": list(loaded)})
-        else:
-            print(f"{server.url}   (Ctrl-C ends it)")
-        sys.stdout.flush()  # who reads it by a pipe waits for the address
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            console.note("ended")
+    server = Server(play_site(playground, options.host, options.names), options.host, options.port)
+    if not server.site.loopback:
+        console.note(f"{options.host}: others can reach this page; there is no password")
+    if options.json:
+        console.emit_json({"url": server.url, "models": list(loaded)})
+    else:
+        print(f"{server.url}   (Ctrl-C ends it)")
+    sys.stdout.flush()  # who reads it by a pipe waits for the address
+    with suppress(KeyboardInterrupt):
+        server.run()
+    console.note("ended")
     return 0

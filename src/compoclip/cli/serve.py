@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,8 +14,6 @@ from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 from compoclip.run import load_models, require_least
-
-_PATIENCE = 60.0  # seconds that requests under way are given when the server is ended
 
 
 @dataclass(frozen=True)
@@ -70,28 +69,29 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--max-items must not be above --queue: such a request never finds room")
     if not 0 <= options.port <= 65535:
         raise UsageError("--port must lie between 0 and 65535")
-    from compoclip.serve.batches import BatchSettings
-    from compoclip.serve.service import ModelServer, Service
+    from compoclip.web.app import Server
+    from compoclip.web.batches import BatchSettings
+    from compoclip.web.service import Service, model_site
 
     ((name, loaded),) = load_models((options.model,), options.device).items()
     settings = BatchSettings(options.max_batch, options.max_wait / 1000, options.queue)
     service = Service(name, loaded, settings, options.max_items)
     body = options.max_megabytes * 1_000_000
-    with ModelServer(service, options.host, options.port, options.names, body) as server:
-        if not server.loopback:
-            console.note(f"{options.host}: others can reach this model; there is no password")
-        if options.json:
-            console.emit_json({"url": server.url, "model": name})
-        else:
-            print(f"{server.url}v1/embeddings   (Ctrl-C ends it)")
-        sys.stdout.flush()  # who reads it by a pipe waits for the address
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            server.server_close()  # nobody new; those that are here get their answer
-            if not server.drain(_PATIENCE):
-                console.note("ended; some requests went unanswered")
-                return 1
-            service.close()
-            console.note("ended")
+    server = Server(
+        model_site(service, options.host, options.names, body), options.host, options.port
+    )
+    if not server.site.loopback:
+        console.note(f"{options.host}: others can reach this model; there is no password")
+    if options.json:
+        console.emit_json({"url": server.url, "model": name})
+    else:
+        print(f"{server.url}v1/embeddings   (Ctrl-C ends it)")
+    sys.stdout.flush()  # who reads it by a pipe waits for the address
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if server.site.busy:
+        console.note("ended; some requests went unanswered")
+        return 1
+    service.close()
+    console.note("ended")
     return 0

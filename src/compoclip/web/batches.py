@@ -22,7 +22,7 @@ from compoclip.console import counted
 from compoclip.errors import UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.items import Scores
-from compoclip.serve.http import HttpError
+from compoclip.web.app import HttpError
 
 
 @dataclass(frozen=True)

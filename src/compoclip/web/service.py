@@ -16,10 +16,10 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.items import Scores
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.serve.batches import Batcher, BatchSettings, Encoding
-from compoclip.serve.http import HttpError, JsonHandler, JsonServer, Page, RequestLimits
-from compoclip.serve.images import read_image
 from compoclip.version import __version__
+from compoclip.web.app import HttpError, Page, Website, require_client
+from compoclip.web.batches import Batcher, BatchSettings, Encoding
+from compoclip.web.images import read_image
 from compoclip.workers import available_cores
 
 MAX_TEXT = 20_000  # characters of a text; what is beyond the model's context is cut anyway
@@ -195,6 +195,7 @@ class Service:
     def _pixels(self, item: _Item) -> np.ndarray:
         """What the model sees of an image, read as `compoclip.load` has it read."""
         with self._decoding:
+            require_client()
             try:
                 image = read_image(item.content, "the image")
             except CompoclipError as error:
@@ -248,73 +249,43 @@ def _written(row: Scores, layout: str) -> list[float] | str:
     return numbers
 
 
-# --- The server. ---
+# --- The website. ---
 
 
-class ModelHandler(JsonHandler):
-    """Adds what an API tells that a page does not: which method belongs to an address."""
-
-    server: ModelServer
-
-    def missing(self, path: str) -> None:
-        """Refuse a request for what is not there, or not by this method."""
-        if self.command != "POST" and path in self.server.answers:
-            self.refuse(405, "this address takes POST", Allow="POST")
-        elif self.command == "POST" and self.server.page(path):
-            self.refuse(405, "this address takes GET", Allow="GET, HEAD")
-        else:
-            super().missing(path)
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """A method that nothing here knows is the client's mistake."""
-        if code == 501:
-            self.refuse(405, "the methods here are GET, HEAD and POST", Allow="GET, HEAD, POST")
-        else:
-            super().send_error(code, message, explain)
-
-
-class ModelServer(JsonServer):
-    """Serves a `Service`; start with `serve_forever`, end with `drain`.
+def model_site(
+    service: Service, host: str = "127.0.0.1", names: Sequence[str] = (), body: int = 32_000_000
+) -> Website:
+    """Make the website of a `Service`.
 
     Args:
         service: What answers.
         host: Address to serve at.
-        port: 0 takes a free one.
-        names: What the server may be called in requests beside its address.
-        body: Bytes of one request; all of them together hold eight times as many.
+        names: Further names that requests may call the server by.
+        body: Most bytes of one request; all together may hold eight times as many.
 
-    Raises:
-        UsageError: When the address cannot be used.
+    Returns:
+        The website, to be served by a `Server`.
     """
-
-    wanted = "input (/v1/embeddings), or images and texts (/v1/scores)"
-    handler = ModelHandler
-
-    def __init__(
-        self,
-        service: Service,
-        host: str,
-        port: int,
-        names: Sequence[str] = (),
-        body: int = 32_000_000,
-    ) -> None:
-        self.service = service
-        model = service.model()
-        pages = {
+    model = service.model()
+    return Website(
+        {
             "/v1/models": _page({"object": "list", "data": [model]}),
             f"/v1/models/{service.name}": _page(model),
-        }
-        answers = {"/v1/embeddings": service.embeddings, "/v1/scores": service.scores}
-        super().__init__(pages, answers, host, port, names, RequestLimits(body, held=8 * body))
+            "/health": lambda: _page(service.health()),
+        },
+        {"/v1/embeddings": service.embeddings, "/v1/scores": service.scores},
+        host=host,
+        names=names,
+        wanted="input (/v1/embeddings), or images and texts (/v1/scores)",
+        body=body,
+        problem=_problem,
+    )
 
-    def page(self, path: str) -> Page | None:
-        """What GET gets at a path."""
-        return _page(self.service.health()) if path == "/health" else super().page(path)
 
-    def problem(self, status: int, message: str) -> dict[str, Any]:
-        """An error in OpenAI's form."""
-        kind = "server_error" if status in (500, 503) else "invalid_request_error"
-        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+def _problem(status: int, message: str) -> dict[str, Any]:
+    """An error in OpenAI's form."""
+    kind = "server_error" if status in (500, 503) else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
 def _page(data: Mapping[str, Any]) -> Page:

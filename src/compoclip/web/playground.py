@@ -1,11 +1,14 @@
-"""The playground's answers, as JSON-ready records."""
+"""The web playground: an image, a caption, its rewrites, and what models make of them."""
 
 from __future__ import annotations
 
 import base64
 import io
+import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from PIL import Image
@@ -17,8 +20,9 @@ from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.serve.images import MAX_IMAGE, read_image
 from compoclip.version import __version__
+from compoclip.web.app import Answer, Page, Website, require_client
+from compoclip.web.images import MAX_IMAGE, read_image
 
 # --- What a page may send, checked before anything is computed. ---
 
@@ -169,3 +173,58 @@ def _png_uri(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+# --- The website. ---
+
+_PAGE = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/graph.js": ("graph.js", "text/javascript; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+
+
+def play_site(
+    playground: Playground, host: str = "127.0.0.1", names: Sequence[str] = ()
+) -> Website:
+    """Make the website of a `Playground`.
+
+    Requests are answered one after the other, since they share the models.
+
+    Args:
+        playground: Models and examples.
+        host: Address to serve at.
+        names: Further names that requests may call the server by.
+
+    Returns:
+        The website, to be served by a `Server`.
+    """
+    folder = files("compoclip.web") / "page"
+    pages: dict[str, Page] = {
+        path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _PAGE.items()
+    }
+    info = json.dumps(playground.info(), ensure_ascii=False)
+    pages["/api/info"] = (info.encode("utf-8", "backslashreplace"), "application/json")
+    for number, example in enumerate(playground.examples):
+        pages[f"/examples/{number}.png"] = (example.png, "image/png")
+    computing = threading.Lock()
+
+    def one_by_one(answer: Answer) -> Answer:
+        def wait(request: Mapping[str, Any]) -> Mapping[str, Any]:
+            with computing:
+                require_client()
+                return answer(request)
+
+        return wait
+
+    answers = {"/api/score": one_by_one(playground.score), "/api/maps": one_by_one(playground.maps)}
+    return Website(
+        pages,
+        answers,
+        host=host,
+        names=names,
+        verb="play",
+        wanted="image and caption",
+        body=MAX_BODY,
+    )

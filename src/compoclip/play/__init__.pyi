@@ -1,3 +1,0 @@
-from .answers import Example as Example
-from .answers import Playground as Playground
-from .server import PlayServer as PlayServer

@@ -1,0 +1,355 @@
+"""Pages and JSON answers over HTTP: routes, limits and errors. Starlette and uvicorn do the rest.
+
+`compoclip serve` and `compoclip play` are websites of this kind. A request names a host that is the
+server's, is JSON, has a bounded size, and gets JSON; what is wrong in it is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from compoclip.errors import CompoclipError, UsageError
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_BODY_SECONDS = 120.0  # for the body of a request to arrive
+_LINGER = 2.0  # seconds to read what a refused client still sends, so that it reads the reason
+_END_SECONDS = 60  # for the requests under way when the server ends
+_MOST_VALUES = 100_000  # commas and brackets in a request: its parsed values take far more memory
+_JSON = "application/json"
+
+Page = tuple[bytes, str]
+"""What a GET answers: the bytes and their content type."""
+Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""What a POST answers to the object in it. Raises CompoclipError for what is wrong there."""
+
+
+class HttpError(CompoclipError):
+    """An error whose HTTP status is not 400.
+
+    Args:
+        status: 4xx, or 503 when there is no room now.
+        message: One line.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+_GONE: ContextVar[threading.Event | None] = ContextVar("gone", default=None)
+
+
+def require_client() -> None:
+    """Raise HttpError when the client of the request being answered has closed the connection."""
+    gone = _GONE.get()
+    if gone is not None and gone.is_set():
+        raise HttpError(499, "the client has gone")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this computer can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
+    """Return the JSON object in a request.
+
+    Args:
+        body: The bytes of the request.
+        wanted: What it should hold, for messages.
+
+    Raises:
+        UsageError: When it is no object, or one of more than 100,000 values.
+    """
+    if sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise UsageError(
+            f"the request has more than {_MOST_VALUES:,} commas and brackets; send less at once"
+        )
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        raise UsageError(f"the request is not JSON; send an object with {wanted}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"the request is not a JSON object; send {wanted}")
+    return data
+
+
+class Website:
+    """An ASGI application of pages (GET) and answers (POST).
+
+    Args:
+        pages: Path -> page, or a function that makes it. No path of a client reaches a file system.
+        answers: Path -> function; each call runs in a thread.
+        host: Address that it is served at.
+        names: Further names that requests may call the server by.
+        verb: The command whose --names messages mention.
+        wanted: What a request should hold, for messages.
+        body: Most bytes of one request; all together may hold eight times as many.
+        waiting: Most requests under way.
+        problem: Makes the JSON of an error from its status and message.
+
+    Attributes:
+        busy: Requests under way.
+        held: Bytes of their bodies.
+    """
+
+    def __init__(
+        self,
+        pages: Mapping[str, Page | Callable[[], Page]],
+        answers: Mapping[str, Answer],
+        *,
+        host: str = "127.0.0.1",
+        names: Sequence[str] = (),
+        verb: str = "serve",
+        wanted: str = "what is asked for",
+        body: int = 32_000_000,
+        waiting: int = 256,
+        problem: Callable[[int, str], Mapping[str, Any]] = lambda status, message: {
+            "error": message
+        },
+    ) -> None:
+        self.answers, self.body, self.waiting = answers, body, waiting
+        self.busy = self.held = 0
+        self.loopback = is_loopback(host)
+        machine = os.uname().nodename
+        own = () if self.loopback else (host, machine, f"{machine}.local")
+        self._names = {name.lower() for name in (*own, *names)}
+        self._verb, self._wanted, self._problem = verb, wanted, problem
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._app = Starlette(
+            routes=[
+                *(Route(path, partial(self._page, page)) for path, page in pages.items()),
+                *(
+                    Route(path, partial(self._answer, function), methods=["POST"])
+                    for path, function in answers.items()
+                ),
+            ],
+            exception_handlers={HTTPException: self._refused},
+        )
+        self._app.router.redirect_slashes = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request (the ASGI interface)."""
+        request = Request(scope, receive)
+        try:
+            self._require_known(request.headers.get("host", ""))
+        except HttpError as error:
+            response = await self._failed(request, error.status, str(error))
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _require_known(self, host: str) -> None:
+        """Refuse names that are not the server's: a page of another site may lead here.
+
+        A bare address cannot be made to lead elsewhere.
+        """
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            raise HttpError(400, "the Host header is no name and no address") from None
+        if is_loopback(name) or name.lower() in self._names:
+            return
+        try:
+            ipaddress.ip_address("" if self.loopback else name)
+        except ValueError:
+            own = "localhost" if self.loopback else "its address"
+            raise HttpError(
+                403, f"this server answers to {own}, and to what {self._verb} --names names"
+            ) from None
+
+    async def _page(self, page: Page | Callable[[], Page], request: Request) -> Response:
+        content, kind = page() if callable(page) else page
+        return Response(content, headers={**_HEADERS, "Content-Type": kind})
+
+    async def _answer(self, function: Answer, request: Request) -> Response:
+        size = 0
+        self.busy += 1
+        try:
+            body = bytearray()
+            async with asyncio.timeout(_BODY_SECONDS):
+                self._require_acceptable(request)
+                async for block in request.stream():
+                    size += len(block)
+                    self.held += len(block)
+                    self._require_size(size)
+                    body += block
+            made = await self._computed(lambda: function(read_object(body, self._wanted)), request)
+            return _json_response(200, made)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody is there to read it
+        except TimeoutError:
+            return await self._failed(request, 408, "the request came too slowly; try again")
+        except HttpError as error:
+            return await self._failed(request, error.status, str(error))
+        except CompoclipError as error:
+            return _json_response(400, self._problem(400, str(error)))
+        except Exception:  # a fault of the server: in full on its terminal, to the client in short
+            traceback.print_exc(file=sys.stderr)
+            return _json_response(
+                500, self._problem(500, "the server failed; its terminal says why")
+            )
+        finally:
+            self.busy -= 1
+            self.held -= size
+
+    def _require_acceptable(self, request: Request) -> None:
+        """Refuse a request by its head."""
+        # A page of another site cannot send this kind without asking first, which is not granted.
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+            raise HttpError(415, "send JSON: Content-Type: application/json")
+        self._require_size(int(request.headers.get("content-length") or 0))
+        if self.busy > self.waiting:
+            raise HttpError(503, "too many requests are waiting; try again")
+
+    def _require_size(self, size: int) -> None:
+        if size > self.body:
+            raise HttpError(413, f"the request is larger than the {self.body:,} bytes allowed")
+        if self.held > 8 * self.body:
+            raise HttpError(503, "too much is waiting to be read; try again")
+
+    async def _computed(
+        self, compute: Callable[[], Mapping[str, Any]], request: Request
+    ) -> Mapping[str, Any]:
+        """Run `compute` in a thread; `require_client` there knows whether the client has gone."""
+        gone = threading.Event()
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
+
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self.waiting)
+        _GONE.set(gone)
+        watcher = asyncio.create_task(watch())
+        try:
+            return await anyio.to_thread.run_sync(compute, limiter=self._limiter)
+        finally:
+            watcher.cancel()
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        """Say which addresses and methods there are."""
+        assert isinstance(error, HTTPException)
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        if error.status_code == 405:
+            message = f"this address takes {allowed}"
+        elif request.method == "POST":
+            message = f"there is no such address; POST to {' or '.join(self.answers)}"
+        else:
+            message = "there is no such page"
+        return await self._failed(request, error.status_code, message, allowed)
+
+    async def _failed(
+        self, request: Request, status: int, message: str, allowed: str = ""
+    ) -> Response:
+        """Return an error; the connection ends with it."""
+        with suppress(TimeoutError, ClientDisconnect, RuntimeError):
+            async with asyncio.timeout(_LINGER):
+                async for _ in request.stream():
+                    pass
+        headers = {"Connection": "close"}
+        if allowed:
+            headers["Allow"] = allowed
+        if status == 503:
+            headers["Retry-After"] = "1"
+        return _json_response(status, self._problem(status, message), headers)
+
+
+def _json_response(
+    status: int, data: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> Response:
+    text = json.dumps(data, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return Response(text, status, {**_HEADERS, **(headers or {})}, media_type=_JSON)
+
+
+class Server:
+    """Serves a website at an address, which is taken at once.
+
+    Args:
+        site: The website.
+        host: Address to serve at.
+        port: 0 takes a free one.
+
+    Attributes:
+        url: Where it is.
+
+    Raises:
+        UsageError: When the address cannot be used.
+    """
+
+    def __init__(self, site: Website, host: str, port: int) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=256)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(
+                f"{host}:{port} cannot be served ({reason}); choose another --host or --port"
+            ) from error
+        self.site = site
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        self.url = "http://{}:{}/".format(
+            f"[{host}]" if ":" in host else self.address[0], self.address[1]
+        )
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                site, http="h11", ws="none", loop="asyncio", lifespan="off", server_header=False,
+                log_config=None, log_level="critical", access_log=False, timeout_keep_alive=30,
+                timeout_graceful_shutdown=_END_SECONDS,
+            )
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM, or `stop`; then answer what is under way.
+
+        The signal is raised again at the end.
+        """
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Let `run` end."""
+        self._server.should_exit = True
+
+    @contextmanager
+    def in_thread(self) -> Iterator[Server]:
+        """Serve in a thread while the block runs."""
+        thread = threading.Thread(target=self.run, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+            thread.join()
