@@ -6,6 +6,7 @@ import hashlib
 import json
 import sqlite3
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -26,6 +27,7 @@ from compoclip.captions.types import (
     Token,
     beginning,
 )
+from compoclip.console import note
 from compoclip.errors import CompoclipError
 from compoclip.workers import Workers
 
@@ -33,7 +35,8 @@ from compoclip.workers import Workers
 
 
 def encode(caption: Caption) -> str:
-    """One ASCII JSON array: starts, ends, lemmas, universal and Penn tags, chunks, graph."""
+    """A checksum and one ASCII JSON array: starts, ends, lemmas, universal and Penn tags, chunks,
+    graph."""
     tokens = caption.tokens
     graph = caption.graph
     record = [
@@ -45,13 +48,17 @@ def encode(caption: Caption) -> str:
         [[c.first, c.stop, c.head] for c in caption.chunks],
         None if graph is None else _encode_graph(graph),
     ]
-    return json.dumps(record, separators=(",", ":"))
+    text = json.dumps(record, separators=(",", ":"))
+    return f"{zlib.crc32(text.encode()):08x}{text}"
 
 
 def decode(text: str, record: str) -> Caption:
     """The caption `text` with its stored parse; raises ValueError when the record is damaged."""
     head = beginning(text)
     try:
+        checksum, record = record[:8], record[8:]
+        if checksum != f"{zlib.crc32(record.encode()):08x}":
+            raise ValueError("its checksum differs")
         starts, ends, lemmas, pos, tags, chunks, graph = json.loads(record)
         words = [head[start:end] for start, end in zip(starts, ends, strict=True)]
         tokens = tuple(map(Token, words, lemmas, pos.split(), tags.split(), starts, ends))
@@ -122,6 +129,7 @@ CREATE TABLE IF NOT EXISTS parses
 SLICE = 20_000
 _ALONE = 1000  # texts between two signs of progress when one process parses
 _QUERY = 500
+_LAYOUT = "crc32"  # of records: each begins with its checksum
 _BUSY_SECONDS = 60.0
 
 
@@ -144,7 +152,7 @@ class ParseStore:
     def __init__(self, path: Path | str, tagger_name: str = DEFAULT_TAGGER) -> None:
         self.path = Path(path)
         self.tagger_name = tagger_name
-        self.parser = f"{PARSER_VERSION}/{tagger_version(tagger_name)}"
+        self.parser = f"{PARSER_VERSION}/{tagger_version(tagger_name)}/{_LAYOUT}"
         self.damaged = 0
         self._local = threading.local()
         try:
@@ -277,9 +285,15 @@ class ParseStore:
                 "check that its folder is writable and its disk not full"
             ) from error
         except sqlite3.DatabaseError as error:
-            raise CompoclipError(
-                f"{self.path}: not a usable parse store ({error}); delete it, it is made again"
-            ) from error
+            if self.path.suffix != ".sqlite":
+                raise CompoclipError(
+                    f"{self.path}: not a parse store ({error}); choose another file"
+                ) from error
+            note(f"{self.path}: damaged ({error}); made again")
+            self.close()
+            for end in ("", "-wal", "-shm"):
+                self.path.with_name(f"{self.path.name}{end}").unlink(missing_ok=True)
+            return work(self._connection())
 
     def _connection(self) -> sqlite3.Connection:
         # A connection must cross neither a fork nor a thread.
