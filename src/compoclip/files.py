@@ -448,6 +448,7 @@ def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
 # --- Arrays of a cache: with a checksum, and what they were made from. ---
 
 Arrays = Mapping[str, NDArray[Any]]
+_STATED = "compoclip"  # in the metadata: what the arrays are made from, and their checksum
 
 
 def save_arrays(path: Path, arrays: Arrays, made_from: object) -> None:
@@ -456,8 +457,8 @@ def save_arrays(path: Path, arrays: Arrays, made_from: object) -> None:
     To be called by `write_atomically` or `write_cache`. made_from: what they depend on, JSON-ready.
     """
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    stated = {"made_from": _as_json(made_from), "crc32": str(checksum(arrays))}
-    save_file(dict(arrays), path, stated)
+    # One entry, for several are written in any order.
+    save_file(dict(arrays), path, {_STATED: json.dumps([made_from, checksum(arrays)])})
 
 
 def load_arrays(path: Path, made_from: object) -> dict[str, NDArray[Any]] | None:
@@ -484,13 +485,13 @@ def read_arrays(path: Path, made_from: object) -> dict[str, NDArray[Any]] | None
     """
     try:
         with path.open("rb"), safe_open(path, "numpy") as file:
-            stated = file.metadata() or {}
-            if stated.get("made_from") != _as_json(made_from):
+            stated, crc = json.loads((file.metadata() or {}).get(_STATED, "[null, 0]"))
+            if stated != json.loads(json.dumps(made_from)):
                 return None
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(reason(error)) from error
-    if stated.get("crc32") != str(checksum(arrays)):
+    if crc != checksum(arrays):
         raise ValueError("its checksum differs")
     return arrays
 
@@ -502,7 +503,3 @@ def checksum(arrays: Arrays) -> int:
         value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), value)
         value = zlib.crc32(array.reshape(-1).view(np.uint8).data, value)
     return value
-
-
-def _as_json(value: object) -> str:
-    return json.dumps(value, sort_keys=True)

@@ -268,6 +268,8 @@ class ParseStore:
         try:
             return decode(text, record)
         except ValueError:
+            if not self.damaged:
+                note(f"{self.path}: damaged parses are made again")
             self.damaged += 1
             return None
 
