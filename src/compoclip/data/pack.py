@@ -191,6 +191,7 @@ def pack(
 
 def _pack(source: Source, made_from: Fingerprint, shard: PackTask, run: Run) -> PackSummary:
     out, spec, max_bad = shard.out, shard.spec, shard.max_bad
+    _opened.cache_clear()  # the data may have changed since an earlier pack of this process
     made_from.save(out)
     write_text(out / RECORD, _shown(made_from.values))
     total, todo = PackSummary(), []
