@@ -9,6 +9,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from os import getpid
 from pathlib import Path
@@ -305,6 +306,7 @@ class ParseStore:
         if opened is None or opened.owner != getpid():
             # It is used by this thread alone; another one may come to close it with the store.
             db = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, check_same_thread=False)
+            db.text_factory = partial(str, encoding="utf-8", errors="replace")  # checksums decide
             opened = _Opened(db)
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")

@@ -49,8 +49,8 @@ class Fingerprint:
 
     def save(self, folder: Path) -> None:
         """Write the fingerprint into a folder, as FILE."""
-        values = np.frombuffer(json.dumps(_flat(self.values)).encode(), np.uint8)
-        arrays = {"values": values, **{f"rows/{name}": rows for name, rows in self.rows.items()}}
+        arrays: dict[str, NDArray[Any]] = {f"rows/{name}": each for name, each in self.rows.items()}
+        arrays["values"] = np.frombuffer(json.dumps(_flat(self.values)).encode(), np.uint8)
         write_atomically(folder / FILE, lambda place: save_arrays(place, arrays, _VERSION))
 
     @classmethod

@@ -208,7 +208,8 @@ def _require_room(folder: Path, size: int, photos: int) -> None:
 
 def _make(folder: Path, spec: KeptSpec, part: int, encode: Encode) -> None:
     features, bad = encode(spec.numbers(part))
-    arrays = {_TENSOR: features, _BAD: np.frombuffer(json.dumps(bad).encode(), np.uint8)}
+    arrays: dict[str, NDArray[Any]] = {_TENSOR: features}
+    arrays[_BAD] = np.frombuffer(json.dumps(bad).encode(), np.uint8)
     write_atomically(
         _path(folder, part), lambda place: save_arrays(place, arrays, [spec.digest, part])
     )
