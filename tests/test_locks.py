@@ -98,11 +98,13 @@ def test_a_lock_that_a_killed_process_left_beside_results_goes_with_the_next_run
     evaluate("m", FakeEncoder(), [data], tmp_path, Options(resamples=20))
     left = tmp_path / "m" / f".{data.name}.json{LOCK}"
     left.write_text("process 1 on here (2020-01-01 00:00)")
+    (tmp_path / "m" / ".other.lock").write_text("of another program")
     monkeypatch.setattr("compoclip.files._swept", set())
     capsys.readouterr()
     with only_writer(tmp_path / "m" / "living.json"):
         evaluate("m", FakeEncoder(), [data], tmp_path, Options(resamples=20))
-        assert [each.name for each in (tmp_path / "m").glob(".*")] == [f".living.json{LOCK}"]
+        there = sorted(each.name for each in (tmp_path / "m").glob(".*"))
+        assert there == [f".living.json{LOCK}", ".other.lock"]
     assert "already measured" in capsys.readouterr().err
 
 

@@ -32,6 +32,7 @@ LOCK = ".lock"
 _RACES = 1000  # times that a lock may vanish between two system calls before that is an error
 _WRITING = re.compile(r"\..*\.[0-9a-f]{8}\.tmp")  # folders that `_beside` makes
 _WRITER = ".writer-lock"
+_SIGNED = b"process "  # how a lock file begins
 _LOCKED = re.compile(r"\..+\.lock")  # files that `only_writer` makes beside a file
 _swept: set[Path] = set()
 
@@ -257,12 +258,14 @@ def sweep_abandoned(parent: Path) -> None:
 
 
 def _remove_unheld(lock: Path) -> None:
-    """Remove a lock file unless a process holds it; who opens it meanwhile notices, see `_held`."""
+    """Remove a lock file of `only_writer` unless a process holds it; one that opens it meanwhile
+    notices, see `_held`."""
     handle = os.open(lock, os.O_RDWR)
     try:
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock.unlink()
+            if os.pread(handle, len(_SIGNED), 0) == _SIGNED:  # no other program's
+                lock.unlink()
     finally:
         os.close(handle)
 
@@ -361,7 +364,8 @@ def _sign(handle: int) -> None:
     now = time.strftime("%Y-%m-%d %H:%M")
     with suppress(OSError):
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename} ({now})".encode(), 0)
+        holder = f"{os.getpid()} on {os.uname().nodename} ({now})"
+        os.pwrite(handle, _SIGNED + holder.encode(), 0)
 
 
 _HELD: set[int] = set()

@@ -414,8 +414,8 @@ def require_same_run(run: SweepRun, read: dict[Request, Fingerprint]) -> None:
         read[opened] = opened.open().fingerprint()
     data, sources = read[opened], request.composed().sources
     before = Fingerprint.load(run.folder)
-    now = Fingerprint({**sources, **data.values}, data.rows)
-    if differences := before.differences(now, whole=False):
+    wanted = Fingerprint({**sources, **data.values}, data.rows)
+    if differences := before.differences(wanted, whole=False):
         raise UsageError(
             f"{run.folder}: is of a run of other data or files ({listed(differences)}); choose "
             "another --out, or remove that run"

@@ -23,7 +23,7 @@ from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described
 from compoclip.evaluation.items import EncodedFeatures, Scores
-from compoclip.files import load_arrays, save_arrays, write_atomically
+from compoclip.files import Arrays, load_arrays, save_arrays, write_atomically
 from compoclip.models.config import Tower
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.workers import Workers, own_cores
@@ -100,7 +100,7 @@ class FeatureCache:
         """Store features (N, D) under their keys. Raises CompoclipError when the disk refuses."""
         packed = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), KEY_BYTES)
         path = self._folders[kind] / f"{content_key(*keys).hex()}.safetensors"
-        arrays = {"keys": packed, "features": features.astype(np.float32, copy=False)}
+        arrays: Arrays = {"keys": packed, "features": features.astype(np.float32, copy=False)}
         write_atomically(path, lambda place: save_arrays(place, arrays, kind))
 
     def scratch(self, shape: tuple[int, int]) -> Scores:

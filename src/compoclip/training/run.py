@@ -259,6 +259,8 @@ def _run(
             if started or finished:
                 require_same_run(settings.out, begun)
     if finished:
+        if checkpoint.exists() and ranks.first:  # the run may have been killed before it did so
+            remove_states(settings.out / "state")
         return _finished(model, checkpoint if checkpoint.exists() else adapter, adapter)
 
     # Batches. Captions are parsed once, by rank 0; the other ranks find them in the store.
