@@ -303,6 +303,12 @@ def test_what_is_of_something_else_is_refused(tmp_path: Path) -> None:
         cached(write_rows(tmp_path / "more", 9), folder)
     with pytest.raises(UsageError, match=rf"is no pack; {other}"):
         cached(table, tmp_path / "in")
+    shutil.copytree(tmp_path / "in", tmp_path / "other")
+    with pytest.raises(UsageError, match=rf"images folder was .*/in, is .*/other; {other}"):
+        make_decoded(Request(str(table), tmp_path / "other"), 8, folder, SPEC)
+    (tmp_path / "in" / "7.jpg").write_bytes(encoded(photo(60, 60)))
+    with pytest.raises(UsageError, match=rf"images of 1 of 8 rows changed; .*; {other}"):
+        cached(table, folder)
     pack(Request(str(table)), tmp_path / "pack", replace(SPEC, decoded=False))
     with pytest.raises(UsageError, match=rf"pack: spec.decoded was none, is True; {other}"):
         cached(table, tmp_path / "pack")
