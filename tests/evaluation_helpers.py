@@ -175,7 +175,8 @@ def photos(folder: Path, names: Sequence[str]) -> dict[str, ImageRef]:
     """Files that exist, with distinct bytes; name -> reference."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / f"{name}.jpg").write_bytes(name.encode())
+        if not (folder / f"{name}.jpg").exists():  # a file that is written again has another time
+            (folder / f"{name}.jpg").write_bytes(name.encode())
     return {name: ImageRef(folder / f"{name}.jpg") for name in names}
 
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import sqlite3
 import threading
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -70,16 +71,22 @@ def test_another_parser_version_does_not_see_the_parses(
     assert len(ParseStore(path)) == 4
 
 
-def test_damaged_records_are_counted_and_parsed_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "spoilt", ["substr(record, 1, length(record) - 5)", "replace(record, 'NOUN', 'VERB') || ' '"]
+)
+def test_damaged_records_are_counted_and_parsed_anew(
+    spoilt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "parses.sqlite"
     ParseStore(path).get_or_parse(TEXTS)
     with sqlite3.connect(path) as db:
-        db.execute("UPDATE parses SET record = substr(record, 1, length(record) - 5)")
+        db.execute(f"UPDATE parses SET record = {spoilt}")
     store = ParseStore(path)
     assert store.get(TEXTS[0]) is None
     assert store.damaged == 1
     assert store.get_or_parse(TEXTS) == {text: parse(text) for text in TEXTS}
     assert store.damaged == 5
+    assert capsys.readouterr().err == f"{path}: damaged parses are made again\n"
     assert ParseStore(path).get(TEXTS[0]) == parse(TEXTS[0])
 
 
@@ -171,13 +178,24 @@ def test_filling_adds_what_is_missing(tmp_path: Path) -> None:
 def test_foreign_and_unreachable_files_are_one_line_errors(tmp_path: Path) -> None:
     foreign = tmp_path / "notes.txt"
     foreign.write_text("these are no parses\n" * 100)
-    with pytest.raises(CompoclipError, match=r"notes\.txt: not a usable parse store .* delete it"):
+    with pytest.raises(CompoclipError, match=r"notes\.txt: not a parse store .* choose another"):
         ParseStore(foreign)
+    assert foreign.read_text().startswith("these are no parses")
     with pytest.raises(CompoclipError, match="cannot make the folder"):
         ParseStore(foreign / "below" / "parses.sqlite")
     with pytest.raises(CompoclipError, match="cannot use the parse store") as caught:
         ParseStore(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_file_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "parses.sqlite"
+    for spoilt in (b"no database", b"SQLite format 3\0" + b"\xff" * 5000):
+        path.write_bytes(spoilt)
+        store = ParseStore(path)
+        assert f"{path}: damaged (" in capsys.readouterr().err
+        assert store.get_or_parse(TEXTS) == {text: parse(text) for text in TEXTS}
+        store.close()
 
 
 def test_records_keep_scene_graphs() -> None:
@@ -198,7 +216,7 @@ def test_records_keep_scene_graphs() -> None:
 )  # fmt: skip
 def test_damaged_records_are_value_errors(record: str) -> None:
     with pytest.raises(ValueError, match="damaged record"):
-        decode("a", record)
+        decode("a", f"{zlib.crc32(record.encode()):08x}{record}")
 
 
 def test_connections_are_closed_with_the_store_and_with_their_thread(

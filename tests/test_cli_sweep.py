@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import own_files
 from compoclip import sweep as sweeping
 from compoclip.cli.main import main
 from compoclip.config import CONFIG, options_of
@@ -19,7 +20,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import load_recipe
 from compoclip.run import TrainOptions
 from compoclip.sweep import DrawnRange, names_of, points, space_of
-from method_data import write_world
+from method_data import arguments, write_world
 
 FEW = ("--epochs=0.4", "--batch-size=8", "--warmup=0", "--device=cpu", "--workers=0")
 KNOWN = options_of(TrainOptions, load_recipe("fsc-clip"))
@@ -198,6 +199,31 @@ def test_the_same_command_goes_on(
     said = capsys.readouterr().err
     assert f"{kept / CONFIG}: is of a run with gamma 2, not 1; choose another --out" in said
     assert sweep(world, out, "--save-every=7", "--max-bad=3", "--grid", "lr=1e-3") == 0
+
+
+def test_other_data_or_another_method_file_is_another_sweep(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(world, data)
+    method = own_files.write(tmp_path, "mine.py", own_files.METHOD)
+
+    def swept(grid: str) -> int:
+        words = arguments(data, str(method), tmp_path / "sweep", "--epochs=0.4", "--workers=0")
+        return main(["sweep", *words[1:], "--grid", grid])
+
+    assert swept("seed=0") == 0
+    table = data / "plain.jsonl"
+    text = table.read_text()
+    table.write_text(text.replace("a ", "the ", 1))
+    capsys.readouterr()
+    assert swept("seed=0,1") == 2
+    said = capsys.readouterr().err
+    assert "seed-0: is of a run of other data or files (captions of 1 of 40 rows changed)" in said
+    table.write_text(text)
+    method.write_text(own_files.METHOD.replace("weight: float = 1.0", "weight: float = 1.00"))
+    assert swept("seed=0,1") == 2
+    assert "(mine.py changed); choose another --out" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from PIL import Image
 from compoclip.cli.main import main
 from compoclip.data import pack as module
 from compoclip.data.decode import decode
+from compoclip.data.fingerprint import FILE
 from compoclip.data.pack import RECORD, PackSpec, PackSummary, PackTask, Request, pack, packed_image
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
@@ -150,7 +151,7 @@ def test_bytes_do_not_depend_on_order_or_interruptions(
     with pytest.raises(KeyboardInterrupt):
         pack(request, tmp_path / "part", SPEC, dying)
     part = bytes_of(tmp_path / "part")
-    assert sorted(part) == ["pack-000001.json", "pack-000001.tar", RECORD]
+    assert sorted(part) == [FILE, "pack-000001.json", "pack-000001.tar", RECORD]
     assert "packed" not in json.loads(part[RECORD])
     before = (tmp_path / "part" / "pack-000001.tar").stat().st_mtime_ns
     pack(request, tmp_path / "part", SPEC)
@@ -164,10 +165,12 @@ def test_another_pack_is_not_mixed_in(tmp_path: Path) -> None:
     table = write_rows(tmp_path / "in")
     request = Request(str(table))
     pack(request, tmp_path / "out", SPEC)
-    with pytest.raises(UsageError, match="holds another pack \\(spec differ\\)"):
+    with pytest.raises(
+        UsageError, match=r"holds another pack: spec\.quality was 90, is 80; choose another --out"
+    ):
         pack(request, tmp_path / "out", replace(SPEC, quality=80))
     table.write_text(table.read_text().replace("photo 7", "photo seven"))
-    with pytest.raises(UsageError, match="captions differ"):
+    with pytest.raises(UsageError, match="captions of 1 of 8 rows changed"):
         pack(request, tmp_path / "out", SPEC)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "x").write_text("")
@@ -196,7 +199,12 @@ def test_a_full_disk_leaves_whole_shards_only(
         CompoclipError, match=r"pack-000001\.tar: cannot be written \(No space left"
     ):
         pack(request, tmp_path / "out", SPEC)
-    assert sorted(bytes_of(tmp_path / "out")) == ["pack-000000.json", "pack-000000.tar", RECORD]
+    assert sorted(bytes_of(tmp_path / "out")) == [
+        FILE,
+        "pack-000000.json",
+        "pack-000000.tar",
+        RECORD,
+    ]
     assert not [p for p in (tmp_path / "out").iterdir() if p.name.endswith(".tmp")]
     monkeypatch.undo()
     pack(request, tmp_path / "out", SPEC)

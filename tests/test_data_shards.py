@@ -144,7 +144,9 @@ def test_the_index_is_made_once_and_again_when_the_shard_changes(
     assert ShardSource([path])[0].captions == ("caption 10",)
     assert len(scans) == 1
     index = next(tmp_path.glob(".a.tar*"))
-    index.write_bytes(b"damaged")
+    damaged = bytearray(index.read_bytes())
+    damaged[-9] ^= 1
+    index.write_bytes(damaged)
     assert len(ShardSource([path])) == 4
     assert len(scans) == 2
 

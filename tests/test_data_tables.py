@@ -194,6 +194,29 @@ def test_embedded_images_are_copied_anew_when_the_file_changes(tmp_path: Path) -
     assert open_table([path])[0].image == b"image 101" * 3
 
 
+@pytest.mark.parametrize("place", [0, 300, -300, -40])
+def test_a_damaged_copy_of_embedded_images_is_made_again(
+    place: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = [bytes([k]) * 100 for k in range(9)]
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"image": images, "caption": ["a"] * 9}), path)
+    before = open_table([path])
+    copy = next(tmp_path.glob(".t.parquet*"))
+    data = bytearray(copy.read_bytes())
+    if place == 300:  # an image
+        place = data.index(images[4])
+    data[place : place + 8] = b"damaged!"
+    del before
+    copy.write_bytes(data)
+    capsys.readouterr()
+    source = open_table([path])
+    assert [source[k].image for k in range(9)] == images
+    assert "copying the images of t.parquet once" in capsys.readouterr().err
+    assert [open_table([path])[k].image for k in range(9)] == images
+    assert capsys.readouterr().err == ""
+
+
 def test_embedded_images_that_are_null_are_refused_when_decoded(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     images = pa.array([None, b"x"], pa.binary())

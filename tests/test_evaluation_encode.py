@@ -127,14 +127,23 @@ def test_the_cache_belongs_to_one_model_and_to_the_bytes_of_the_file(tmp_path):
     assert changed.images_seen == ["photo2_t2.jpg"]
 
 
-def test_a_damaged_cache_file_is_named(tmp_path):
+@pytest.mark.parametrize("how", ["cut", "zeroed", "flipped"])
+def test_a_damaged_cache_file_is_made_again(tmp_path, capsys, how):
     content = choice_benchmark(tmp_path / "photos", n=4).content
-    encoder = FakeEncoder()
-    encode_contents(encoder, [content], cached(tmp_path))
+    first = encode_contents(FakeEncoder(), [content], cached(tmp_path))
     (path,) = (tmp_path / "cache").rglob("images/*.safetensors")
-    path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(CompoclipError, match=f"{path.name}: damaged feature file"):
-        encode_contents(encoder, [content], cached(tmp_path))
+    data = bytearray(path.read_bytes())
+    data[-8:] = {"cut": b"", "zeroed": bytes(8), "flipped": data[-8:-1] + b"\x77"}[how]
+    path.write_bytes(data)
+    encoder = FakeEncoder()
+    again = encode_contents(encoder, [content], cached(tmp_path))
+    assert len(encoder.images_seen) == 4
+    assert np.array_equal(again.images, first.images)
+    said = capsys.readouterr().err
+    assert f"{path}: damaged" in said
+    assert "made again" in said
+    encode_contents(FakeEncoder(), [content], cached(tmp_path))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_tower_that_two_models_share_is_encoded_once(tmp_path):

@@ -143,6 +143,19 @@ def test_every_copy_of_a_damaged_photo_is_left_out(tmp_path: Path) -> None:
     assert np.any(features.images[features.image_index(refs[2:])])
 
 
+def test_results_are_of_the_images_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = choice_benchmark(tmp_path / "p", n=4)
+    (first,) = evaluate("m", FakeEncoder(), [data], tmp_path / "out", QUICK)
+    photo = tmp_path / "p" / "photo2_t2.jpg"
+    photo.write_bytes(b"photo2_x2")
+    capsys.readouterr()
+    (second,) = evaluate("m", FakeEncoder(), [data], tmp_path / "out", QUICK)
+    assert "is of other weights, data or draws and is replaced" in capsys.readouterr().err
+    assert first.images != second.images
+
+
 def test_other_draws_are_another_measurement(tmp_path: Path) -> None:
     data = choice_benchmark(tmp_path / "p", n=40, shared=10)
     out, cache = tmp_path / "out", tmp_path / "cache"

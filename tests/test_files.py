@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from compoclip import files
 from compoclip.errors import CompoclipError
-from compoclip.files import new_folder, read_json, replacing, write_atomically
+from compoclip.files import new_folder, read_json, replacing, write_atomically, write_text
 
 
 def full(place: Path) -> None:
@@ -32,6 +32,23 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     write_atomically(target, lambda place: place.write_text("new"))
     assert target.read_text() == "new"
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_file_is_on_the_disk_before_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: done.append(os.readlink(f"/proc/self/fd/{handle}"))
+    )
+    monkeypatch.setattr(os, "replace", lambda *a: [done.append("renamed"), replace(*a)])
+    write_text(tmp_path / "a.txt", "new")
+    assert [Path(each).name for each in done] == ["a.txt", "renamed", tmp_path.name]
+    done.clear()
+    with replacing(tmp_path / "b.txt", flush=False):
+        pass
+    assert done == ["renamed"]
 
 
 def test_a_failure_leaves_the_old_file_alone_and_is_one_line(tmp_path: Path) -> None:

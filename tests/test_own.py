@@ -57,7 +57,7 @@ def test_a_rewrite_of_one_s_own_trains_with_any_workers_and_from_any_folder(
     trained(world, "negclip", tmp_path / "b", "--texts", f"+{file}", "--workers=2")
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
     assert relative["sources"] == {
-        "my_rewrite.py": own.sources_of(get_rewrite(str(file)))[file.name]
+        "my_rewrite.py": own.sources_of(get_rewrite(str(file)))[str(file)]
     }
     assert relative["method"] == "negclip+denied"
     assert relative["run"]["rewrites"]["denied"]["coverage"] == 1.0
@@ -87,13 +87,45 @@ def test_a_changed_file_is_noticed_on_resume(
         capsys.readouterr()
         assert run("part", "--resume") == 1
         said = capsys.readouterr().err
-        assert "with other settings" in said
-        assert f"{file.name}@" in said
+        assert f"with other settings: {file.name} changed; use" in said
         file.write_text(code)
     assert run("part", "--resume") == 0
     assert weights(tmp_path / "part") == weights(tmp_path / "whole")
     sources = load_model(tmp_path / "whole" / "model").provenance["sources"]
     assert set(sources) == {"my_method.py", "my_rewrite.py", "my_loss.py"}
+
+
+def test_two_files_of_one_name_and_what_they_import_are_noticed_on_resume(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    helper = own_files.write(tmp_path / "lib" / "deep", "scales.py", "HALF = 0.5\n")
+    own_files.write(tmp_path / "lib" / "deep", "__init__.py", "")
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    loss = own_files.LOSS.replace("0.5 *", "HALF *")
+    files = {
+        own_files.write(tmp_path / "a", "mine.py", own_files.METHOD): "a/mine.py",
+        own_files.write(tmp_path / "b", "mine.py", own_files.REWRITE): "b/mine.py",
+        own_files.write(
+            tmp_path / "c", "mine.py", f"from deep.scales import HALF\n{loss}"
+        ): "c/mine.py",
+        helper: "lib/deep/scales.py",
+    }
+    method, rewrite, term, _ = files
+    more = (f"--texts=+{rewrite}", f"--terms=+{term}")
+    run = [*arguments(world, str(method), tmp_path / "run"), *FEW, *more]
+    assert main([*run, "--stop-after=2"]) == 0
+    for file, name in files.items():
+        code = file.read_text()
+        file.write_text(f"{code}\n# another\n")
+        capsys.readouterr()
+        assert main([*run, "--resume"]) == 1
+        assert f"with other settings: {name} changed; use" in capsys.readouterr().err
+        file.write_text(code)
+    assert main([*run, "--resume"]) == 0
+    sources = load_model(tmp_path / "run" / "model").provenance["sources"]
+    assert set(sources) == {*files.values(), "lib/deep/__init__.py"}
+    for name in ("deep", "deep.scales"):
+        sys.modules.pop(name)
 
 
 def test_a_loss_of_one_s_own_is_a_term(world: Path, tmp_path: Path) -> None:
@@ -280,11 +312,13 @@ def scaled(factor: float, features: object, layout: object) -> float:
 def test_sources_are_those_from_outside_the_package() -> None:
     assert load_recipe("fsc-clip")().sources == {}
     assert load_recipe("ce-clip")().sources == {}
-    assert set(own.sources_of(partial(scaled, 2.0))) == {"test_own.py"}
+    assert str(Path(__file__)) in own.sources_of(partial(scaled, 2.0))
     space: dict[str, Any] = {"__name__": "__main__"}
     exec("def loss(f, y):\n    return f * 2", space)  # noqa: S102
     first = own.sources_of(space["loss"])
     exec("def loss(f, y):\n    return f * 3", space)  # noqa: S102
     assert list(first) == ["loss (typed in)"]
-    assert first != own.sources_of(space["loss"])
+    second = own.sources_of(space["loss"])
+    assert first != second
+    assert own.sources_of(space["loss"], space["loss"]) == second
     assert isinstance(load_recipe("negclip")(), Method)

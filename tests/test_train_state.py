@@ -18,7 +18,7 @@ from compoclip.training import settings, state
 from compoclip.training.settings import RunSettings
 from compoclip.training.state import Progress, StateWriter, load_state, save_state
 
-PROGRESS = Progress(step=1, epoch=0, epoch_step=1, signature="s")
+PROGRESS = Progress(step=1, epoch=0, epoch_step=1)
 
 
 def draws_again(device: str, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,7 +30,7 @@ def draws_again(device: str, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     save_state(folder, model, optimizer, PROGRESS)
     first = torch.rand(9, device=device)
     torch.manual_seed(4)
-    assert load_state(folder / "step-00000001", model, optimizer, "s") == PROGRESS
+    assert load_state(folder / "step-00000001", model, optimizer) == PROGRESS
     return first, torch.rand(9, device=device)
 
 
@@ -98,14 +98,6 @@ def test_a_state_that_cannot_be_written_beside_training_ends_it(tmp_path: Path) 
         writer.save(model, optimizer, PROGRESS)
         with pytest.raises(CompoclipError, match="weight is not finite after step 1"):
             writer.finish()
-
-
-def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(model.parameters())
-    save_state(tmp_path, model, optimizer, PROGRESS)
-    with pytest.raises(CompoclipError, match=r"other settings \(s\) than this one \(t\)"):
-        load_state(tmp_path / "step-00000001", model, optimizer, "t")
 
 
 def test_every_setting_is_recorded_or_known_not_to_matter() -> None:

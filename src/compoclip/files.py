@@ -9,12 +9,16 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from compoclip.console import note
 from compoclip.errors import CompoclipError
@@ -28,6 +32,8 @@ LOCK = ".lock"
 _RACES = 1000  # times that a lock may vanish between two system calls before that is an error
 _WRITING = re.compile(r"\..*\.[0-9a-f]{8}\.tmp")  # folders that `_beside` makes
 _WRITER = ".writer-lock"
+_SIGNED = b"process "  # how a lock file begins
+_LOCKED = re.compile(r"\..+\.lock")  # files that `only_writer` makes beside a file
 _swept: set[Path] = set()
 
 
@@ -88,12 +94,13 @@ def read_json(
 
 
 @contextmanager
-def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
+def replacing(path: Path, temporary: Path | None = None, *, flush: bool = True) -> Iterator[Path]:
     """Yield an empty file on the disk of `path`; what it is after the block becomes `path`.
 
-    Readers see the old file or the new one, never a part of it. Errors of the block pass through,
-    and nothing is left behind. temporary: the file to yield, by default a new one; what a killed
-    process left there is overwritten.
+    Readers see the old file or the new one, never a part of it, also after a power cut. Errors of
+    the block pass through, and nothing is left behind. temporary: the file to yield, by default a
+    new one; what a killed process left there is overwritten. flush: wait for the disk; not where
+    thousands of files can be made again.
     """
     with nullcontext(temporary) if temporary else _beside(path) as place:
         try:
@@ -101,7 +108,11 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
             mode = place.stat().st_mode
             yield place
             place.chmod(mode)  # safetensors makes files that nobody else can read
+            if flush:
+                sync(place)
             os.replace(place, path)
+            if flush:
+                sync_folder(path.parent)
         finally:
             with suppress(OSError):
                 place.unlink()
@@ -152,7 +163,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             if folder.exists():
                 folder.rmdir()
             os.replace(temporary, folder)
-            sync(folder.parent)
+            sync_folder(folder.parent)
     except (OSError, SafetensorError) as error:
         raise unwritable(folder, error) from error
 
@@ -179,7 +190,7 @@ def _beside(path: Path) -> Iterator[Path]:
     A process that is killed cannot take its folder away. The next one that writes in the same
     place does, once it finds that nobody holds the lock in it.
     """
-    _sweep(path.parent.absolute())
+    sweep_abandoned(path.parent.absolute())
     folder, lock = _own_folder(path)
     try:
         yield folder / path.name
@@ -230,9 +241,11 @@ def _held(lock: Path, take: Callable[[int], None]) -> int | None:
     return None
 
 
-def _sweep(parent: Path) -> None:
-    """Remove the folders that killed writers left in `parent`; once in this process, for it may be
-    large."""
+def sweep_abandoned(parent: Path) -> None:
+    """Remove what killed writers left in a folder, once in this process: the folder may be large.
+
+    These are their temporary folders, and lock files that nobody holds.
+    """
     if parent in _swept or not fcntl:
         return
     _swept.add(parent)
@@ -240,6 +253,21 @@ def _sweep(parent: Path) -> None:
         for entry in entries:
             if _WRITING.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 _remove_abandoned(Path(entry.path))
+            elif _LOCKED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                _remove_unheld(Path(entry.path))
+
+
+def _remove_unheld(lock: Path) -> None:
+    """Remove a lock file of `only_writer` unless a process holds it; one that opens it meanwhile
+    notices, see `_held`."""
+    handle = os.open(lock, os.O_RDWR)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.pread(handle, len(_SIGNED), 0) == _SIGNED:  # no other program's
+                lock.unlink()
+    finally:
+        os.close(handle)
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -266,6 +294,12 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, on file systems that can."""
+    with suppress(OSError):
+        sync(folder)
 
 
 @contextmanager
@@ -330,7 +364,8 @@ def _sign(handle: int) -> None:
     now = time.strftime("%Y-%m-%d %H:%M")
     with suppress(OSError):
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename} ({now})".encode(), 0)
+        holder = f"{os.getpid()} on {os.uname().nodename} ({now})"
+        os.pwrite(handle, _SIGNED + holder.encode(), 0)
 
 
 _HELD: set[int] = set()
@@ -406,9 +441,69 @@ def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
             with replacing(target) as temporary:
                 write(temporary)
             return target
-        except OSError as error:
-            reasons.append(f"{target.parent}: {error.strerror or error}")
+        except (OSError, SafetensorError) as error:
+            reasons.append(f"{target.parent}: {reason(error)}")
     raise CompoclipError(
         f"{path}: nowhere to keep its index ({'; '.join(reasons)}); free space, or set "
         "XDG_CACHE_HOME to a folder that can be written"
     )
+
+
+# --- Arrays of a cache: with a checksum, and what they were made from. ---
+
+Arrays = Mapping[str, NDArray[Any]]
+_STATED = "compoclip"  # in the metadata: what the arrays are made from, and their checksum
+
+
+def save_arrays(path: Path, arrays: Arrays, made_from: object) -> None:
+    """Write arrays that can be made again to a safetensors file, for `load_arrays`.
+
+    To be called by `write_atomically` or `write_cache`. made_from: what they depend on, JSON-ready.
+    """
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # One entry, for several are written in any order.
+    save_file(dict(arrays), path, {_STATED: json.dumps([made_from, checksum(arrays)])})
+
+
+def load_arrays(path: Path, made_from: object) -> dict[str, NDArray[Any]] | None:
+    """Return the arrays of a cache; None where they have to be made.
+
+    That is when the file is absent or made from something else, and when it is damaged, which is
+    noted: a cache is made again and never an error.
+    """
+    try:
+        return read_arrays(path, made_from)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        note(f"{path}: damaged ({reason(error)}); made again")
+        with suppress(OSError):
+            path.unlink()
+        return None
+
+
+def read_arrays(path: Path, made_from: object) -> dict[str, NDArray[Any]] | None:
+    """Return the arrays of a file of `save_arrays`; None if they are made from something else.
+
+    Raises OSError, and ValueError for a damaged file.
+    """
+    try:
+        with path.open("rb"), safe_open(path, "numpy") as file:
+            stated, crc = json.loads((file.metadata() or {}).get(_STATED, "[null, 0]"))
+            if stated != json.loads(json.dumps(made_from)):
+                return None
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(reason(error)) from error
+    if crc != checksum(arrays):
+        raise ValueError("its checksum differs")
+    return arrays
+
+
+def checksum(arrays: Arrays) -> int:
+    """Return the CRC-32 of arrays, by name, with their names and shapes."""
+    value = 0
+    for name, array in sorted(arrays.items()):
+        value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), value)
+        value = zlib.crc32(array.reshape(-1).view(np.uint8).data, value)
+    return value

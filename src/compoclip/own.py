@@ -12,12 +12,15 @@ knows the name alone, can import it, too.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -194,20 +197,42 @@ def origin(point: EntryPoint | None) -> str:
 
 
 def sources_of(*things: object) -> dict[str, str]:
-    """File name -> hash of its source, for all files from outside that these things are made in.
+    """Return the hash of every file from outside the package that things are made in.
 
-    What the package itself brings has none. A function typed into a notebook is known by its own
-    source, or by its bytecode where there is no source.
+    Local modules that a file imports count as well, installed packages do not. A function typed
+    into a notebook is known by its own source, or by its bytecode where there is no source.
 
     Args:
         *things: Functions, classes or their instances; of `functools.partial` and of objects that
             hold functions these are looked at.
+
+    Returns:
+        Absolute path -> hash, which `named_sources` shortens.
     """
     found: dict[str, str] = {}
     for thing in things:
         for each in _made_of(thing):
-            found |= _source_of(each)
+            for name, digest in _source_of(each).items():
+                known = found.get(name, digest)  # two typed-in functions may have one name
+                found[name] = digest if known == digest else _digest((known + digest).encode())
     return dict(sorted(found.items()))
+
+
+def named_sources(found: Mapping[str, str]) -> dict[str, str]:
+    """Return sources by their paths relative to the folder that all of them are in.
+
+    Args:
+        found: As `sources_of` returns them, of one or several calls.
+
+    Returns:
+        Path -> hash; the same wherever the folder lies.
+    """
+    files = [each for each in found if os.path.isabs(each)]
+    folder = os.path.commonpath([os.path.dirname(each) for each in files]) if files else ""
+    return {
+        Path(each).relative_to(folder).as_posix() if os.path.isabs(each) else each: digest
+        for each, digest in sorted(found.items())
+    }
 
 
 def _made_of(thing: object) -> Iterator[Callable[..., Any]]:
@@ -226,17 +251,11 @@ def _made_of(thing: object) -> Iterator[Callable[..., Any]]:
 def _source_of(thing: Callable[..., Any]) -> dict[str, str]:
     module = sys.modules.get(thing.__module__ or "")
     name = getattr(module, "__name__", "")
-    digest = getattr(module, _DIGEST, None)
     file = getattr(module, "__file__", None)
-    if digest is not None:
-        return {Path(str(file)).name: digest}
-    if name.partition(".")[0] == PACKAGE:
+    if name.partition(".")[0] == PACKAGE and not hasattr(module, _DIGEST):
         return {}
-    if file is not None and name != "__main__":
-        try:
-            return {Path(file).name: _digest(Path(file).read_bytes())}
-        except OSError:
-            return {}  # a module in an archive: its package's version is all there is
+    if module is not None and file is not None and name != "__main__":
+        return _with_imports(module)
     try:
         source = inspect.getsource(thing).encode()
     except (OSError, TypeError):
@@ -246,3 +265,55 @@ def _source_of(thing: Callable[..., Any]) -> dict[str, str]:
         source = code.co_code + repr((code.co_names, code.co_varnames)).encode()
         source += repr([each for each in code.co_consts if not inspect.iscode(each)]).encode()
     return {f"{thing.__qualname__} (typed in)": _digest(source)}
+
+
+def _with_imports(module: ModuleType) -> dict[str, str]:
+    """The hashes of a module's file and of the local ones that it imports, by path.
+
+    A file in an archive has none: the version of its package is all there is.
+    """
+    found: dict[str, str] = {}
+    todo = [module]
+    while todo:
+        each = todo.pop()
+        path = os.path.abspath(str(each.__file__))
+        try:
+            source = Path(path).read_bytes()
+        except OSError:
+            continue
+        if path not in found:
+            found[path] = getattr(each, _DIGEST, None) or _digest(source)
+            if path.endswith(_SUFFIX):
+                todo += filter(_is_local, _imported_by(each, source))
+    return found
+
+
+def _imported_by(module: ModuleType, source: bytes) -> Iterator[ModuleType]:
+    """The modules that a source names in its imports, as far as they have been imported."""
+    package = module.__package__ or ""
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = importlib.util.resolve_name("." * node.level + base, package)
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for name in names:
+            parts = name.split(".")
+            parents = (".".join(parts[: k + 1]) for k in range(len(parts)))
+            yield from (sys.modules[each] for each in parents if each in sys.modules)
+
+
+def _is_local(module: ModuleType) -> bool:
+    """Whether a module lies in a file that is neither the package's nor installed."""
+    file = getattr(module, "__file__", None)
+    if file is None or module.__name__.partition(".")[0] == PACKAGE:
+        return False
+    path = Path(file)
+    return _INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(_STANDARD)
+
+
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+_STANDARD = sysconfig.get_path("stdlib")

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import only_writer, replacing
+from compoclip.files import only_writer, replacing, sync_folder
 from compoclip.workers import Workers
 
 BATCH = 200
@@ -107,6 +107,7 @@ def appending(
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, out)
+            sync_folder(out.parent)
     except OSError as error:
         raise CompoclipError(
             f"{out}: cannot be written ({error.strerror or error}); check folder, rights and space"

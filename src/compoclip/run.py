@@ -260,7 +260,6 @@ def train(
         from compoclip.models.formats.hub import require_pushable
 
         require_pushable(options.push_to_hub)
-    from compoclip.data.pack import Request
     from compoclip.training.run import run_training
 
     _require_watchable(options)
@@ -270,13 +269,7 @@ def train(
         with ranks.agreed():
             benchmarks = _watched(options).benchmarks() if options.on else []
             model = model or _start(options)
-            request = Request(
-                options.data,
-                options.images,
-                options.image_column,
-                options.caption_column,
-                options.split,
-            )
+            request = source_request(options)
             source = request.open()
         if options.decoded_cache is not None:
             with ranks.rank0_first():
@@ -287,6 +280,15 @@ def train(
 
             watch = watch_model(model, benchmarks, options, options.out, ranks)
         return model, run_training(model, method, source, options, ranks, config, watch)
+
+
+def source_request(options: TrainingInputs) -> Request:
+    """The arguments that open the data of a run."""
+    from compoclip.data.pack import Request
+
+    return Request(
+        options.data, options.images, options.image_column, options.caption_column, options.split
+    )
 
 
 def _require_watchable(options: WatchSettings) -> None:

@@ -35,17 +35,26 @@ from compoclip.config import (
 )
 from compoclip.corpora.run import Engine
 from compoclip.corpora.run import run as carried_out
+from compoclip.data.fingerprint import Fingerprint, listed
 from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.interrupts import signal_of
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import device_named, launched
 from compoclip.request import TrainRequest
-from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train
+from compoclip.run import (
+    EvaluateOptions,
+    TrainOptions,
+    evaluate,
+    require_least,
+    source_request,
+    train,
+)
 from compoclip.training.settings import RunSettings
 from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
+    from compoclip.data.pack import Request
     from compoclip.evaluation.results import Results
 
 BASE = "base"
@@ -356,8 +365,9 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
         for name, point in zip(names_of(found), found)
     ]
     with only_writer(options.out, folder=True):
+        read: dict[Request, Fingerprint] = {}
         for each in runs:
-            require_same_run(each)
+            require_same_run(each, read)
         folder = f"{options.out}/runs"
         console.note(f"{console.counted(len(runs), 'run')} of {request.method} -> {folder}")
         done = _all(runs, options)
@@ -376,10 +386,11 @@ def _values(request: TrainRequest) -> dict[str, Any]:
     return {**options, **parameters}
 
 
-def require_same_run(run: SweepRun) -> None:
-    """Raise UsageError when the folder holds a run with other settings.
+def require_same_run(run: SweepRun, read: dict[Request, Fingerprint]) -> None:
+    """Raise UsageError when the folder holds a run of other settings, data or local files.
 
-    Those that change no weights, such as the device, may be others.
+    Settings that change no weights, such as the device, may be others. read: the fingerprints of
+    data so far.
     """
     file = run.folder / CONFIG
     if not file.is_file():
@@ -398,6 +409,17 @@ def require_same_run(run: SweepRun) -> None:
                 f"{file}: is of a run with {name} {spelled(one)}, not {spelled(other)}; choose "
                 "another --out, or remove that run"
             )
+    opened = source_request(request.options)
+    if opened not in read:
+        read[opened] = opened.open().fingerprint()
+    data, sources = read[opened], request.composed().sources
+    before = Fingerprint.load(run.folder)
+    wanted = Fingerprint({**sources, **data.values}, data.rows)
+    if differences := before.differences(wanted, whole=False):
+        raise UsageError(
+            f"{run.folder}: is of a run of other data or files ({listed(differences)}); choose "
+            "another --out, or remove that run"
+        )
 
 
 def _all(runs: Sequence[SweepRun], options: SweepOptions) -> dict[str, SweepLine]:

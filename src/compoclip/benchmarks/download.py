@@ -90,7 +90,9 @@ def download(
         _transfer(url, part, progress, patience)
         _verify(url, part, expected, odd)
         size = part.stat().st_size
+        files.sync(part)
         os.replace(part, path)
+        files.sync_folder(path.parent)
         _version_file(part).unlink(missing_ok=True)
     except OSError as error:
         raise files.unwritable(path, error) from error

@@ -181,7 +181,11 @@ def _exists(folder: Path, member: _Member) -> bool:
 
 
 def _copy(archive: Path, member: _Member, target: Path) -> None:
-    with files.replacing(target) as temporary, member.open() as stream, temporary.open("wb") as out:
+    with (
+        files.replacing(target, flush=False) as temporary,
+        member.open() as stream,
+        temporary.open("wb") as out,
+    ):
         size = 0
         while block := stream.read(_BLOCK):
             size += len(block)

@@ -161,7 +161,7 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
             hint = close(option, found.options)
             raise UsageError(f"benchmark {name} has no option {option!r}; {hint}")
     loaded = found.load(root, images, subtasks=parts, **options)
-    code = own.sources_of(found.read)
+    code = own.named_sources(own.sources_of(found.read))
     if code:  # results of an earlier version of the file are not taken for those of this one
         loaded = replace(loaded, data_hash=_joined(loaded.data_hash, code))
     edition = read_edition(root)

@@ -6,8 +6,10 @@ import hashlib
 import json
 import sqlite3
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from os import getpid
 from pathlib import Path
@@ -26,6 +28,7 @@ from compoclip.captions.types import (
     Token,
     beginning,
 )
+from compoclip.console import note
 from compoclip.errors import CompoclipError
 from compoclip.workers import Workers
 
@@ -33,7 +36,8 @@ from compoclip.workers import Workers
 
 
 def encode(caption: Caption) -> str:
-    """One ASCII JSON array: starts, ends, lemmas, universal and Penn tags, chunks, graph."""
+    """A checksum and one ASCII JSON array: starts, ends, lemmas, universal and Penn tags, chunks,
+    graph."""
     tokens = caption.tokens
     graph = caption.graph
     record = [
@@ -45,13 +49,17 @@ def encode(caption: Caption) -> str:
         [[c.first, c.stop, c.head] for c in caption.chunks],
         None if graph is None else _encode_graph(graph),
     ]
-    return json.dumps(record, separators=(",", ":"))
+    text = json.dumps(record, separators=(",", ":"))
+    return f"{zlib.crc32(text.encode()):08x}{text}"
 
 
 def decode(text: str, record: str) -> Caption:
     """The caption `text` with its stored parse; raises ValueError when the record is damaged."""
     head = beginning(text)
     try:
+        checksum, record = record[:8], record[8:]
+        if checksum != f"{zlib.crc32(record.encode()):08x}":
+            raise ValueError("its checksum differs")
         starts, ends, lemmas, pos, tags, chunks, graph = json.loads(record)
         words = [head[start:end] for start, end in zip(starts, ends, strict=True)]
         tokens = tuple(map(Token, words, lemmas, pos.split(), tags.split(), starts, ends))
@@ -122,6 +130,7 @@ CREATE TABLE IF NOT EXISTS parses
 SLICE = 20_000
 _ALONE = 1000  # texts between two signs of progress when one process parses
 _QUERY = 500
+_LAYOUT = "crc32"  # of records: each begins with its checksum
 _BUSY_SECONDS = 60.0
 
 
@@ -144,7 +153,7 @@ class ParseStore:
     def __init__(self, path: Path | str, tagger_name: str = DEFAULT_TAGGER) -> None:
         self.path = Path(path)
         self.tagger_name = tagger_name
-        self.parser = f"{PARSER_VERSION}/{tagger_version(tagger_name)}"
+        self.parser = f"{PARSER_VERSION}/{tagger_version(tagger_name)}/{_LAYOUT}"
         self.damaged = 0
         self._local = threading.local()
         try:
@@ -260,6 +269,8 @@ class ParseStore:
         try:
             return decode(text, record)
         except ValueError:
+            if not self.damaged:
+                note(f"{self.path}: damaged parses are made again")
             self.damaged += 1
             return None
 
@@ -277,9 +288,15 @@ class ParseStore:
                 "check that its folder is writable and its disk not full"
             ) from error
         except sqlite3.DatabaseError as error:
-            raise CompoclipError(
-                f"{self.path}: not a usable parse store ({error}); delete it, it is made again"
-            ) from error
+            if self.path.suffix != ".sqlite":
+                raise CompoclipError(
+                    f"{self.path}: not a parse store ({error}); choose another file"
+                ) from error
+            note(f"{self.path}: damaged ({error}); made again")
+            self.close()
+            for end in ("", "-wal", "-shm"):
+                self.path.with_name(f"{self.path.name}{end}").unlink(missing_ok=True)
+            return work(self._connection())
 
     def _connection(self) -> sqlite3.Connection:
         # A connection must cross neither a fork nor a thread.
@@ -289,6 +306,7 @@ class ParseStore:
         if opened is None or opened.owner != getpid():
             # It is used by this thread alone; another one may come to close it with the store.
             db = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, check_same_thread=False)
+            db.text_factory = partial(str, encoding="utf-8", errors="replace")  # checksums decide
             opened = _Opened(db)
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")

@@ -46,7 +46,6 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
     fingerprint,
     replacing,
-    sync,
     unreadable,
     unwritable,
     write_text,
@@ -525,7 +524,6 @@ def make_shard(task: ShardTask) -> ShardResult:
         part = task.target.with_name(f".{name}.part")
         with replacing(task.target, part) as place:
             _format_of(task.source).transform(task.source, place, task.column, task.job, counts)
-            sync(place)
         known = {
             "source": str(task.source.absolute()),
             "state": state,

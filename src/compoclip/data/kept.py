@@ -1,10 +1,8 @@
 """Features of the photos of a source, kept on disk: what a frozen image tower makes of them.
 
-A folder holds parts of up to a thousand photos, each a safetensors file with one tensor (photos,
-crops, 1 + P, C): of every crop the pooled feature, then P patches. A part says what it was made
-from and the checksum of its numbers, and appears when it is whole. So a run goes on with what a
-killed one has left, and a part that is damaged, or of other photos or another tower, is told and
-made anew.
+A folder holds parts of up to a thousand photos, each a cache (`files.load_arrays`) of a tensor
+(photos, crops, 1 + P, C): of every crop the pooled feature, then P patches. A run goes on with the
+parts that a killed one has left; damaged ones are made again.
 """
 
 from __future__ import annotations
@@ -14,11 +12,9 @@ import json
 import math
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +22,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from compoclip.console import counted, note, track
 from compoclip.errors import CompoclipError
-from compoclip.files import only_writer, reason, write_atomically, write_json
+from compoclip.files import (
+    load_arrays,
+    only_writer,
+    reason,
+    save_arrays,
+    write_atomically,
+    write_json,
+)
 from compoclip.models.work import KeptAt
 
 Encode = Callable[[range], tuple[NDArray[np.float32], dict[int, str]]]
@@ -38,7 +40,7 @@ Encode = Callable[[range], tuple[NDArray[np.float32], dict[int, str]]]
 
 _PART_BYTES = 64 << 20
 _PART_PHOTOS = 1000
-_TENSOR, _STATED = "features", "compoclip"
+_TENSOR, _BAD = "features", "bad"
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def features_folder(root: Path, spec: KeptSpec) -> Path:
 
 
 def keep_features(folder: Path, spec: KeptSpec, encode: Encode) -> None:
-    """Make the parts that are not there, or not as they should be.
+    """Make the parts that are missing or damaged.
 
     Args:
         folder: Of these features alone.
@@ -140,7 +142,7 @@ def keep_features(folder: Path, spec: KeptSpec, encode: Encode) -> None:
         CompoclipError: When they do not fit the disk, and when the folder cannot be written. Parts
             that are finished stay.
     """
-    if not _lacking(folder, spec, quiet=True):
+    if not _lacking(folder, spec):
         note(f"  features of {counted(spec.photos, 'image')} are in {folder}")
         return
     with only_writer(folder, folder=True, wait=True):
@@ -164,10 +166,11 @@ def open_features(
     bad: dict[int, str] = {}
     for part in range(spec.parts):
         try:
-            stated = _stated(_path(folder, part), spec, part)["bad"]
-            bad |= {int(number): str(why) for number, why in stated.items()}
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            with safe_open(_path(folder, part), "numpy") as file:
+                stated = json.loads(file.get_tensor(_BAD).tobytes())
+        except (OSError, ValueError, SafetensorError) as error:
             raise CompoclipError(f"{_path(folder, part)}: {reason(error)}; start again") from error
+        bad |= {int(number): str(why) for number, why in stated.items()}
     return KeptFeatures(at, rows, spec, folder, bad)
 
 
@@ -175,55 +178,18 @@ def _path(folder: Path, part: int) -> Path:
     return folder / f"part-{part:06d}.safetensors"
 
 
-def _lacking(folder: Path, spec: KeptSpec, quiet: bool = False) -> list[int]:
-    """The parts that are missing, damaged or of something else; the latter are told."""
-    lacking = []
-    for part in range(spec.parts):
-        path = _path(folder, part)
-        try:
-            _check(path, spec, part)
-        except FileNotFoundError:
-            lacking.append(part)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            lacking.append(part)
-            if not quiet:
-                note(f"{path}: {reason(error)}; made anew")
-    return lacking
-
-
-def _check(path: Path, spec: KeptSpec, part: int) -> None:
-    """Raise OSError, ValueError or SafetensorError unless a part is what it should be."""
-    stated = _stated(path, spec, part)
-    features = _mapped(path, (len(spec.numbers(part)), *spec.shape))
-    if _checksum(features) != stated["crc32"]:
-        raise ValueError("damaged (its checksum is another)")
-
-
-def _stated(path: Path, spec: KeptSpec, part: int) -> dict[str, Any]:
-    """What a part says of itself. Raises ValueError or KeyError for a part of another kind."""
-    with path.open("rb"), safe_open(path, "numpy") as file:
-        stated: dict[str, Any] = json.loads((file.metadata() or {}).get(_STATED, "{}"))
-        found = file.get_slice(_TENSOR)
-        shape, dtype = tuple(found.get_shape()), found.get_dtype()
-    if (stated.get("digest"), stated.get("part")) != (spec.digest, part):
-        raise ValueError("holds features of another tower or of other images")
-    if (shape, dtype) != ((len(spec.numbers(part)), *spec.shape), "F32"):
-        raise ValueError(f"damaged (features of shape {shape})")
-    return stated
+def _lacking(folder: Path, spec: KeptSpec) -> list[int]:
+    """The parts that are missing or damaged."""
+    parts = range(spec.parts)
+    return [n for n in parts if load_arrays(_path(folder, n), [spec.digest, n]) is None]
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The only tensor of a safetensors file: a length, a header of that length, the numbers."""
+    """The features in a safetensors file: the length of a header, that header, all numbers."""
     with path.open("rb") as file:
-        header = int.from_bytes(file.read(8), "little")
-    return np.memmap(path, "<f4", "r", 8 + header, shape)
-
-
-def _checksum(features: NDArray[np.float32]) -> int:
-    value = 0
-    for each in features:
-        value = zlib.crc32(np.ascontiguousarray(each).view(np.uint8).data, value)
-    return value
+        length = int.from_bytes(file.read(8), "little")
+        begin, _ = json.loads(file.read(length))[_TENSOR]["data_offsets"]
+    return np.memmap(path, "<f4", "r", 8 + length + begin, shape)
 
 
 def _require_room(folder: Path, size: int, photos: int) -> None:
@@ -242,11 +208,8 @@ def _require_room(folder: Path, size: int, photos: int) -> None:
 
 def _make(folder: Path, spec: KeptSpec, part: int, encode: Encode) -> None:
     features, bad = encode(spec.numbers(part))
-    stated = {
-        "digest": spec.digest,
-        "part": part,
-        "crc32": _checksum(features),
-        "bad": {str(number): why for number, why in bad.items()},
-    }
-    write = partial(save_file, {_TENSOR: features}, metadata={_STATED: json.dumps(stated)})
-    write_atomically(_path(folder, part), lambda place: write(place))
+    arrays: dict[str, NDArray[Any]] = {_TENSOR: features}
+    arrays[_BAD] = np.frombuffer(json.dumps(bad).encode(), np.uint8)
+    write_atomically(
+        _path(folder, part), lambda place: save_arrays(place, arrays, [spec.digest, part])
+    )

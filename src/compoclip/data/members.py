@@ -6,6 +6,7 @@ import hashlib
 import json
 import tarfile
 import zipfile
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from compoclip.console import note
 from compoclip.data.textfiles import opened_parquet
 from compoclip.errors import CompoclipError
-from compoclip.files import cache_paths, fingerprint, unreadable, write_cache
+from compoclip.files import cache_paths, fingerprint, reason, unreadable, write_cache
 
 # --- Encoded images inside Parquet files, read at random. ---
 #
@@ -29,7 +30,7 @@ from compoclip.files import cache_paths, fingerprint, unreadable, write_cache
 # is mapped into memory and read at any row.
 
 _SUFFIX = ".compoclip-images"
-_VERSION = 1
+_VERSION = 2
 _ROWS = 64  # images per Arrow batch: bounds the memory of the copy
 
 
@@ -54,68 +55,93 @@ def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
 
 
 class EmbeddedImages:
-    """The images of one column of Parquet files, by row number over all files."""
+    """The images of one column of Parquet files, by row number over all files.
+
+    Attributes:
+        stamp: Size and modification time of every file.
+    """
 
     def __init__(self, files: Sequence[Path], column: str) -> None:
-        self._paths = [_copy(file, column) for file in files]
+        self._files, self._column = files, column
+        self.stamp = " ".join(map(fingerprint, files))
         self._open_all()
 
     def __call__(self, image: str) -> bytes:
-        """The encoded image of row `image`; no bytes when it has none, which decoding refuses."""
+        """The encoded image of row `image`; no bytes when it has none, which decoding refuses.
+
+        Where the copy is damaged it is made again.
+        """
         row = int(image)
+        value, crc = self._at(row)
+        if zlib.crc32(value) != crc:
+            self._open_all(again=True)
+            value, _ = self._at(row)
+        return value
+
+    def _at(self, row: int) -> tuple[bytes, int]:
+        """The image of a row and its checksum."""
         batch = bisect_right(self._ends, row)
-        values = self._batches[batch]
-        value = values[row - (self._ends[batch] - len(values))].as_py()
-        if value is None:
-            return b""
-        return bytes(value)
+        images, checksums = self._batches[batch].columns
+        place = row - (self._ends[batch] - len(images))
+        return images[place].as_py() or b"", checksums[place].as_py()
 
     def present(self) -> list[bool]:
         """For each row, whether it has an image; none is read."""
-        return [held for batch in self._batches for held in batch.is_valid().to_pylist()]
+        return [held for batch in self._batches for held in batch.column(0).is_valid().to_pylist()]
 
-    def _open_all(self) -> None:
-        self._batches: list[Any] = []
-        for path in self._paths:
-            try:
-                reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            except (OSError, pa.ArrowException) as error:
-                raise CompoclipError(f"{path}: {error}; delete the file and run again") from None
-            self._batches.extend(
-                reader.get_batch(i).column(0) for i in range(reader.num_record_batches)
-            )
+    def _open_all(self, again: bool = False) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        for file in self._files:
+            self._batches += _copied(file, self._column, again)
         self._ends = list(accumulate(len(batch) for batch in self._batches))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_paths": self._paths}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_batches", "_ends")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._paths = state["_paths"]
+        self.__dict__ |= state
         self._open_all()
 
 
-def _copy(file: Path, column: str) -> Path:
-    """The Arrow file with the images of `file`, made when there is none that is up to date."""
+def _copied(file: Path, column: str, again: bool = False) -> list[pa.RecordBatch]:
+    """The images of `file` and their checksums, mapped from an Arrow file.
+
+    That is made when there is none that is up to date and whole. again: whatever there is.
+    """
     stamp = json.dumps([_VERSION, fingerprint(file), column])
     # Each column has a file of its own.
     suffix = f"{_SUFFIX}-{hashlib.blake2b(column.encode(), digest_size=4).hexdigest()}"
-    for path in cache_paths(file, suffix):
+    for path in () if again else cache_paths(file, suffix):
         try:
-            with pa.OSFile(str(path), "rb") as opened:
-                meta = pa.ipc.open_file(opened).schema.metadata or {}
-        except (OSError, pa.ArrowException):
+            return _opened(path, stamp)
+        except FileNotFoundError:
             continue
-        if meta.get(b"stamp") == stamp.encode():
-            return path
-    note(f"copying the images of {file.name} once, for random access")
-    return write_cache(file, suffix, partial(_write, file, column, stamp))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            note(f"{path}: {reason(error)}")
+    note(f"copying the images of {file.name} once{' more' * again}, for random access")
+    return _opened(write_cache(file, suffix, partial(_write, file, column, stamp)), stamp)
+
+
+def _opened(path: Path, stamp: str) -> list[pa.RecordBatch]:
+    """Raises OSError, or ValueError for a file that is damaged or of another stamp."""
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    if (reader.schema.metadata or {}).get(b"stamp") != stamp.encode():
+        raise ValueError("of another state of the data")
+    batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    for batch in batches:
+        batch.validate(full=True)  # else a damaged one is read beyond its end
+    return batches
 
 
 def _write(file: Path, column: str, stamp: str, target: Path) -> None:
-    schema = pa.schema([("image", pa.large_binary())], metadata={"stamp": stamp})
+    schema = pa.schema(
+        [("image", pa.large_binary()), ("crc32", pa.uint32())], metadata={"stamp": stamp}
+    )
     with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for images in _read(file, column):
-            writer.write_batch(pa.RecordBatch.from_arrays([images], schema=schema))
+            checksums = [zlib.crc32(image.as_py() or b"") for image in images]
+            columns = [images, pa.array(checksums, pa.uint32())]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def _read(file: Path, column: str) -> Iterator[pa.Array]:

@@ -40,6 +40,7 @@ from compoclip.data.extras import (
     POS_CAPTION,
     SCORE,
 )
+from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.shards import CAPTION_LIMIT
@@ -178,27 +179,29 @@ def pack(
     writing `out`; what is finished stays.
     """
     source = request.open()
-    record = _record(source, spec)
-    finished = _check(out, record, option)
+    made_from = _fingerprint(source, spec)
+    finished = _check(out, made_from, option)
     if finished is not None:  # and may be read while another process reads it
         return finished
     require_writable(out)
     with only_writer(out, folder=True):
-        finished = _check(out, record, option)
-        return finished or _pack(source, record, PackTask(request, out, spec, max_bad), run)
+        finished = _check(out, made_from, option)
+        return finished or _pack(source, made_from, PackTask(request, out, spec, max_bad), run)
 
 
-def _pack(source: Source, record: dict[str, Any], shard: PackTask, run: Run) -> PackSummary:
+def _pack(source: Source, made_from: Fingerprint, shard: PackTask, run: Run) -> PackSummary:
     out, spec, max_bad = shard.out, shard.spec, shard.max_bad
-    write_text(out / RECORD, _shown(record))
+    _opened.cache_clear()  # the data may have changed since an earlier pack of this process
+    made_from.save(out)
+    write_text(out / RECORD, _shown(made_from.values))
     total, todo = PackSummary(), []
     numbers = range(len(shard_paths(out, len(source), spec)))
     for number in numbers:
-        if _shard(out, number).is_file() and _counts(out, number).is_file():
-            counts = _counts(out, number)
-            total.add(PackSummary.of(read_json(counts, damaged="delete it"), counts))
-        else:
+        found = _finished(out, number)
+        if found is None:
             todo.append(replace(shard, number=number))
+        else:
+            total.add(found)
     if total.shards:
         note(f"going on: {total.shards} of {len(numbers)} shards are there")
     _refuse_bad(total, max_bad)
@@ -208,7 +211,7 @@ def _pack(source: Source, record: dict[str, Any], shard: PackTask, run: Run) -> 
         _refuse_bad(total, max_bad)
     total.bad = dict(sorted(total.bad.items()))
     total.left_out = dict(Counter(source.left_out) + Counter(total.left_out))
-    write_text(out / RECORD, _shown({**record, "packed": asdict(total)}))
+    write_text(out / RECORD, _shown({**made_from.values, "packed": asdict(total)}))
     for number in numbers:
         _counts(out, number).unlink(missing_ok=True)
     return total
@@ -234,35 +237,44 @@ def _counts(out: Path, number: int) -> Path:
     return out / f"pack-{number:06d}.json"
 
 
-def _record(source: Source, spec: PackSpec) -> dict[str, Any]:
-    """What identifies a pack; two packs with equal records hold the same."""
-    digest = hashlib.blake2b(digest_size=16)
-    for caption in source.captions():
-        digest.update(caption.encode() + b"\n")
-    return {
+def _finished(out: Path, number: int) -> PackSummary | None:
+    """The counts of a shard that is there; None for one that is to be made."""
+    counts = _counts(out, number)
+    if not (_shard(out, number).is_file() and counts.is_file()):
+        return None
+    try:
+        return PackSummary.of(read_json(counts), counts)
+    except CompoclipError:
+        note(f"{counts}: damaged; {_shard(out, number).name} is made again")
+        return None
+
+
+def _fingerprint(source: Source, spec: PackSpec) -> Fingerprint:
+    """What identifies a pack; two packs of equal fingerprints hold the same."""
+    data = source.fingerprint()
+    values = {
         "source": source.describe(),
         "samples": len(source),
-        "captions": digest.hexdigest(),
         "spec": spec.record(),
         "made_by": {"compoclip": __version__, "pillow": PIL.__version__},
     }
+    return Fingerprint({**values, **data.values}, data.rows)
 
 
-def _check(out: Path, record: dict[str, Any], option: str) -> PackSummary | None:
+def _check(out: Path, made_from: Fingerprint, option: str) -> PackSummary | None:
     """The pack that is in `out`, finished; None when there is none yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
-        if out.is_dir() and any(each.name != LOCK for each in out.iterdir()):
+        if out.is_dir() and any(each.name not in (LOCK, FILE) for each in out.iterdir()):
             raise UsageError(f"{out}: already exists and is no pack; choose another {option}")
         return None
     found = read_json(path, damaged="delete the folder and pack again")
     if not isinstance(found, dict):
         raise CompoclipError(f"{path}: not a record of a pack; delete the folder, pack again")
-    known = {key: value for key, value in found.items() if key != "packed"}
-    if known != record:
-        keys = dict.fromkeys([*record, *known])
-        differ = ", ".join(key for key in keys if known.get(key) != record.get(key))
-        raise UsageError(f"{out}: holds another pack ({differ} differ); choose another {option}")
+    if differences := Fingerprint.load(out).differences(made_from):
+        raise UsageError(
+            f"{out}: holds another pack: {listed(differences)}; choose another {option}"
+        )
     return PackSummary.of(found["packed"], path) if "packed" in found else None
 
 

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from compoclip.benchmarks.case import Content, ImageRef
 from compoclip.console import track
@@ -25,7 +23,7 @@ from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described
 from compoclip.evaluation.items import EncodedFeatures, Scores
-from compoclip.files import write_atomically
+from compoclip.files import Arrays, load_arrays, save_arrays, write_atomically
 from compoclip.models.config import Tower
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.workers import Workers, own_cores
@@ -86,34 +84,24 @@ class FeatureCache:
     def find(self, kind: str, keys: Sequence[bytes]) -> Iterator[tuple[list[int], Scores]]:
         """(positions in `keys`, their features (n, D)), file by file, of those that are stored.
 
-        A key that several files hold comes from each. Raises CompoclipError for a damaged file.
+        A key that several files hold comes from each.
         """
         wanted: dict[bytes, list[int]] = {}
         for position, key in enumerate(keys):
             wanted.setdefault(key, []).append(position)
         for path in sorted(self._folders[kind].glob("*.safetensors")):
-            try:
-                with safe_open(path, framework="numpy") as stored:
-                    names = [row.tobytes() for row in stored.get_tensor("keys")]
-                    if wanted.keys().isdisjoint(names):
-                        continue
-                    features = stored.get_tensor("features")
-            except (OSError, SafetensorError) as error:
-                raise CompoclipError(
-                    f"{path}: damaged feature file ({error}); delete it"
-                ) from error
+            stored = load_arrays(path, kind)
+            names = [row.tobytes() for row in stored["keys"]] if stored else []
             pairs = [(p, row) for row, name in enumerate(names) for p in wanted.get(name, ())]
-            yield [position for position, _ in pairs], features[[row for _, row in pairs]]
+            if stored and pairs:
+                yield [p for p, _ in pairs], stored["features"][[row for _, row in pairs]]
 
     def put(self, kind: str, keys: Sequence[bytes], features: Scores) -> None:
         """Store features (N, D) under their keys. Raises CompoclipError when the disk refuses."""
         packed = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), KEY_BYTES)
         path = self._folders[kind] / f"{content_key(*keys).hex()}.safetensors"
-        tensors: dict[str, np.ndarray] = {
-            "keys": packed,
-            "features": np.ascontiguousarray(features, dtype=np.float32),
-        }
-        write_atomically(path, lambda place: save_file(tensors, place))
+        arrays: Arrays = {"keys": packed, "features": features.astype(np.float32, copy=False)}
+        write_atomically(path, lambda place: save_arrays(place, arrays, kind))
 
     def scratch(self, shape: tuple[int, int]) -> Scores:
         """Zeros (float32) in a nameless file below `folder`, gone when nothing uses them any more,

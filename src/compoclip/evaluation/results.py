@@ -102,6 +102,7 @@ class Results:
     where `benchmark` is another name (id=NAME), else "". resamples, seed: of the bootstrap. score:
     "itc", cosines of features, or "itm", a matching head's log-odds of pairs.
     clean: the scores without faulty items, where they were asked for.
+    images: hash of the names, sizes and modification times of the images.
     """
 
     model: str
@@ -128,6 +129,7 @@ class Results:
     seed: int = 0
     clean: Clean | None = None
     score: str = "itc"
+    images: str = ""
     schema: int = SCHEMA
 
     @property

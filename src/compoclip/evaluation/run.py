@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import time
@@ -44,6 +45,7 @@ from compoclip.evaluation.results import (
 )
 from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.summary import clean_scores, same_faults, summarise
+from compoclip.files import fingerprint, sweep_abandoned
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import WatchSettings
@@ -221,6 +223,7 @@ def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
 def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Results | None:
     """A result on disk that a new run would only repeat."""
     path = folder / f"{file_stem(job.benchmark.name)}.json"
+    sweep_abandoned(folder.absolute())
     if not path.is_file():
         return None
     try:
@@ -232,6 +235,7 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
         found.benchmark == job.benchmark.name
         and found.identity == _plain(encoder)
         and found.data_hash == job.benchmark.data_hash
+        and found.images == _images_state(job.content)
         and found.protocol == job.benchmark.protocol
         and found.missing_count == len(job.missing)
         and found.rules == _rules_json(job)
@@ -246,6 +250,13 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
         return found
     note(f"{job.benchmark.name}: {path} is of other weights, data or draws and is replaced")
     return None
+
+
+def _images_state(content: Content) -> str:
+    """A hash of the name, size and modification time of the files that images lie in."""
+    files = dict.fromkeys(ref.path for ref in content.images)
+    stamps = "\n".join(f"{file.name} {fingerprint(file)}" for file in files)
+    return hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def _rules_json(job: _Job) -> dict[str, object]:
@@ -313,6 +324,7 @@ def _measure(
         seed=options.seed,
         clean=clean,
         score=options.score,
+        images=_images_state(job.content),
     )
     return save_results(results, items.to_arrow(), folder)
 

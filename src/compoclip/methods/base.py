@@ -256,8 +256,8 @@ class Method:
         stand_ins: A rewrite -> what to say at the start of training about what it takes the place
             of.
         differences: Where released code differs from the paper, and which the defaults follow.
-        made_in: File name -> hash of the source that the recipe stands in, where it is not of this
-            package; `recipe` records it.
+        made_in: Path -> hash of the sources that the recipe stands in, where it is not of this
+            package; `recipe` records them.
     """
 
     name: str
@@ -342,15 +342,15 @@ class Method:
 
     @property
     def sources(self) -> dict[str, str]:
-        """File name -> hash of each source outside the package that this method is made of: code,
-        and counts of words.
+        """File -> hash of each source outside the package that this method is made of: code, with
+        the local modules that it imports, and counts of words.
         """
         losses = own.sources_of(*(term.loss for term in self.losses))
         found = {**self.made_in, **losses, **rewrite_sources(self.plan.all_rewrites)}
         if self.plan.counts:
             path = Path(self.plan.counts)
-            found[path.name] = counts_digest(path)
-        return found
+            found[str(path.absolute())] = counts_digest(path)
+        return own.named_sources(found)
 
     def record(self) -> dict[str, Any]:
         """Terms, texts, images, what was composed; teacher, heads, own sources if there are any.

@@ -279,7 +279,7 @@ def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
         names: As in a plan of texts; names of no rewrite are passed over.
 
     Returns:
-        File name -> hash.
+        Absolute path -> hash.
     """
     known = _found()[0]
     return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in known))

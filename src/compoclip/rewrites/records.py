@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from compoclip import own
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
@@ -125,7 +126,7 @@ class Settings:
     def provenance(self) -> dict[str, Any]:
         """Every input besides the captions, with versions: the same provenance, the same bytes."""
         made = [get_rewrite(name) for name in self.rewrites]
-        sources = rewrite_sources(self.rewrites)
+        sources = own.named_sources(rewrite_sources(self.rewrites))
         return {
             "rewrites": [f"{each.name} {each.version}" for each in made],
             **({"sources": sources} if sources else {}),

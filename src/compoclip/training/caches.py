@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from compoclip.console import track
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.decode import Picture, unmirrored
 from compoclip.data.images import fixed_rng, photo_key
@@ -38,7 +39,7 @@ from compoclip.data.kept import (
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import cache_folder, fingerprint
+from compoclip.files import cache_folder
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
@@ -271,26 +272,29 @@ class _ShownPhotos:
     def of(source: Source, method: Method) -> _ShownPhotos:
         rows: dict[str, int] = {}
         places: list[tuple[int, int]] = []
-        digest = hashlib.blake2b(digest_size=16)
+        found: list[Picture] = []
         for index in range(len(source)):
             for place, image in enumerate(method.images.shows(source[index])):
                 name = photo_key(image)
                 if name not in rows:
                     rows[name] = len(places)
                     places.append((index, place))
-                    digest.update(f"{_reference(image, name)}\n".encode())
+                    found.append(image if isinstance(unmirrored(image), Path) else name.encode())
+        digest = hashlib.blake2b(digest_size=16)
+        with ThreadPoolExecutor(available_cores()) as pool:
+            for each in track(pool.map(_content, found), "looking images up", len(found), "images"):
+                digest.update(f"{each}\n".encode())
         return _ShownPhotos(rows, places, digest.hexdigest())
 
 
-def _reference(image: Picture, name: str) -> str:
-    """What names a photo together with its content."""
+def _content(image: Picture) -> str:
+    """A hash of the bytes of a photo, and whether it is mirrored."""
     file = unmirrored(image)
-    if isinstance(file, bytes):
-        return name
     try:
-        return f"{Path(name).absolute()} {fingerprint(file)}"
-    except CompoclipError:  # reading it will say why
-        return f"{Path(name).absolute()} missing"
+        data = file if isinstance(file, bytes) else file.read_bytes()
+    except OSError:  # reading it for the model says why
+        data = b"unreadable"
+    return f"{hashlib.blake2b(data, digest_size=16).hexdigest()} {file is not image}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TextIO
 
 from compoclip.errors import CompoclipError, pip_install
-from compoclip.files import unreadable
+from compoclip.files import replacing, unreadable
 from compoclip.ranks import SINGLE, Ranks
 
 
@@ -59,21 +59,17 @@ class MetricsLog:
 
 def _opened(path: Path, resume_step: int) -> TextIO:
     """The log, open to append to, with the records up to a step."""
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = read_log(path) if resume_step and path.is_file() else []
         lines = (json.dumps(each) + "\n" for each in kept if each["step"] <= resume_step)
-        partial.write_text("".join(lines))
-        os.replace(partial, path)
+        with replacing(path) as place:
+            place.write_text("".join(lines))
         return open(path, "a", encoding="utf-8")
     except OSError as error:
         raise CompoclipError(
             f"cannot write the log {path}: {error.strerror}; free space or choose another --out"
         ) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

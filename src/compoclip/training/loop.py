@@ -66,7 +66,6 @@ def train_loop(
     method: Method,
     batches: BatchLoader,
     settings: RunSettings,
-    signature: str,
     report: Callable[[dict[str, Any], int], None],
     ranks: Ranks = SINGLE,
     known: FrozenTexts | None = None,
@@ -83,7 +82,6 @@ def train_loop(
         method: Losses, what trains, optimiser and schedule.
         batches: This rank's part of every global batch.
         settings: How the run is executed. With `resume` the newest state in OUT is restored first.
-        signature: What a state must have been written under to be resumed.
         report: Called with the record of every logged step and the number of all steps, on rank 0.
         ranks: The processes that train together.
         known: Remembers texts, see `step`.
@@ -116,12 +114,10 @@ def train_loop(
 
     # Resume: weights, moments and random state of the newest complete state, if there is one.
     states = settings.out / "state"
-    progress = Progress(step=0, epoch=0, epoch_step=0, signature=signature)
+    progress = Progress(step=0, epoch=0, epoch_step=0)
     state = latest_state(states) if settings.resume else None
     if state is not None:
-        progress = load_state(
-            state, learner, optimizer, signature, batches.steps_per_epoch, averages
-        )
+        progress = load_state(state, learner, optimizer, batches.steps_per_epoch, averages)
         try:
             scaler.load_state_dict(progress.scaler)
         except (KeyError, RuntimeError) as error:

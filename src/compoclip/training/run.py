@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,6 +15,7 @@ import torch
 
 from compoclip.config import CONFIG
 from compoclip.console import counted, note, time_left
+from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.data.images import Companions
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
@@ -25,7 +24,7 @@ from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
-from compoclip.models.checkpoint import LoadedModel, current_identity, save_model
+from compoclip.models.checkpoint import LoadedModel, current_identity, load_model, save_model
 from compoclip.models.config import part_of
 from compoclip.models.formats.adapter import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
@@ -37,7 +36,12 @@ from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.parts import frozen_by, rate_factors, with_frozen
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import full_state, require_torch
-from compoclip.training.state import latest_state, remove_states
+from compoclip.training.state import (
+    latest_state,
+    remove_states,
+    require_same_run,
+    run_fingerprint,
+)
 from compoclip.training.step import module_name
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.training.watch import Watch
@@ -192,11 +196,12 @@ def _run(
     # A run folder holds one run: refuse to overwrite it or to mix two.
     checkpoint, adapter = settings.out / "model", settings.out / "adapter"
     started = latest_state(settings.out / "state") is not None
-    if checkpoint.exists() or (adapter.exists() and not (started and settings.merge)):
+    finished = checkpoint.exists() or (adapter.exists() and not (started and settings.merge))
+    if finished and not settings.resume:
         raise UsageError(f"{settings.out} holds a finished run; choose another --out")
     if started and not settings.resume:
         raise UsageError(f"{settings.out} holds an unfinished run; add --resume, or choose --out")
-    if settings.resume and not started:
+    if settings.resume and not (started or finished):
         note(f"{settings.out} holds nothing to resume: the run starts at step 1")
     if method.needs_local:
         model.encoder.require_local()
@@ -219,6 +224,7 @@ def _run(
     rate_factors(model.encoder.model, method.optim.lr, settings)  # refuses impossible rates
 
     # The data for this method, and the method for this data.
+    read = source
     source = method.images.source(source)
     method = method.for_data(source.brings())
     method.plan.require(source)
@@ -242,6 +248,20 @@ def _run(
             f"--cache-frozen: {method.name} hides patches of images, so features change with every "
             "step: leave it out, or hide words alone (--set texts.masks.images=false)"
         )
+
+    # A run that is resumed is the run that was begun.
+    decisive = watch.decisive() if watch is not None else {}
+    begun = None
+    with ranks.agreed():
+        if ranks.first:
+            data = read.fingerprint()
+            begun = run_fingerprint(model, method, source, data, settings, decisive)
+            if started or finished:
+                require_same_run(settings.out, begun)
+    if finished:
+        if checkpoint.exists() and ranks.first:  # the run may have been killed before it did so
+            remove_states(settings.out / "state")
+        return _finished(model, checkpoint if checkpoint.exists() else adapter, adapter)
 
     # Batches. Captions are parsed once, by rank 0; the other ranks find them in the store.
     parsed = None
@@ -322,14 +342,11 @@ def _run(
     track = tuple(dict.fromkeys(settings.track)) if ranks.first else ()
     with (
         Trackers(track, settings.out, known, _Reporter(method.name)) as report,
-        _repeatable(settings.out, config if ranks.first else ""),
+        _repeatable(settings.out, config if ranks.first else "", None if started else begun),
     ):
-        decisive = watch.decisive() if watch is not None else {}
-        signature = _signature(model, method, source, settings, decisive)
         progress = train_loop(
-            encoder, model.tokenizer, method, loader, settings, signature, report, ranks, texts,
-            watch,
-        )  # fmt: skip
+            encoder, model.tokenizer, method, loader, settings, report, ranks, texts, watch
+        )
     encoder.teacher = None  # the run's, not the model's, as heads are
     encoder.heads.clear()
     if method.trains.start_scale:
@@ -401,15 +418,19 @@ def _run(
 
 
 @contextmanager
-def _repeatable(out: Path, config: str) -> Iterator[None]:
-    """The file that repeats the run lies in its folder; of a run that took no step none is left."""
+def _repeatable(out: Path, config: str, begun: Fingerprint | None) -> Iterator[None]:
+    """The file that repeats the run, and its fingerprint where it begins, lie in its folder; of a
+    run that took no step none is left."""
+    if begun:
+        begun.save(out)
     if config:
         write_text(out / CONFIG, config)
     try:
         yield
     finally:
-        if config and not (out / LOG).exists() and latest_state(out / "state") is None:
-            (out / CONFIG).unlink(missing_ok=True)
+        if (config or begun) and not (out / LOG).exists() and latest_state(out / "state") is None:
+            for name in (CONFIG, FILE):
+                (out / name).unlink(missing_ok=True)
 
 
 def _write_front(
@@ -530,32 +551,13 @@ def _companions(
         return method.images.prepare(source, encode, model.preprocess, settings.out, kept)
 
 
-def _signature(
-    model: LoadedModel,
-    method: Method,
-    source: Source,
-    settings: RunSettings,
-    watched: Mapping[str, Any],
-) -> str:
-    """A hash over everything that must be the same for a resumed run to be the same run."""
-    record = {
-        "weights": model.identity.weights,
-        "activation": model.identity.activation,
-        "tokenizer": model.identity.tokenizer,
-        "method": method.name,
-        "settings": dict(method.settings),
-        "optim": asdict(method.optim),
-        "trains": asdict(method.trains),
-        "lora": asdict(method.lora) if method.lora else None,
-        **method.record(),
-        "data": source.describe(),
-        "samples": len(source),
-        **settings.decisive(),
-        **watched,
-    }
-    text = json.dumps(record, sort_keys=True)
-    own = "".join(f" {file}@{digest}" for file, digest in method.sources.items())
-    return f"{method.name}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}{own}"
+def _finished(model: LoadedModel, written: Path, adapter: Path) -> RunSummary:
+    """Give a model the weights that a finished run has written; what that run amounts to."""
+    loaded = load_model(written)
+    model.encoder.model.load_state_dict(loaded.encoder.model.state_dict())
+    note(f"already finished: {written}")
+    told = {"model": written, "adapter": adapter if adapter.exists() else None}
+    return RunSummary(**{**loaded.provenance["run"], **told})
 
 
 def _left_out(source: Source) -> dict[str, int]:

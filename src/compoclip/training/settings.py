@@ -68,7 +68,8 @@ class RunSettings:
         max_steps: Train no more steps than this, the schedule of the learning rate included; 0 sets
             no limit beside --epochs.
         stop_after: Stop after this many steps in total, to resume later; 0 is never.
-        resume: Go on from the last saved state in OUT; where there is none, say so and start.
+        resume: Go on from the last saved state in OUT; where there is none, say so and start; where
+            the run is finished, say so and end.
         merge: Of a run with adapters write OUT/model, too, with them merged in.
         fsdp: Split weights, gradients and moments over the processes of torchrun (FSDP2), for
             models too large for one GPU.

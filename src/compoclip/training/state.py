@@ -22,10 +22,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from compoclip.data.fingerprint import Fingerprint, listed
+from compoclip.data.sources import Source
 from compoclip.errors import CompoclipError
+from compoclip.files import sync, sync_folder
+from compoclip.methods.base import Method
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.process import give_back
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.optim import AveragedWeights, ordered
+from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
 
 _TENSORS = "tensors.safetensors"
@@ -43,8 +49,6 @@ class Progress:
         step: Steps that are done.
         epoch: The epoch that the next step is in.
         epoch_step: Steps of that epoch that are done.
-        signature: Hash of what must not change across a resume (method, settings, data, seed,
-            batch size).
         images: Images shown so far.
         texts: Texts shown so far.
         skipped: Images that could not be read.
@@ -60,7 +64,6 @@ class Progress:
     step: int
     epoch: int
     epoch_step: int
-    signature: str
     images: int = 0
     texts: int = 0
     skipped: int = 0
@@ -244,10 +247,10 @@ def _write(
         save_file(_unshared(tensors), partial / _TENSORS)
         (partial / _PROGRESS).write_text(json.dumps(asdict(progress)))
         for name in (_TENSORS, _PROGRESS):
-            with open(partial / name, "rb") as file:
-                os.fsync(file.fileno())
+            sync(partial / name)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(partial, target)
+        sync_folder(folder)
     except (OSError, SafetensorError) as error:
         raise CompoclipError(
             f"cannot write the training state to {target}: {error}; free space or choose another "
@@ -258,6 +261,57 @@ def _write(
     for old in _states(folder):
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def run_fingerprint(
+    model: LoadedModel,
+    method: Method,
+    source: Source,
+    data: Fingerprint,
+    settings: RunSettings,
+    watched: Mapping[str, Any],
+) -> Fingerprint:
+    """Return everything that must be the same for a resumed run to be the same run.
+
+    Args:
+        model: As it is before training.
+        method: For this data.
+        source: The samples as the method reads them.
+        data: The fingerprint of the samples as they were opened.
+        settings: How the run is executed.
+        watched: What else decides on the result.
+    """
+    record = method.record()
+    values = {
+        "weights": model.identity.weights,
+        "activation": model.identity.activation,
+        "tokenizer": model.identity.tokenizer,
+        "method": method.name,
+        **method.settings,
+        **asdict(method.optim),
+        "trains": asdict(method.trains),
+        "lora": asdict(method.lora) if method.lora else None,
+        **record.pop("sources", {}),
+        **record,
+        "data": source.describe(),
+        "samples": len(source),
+        **settings.decisive(),
+        **watched,
+    }
+    return Fingerprint({**values, **data.values}, data.rows)
+
+
+def require_same_run(out: Path, now: Fingerprint) -> None:
+    """Raise CompoclipError, naming what differs, unless the folder holds a run made from that."""
+    differences = Fingerprint.load(out).differences(now)
+    if differences:
+        remedy = "use the same, or another --out"
+        if differences.keys() <= {"epochs", "max_steps"}:
+            remedy = (
+                "the learning rate follows the number of steps, so none are added: train on from "
+                f"the finished model, --model {out / 'model'} with another --out"
+            )
+        raise CompoclipError(f"{out}: made with other settings: {listed(differences)}; {remedy}")
 
 
 def latest_state(folder: Path) -> Path | None:
@@ -286,7 +340,6 @@ def load_state(
     state: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    signature: str,
     steps_per_epoch: int | None = None,
     averages: AveragedWeights | None = None,
 ) -> Progress:
@@ -296,7 +349,6 @@ def load_state(
         state: Folder of a complete state.
         model: The open_clip network, whole.
         optimizer: Its AdamW.
-        signature: Of this run; the state must have been written under the same.
         steps_per_epoch: Of the data, with which the step, the epoch and the step in it must agree;
             None leaves that unchecked.
         averages: The averaged weights of a run that has them.
@@ -305,8 +357,7 @@ def load_state(
         Where to go on.
 
     Raises:
-        CompoclipError: When the state is damaged or belongs to a run with other settings; then
-            nothing has been restored.
+        CompoclipError: When the state is damaged; then nothing has been restored.
     """
     # Everything is read and checked before anything is restored.
     try:
@@ -314,11 +365,6 @@ def load_state(
         tensors = load_file(state / _TENSORS)
     except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
         raise damaged(state, error) from error
-    if progress.signature != signature:
-        raise CompoclipError(
-            f"{state} was written by a run with other settings ({progress.signature}) than this "
-            f"one ({signature}); use the same options, or another --out"
-        )
     try:
         _require_place(state, progress, steps_per_epoch)
         _require_tensors(tensors, model, averages)

@@ -8,7 +8,6 @@ resumed run takes the same ones.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import time
@@ -25,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from compoclip.errors import CompoclipError
+from compoclip.files import write_atomically
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import WatchSettings
 
@@ -136,16 +136,7 @@ class Watch:
                 name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
                 for name, tensor in network.state_dict().items()
             }
-            path = self.weights(step)
-            partial = path.with_suffix(".partial")
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                save_file(tensors, partial)
-                os.replace(partial, path)
-            except (OSError, SafetensorError) as error:
-                raise CompoclipError(
-                    f"cannot write the weights to {path}: {error}; free space, then --resume"
-                ) from error
+            write_atomically(self.weights(step), lambda place: save_file(tensors, place))
         needed = kept.union(*self._needed)
         for path in self._folder.glob("step-*.safetensors"):
             if path not in map(self.weights, needed):

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -32,7 +32,7 @@ from compoclip.data.plan import TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, DrawOrder, Sample, Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
-from compoclip.files import write_atomically
+from compoclip.files import load_arrays, save_arrays, write_atomically
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
 from compoclip.rewrites.base import rng_for
@@ -138,39 +138,16 @@ class Companions:
     def kept(
         path: Path,
         shape: tuple[int, ...],
-        most: int,
         resume: bool,
         make: Callable[[], NDArray[np.int64]],
     ) -> Companions:
-        """The numbers, from -1 to `most`, that an earlier run wrote to `path`, or else made now.
-
-        Raises CompoclipError for a file that is damaged or belongs to other data.
-        """
-        if not (resume and path.is_file()):
-            made = make()
-            write_atomically(path, partial(_write, made))
-            return Companions(made)
-        try:
-            found = np.load(path, allow_pickle=False)
-            if found.dtype != np.int64:
-                raise ValueError(f"holds {found.dtype}")
-        except Exception as error:  # damaged headers fail in many ways
-            reason = " ".join(str(error).split())[:100]
-            raise CompoclipError(
-                f"{path}: damaged ({reason}); delete it, it is made again"
-            ) from None
-        if found.shape != shape:
-            raise CompoclipError(
-                f"{path}: belongs to other data; use the same data or another --out"
-            )
-        if found.size and not -1 <= found.min() <= found.max() <= most:
-            raise CompoclipError(f"{path}: damaged ({found.max()}); delete it, it is made again")
-        return Companions(np.asarray(found))
-
-
-def _write(array: NDArray[np.int64], path: Path) -> None:
-    with path.open("wb") as file:
-        np.save(file, array)
+        """The numbers that an earlier run of the same data wrote to `path`, or else made now."""
+        found = load_arrays(path, shape) if resume else None
+        if found is None:
+            found = {"known": make()}
+            arrays = found
+            write_atomically(path, lambda place: save_arrays(place, arrays, shape))
+        return Companions(found["known"])
 
 
 # --- A batch while it is made. ---

@@ -87,7 +87,7 @@ class Composed(ImagePlan):
     ) -> Companions:
         """(N,) the orientation of every image: LANDSCAPE, PORTRAIT or UNREADABLE."""
         shape, make = (len(source),), partial(orientations, source)
-        found = Companions.kept(folder / "orientation.npy", shape, LANDSCAPE, resume, make)
+        found = Companions.kept(folder / "orientation.safetensors", shape, resume, make)
         for kind, name in ((LANDSCAPE, "landscape"), (PORTRAIT, "portrait")):
             if (found.known == kind).sum() == 1:
                 note(f"the only {name} image has no partner and is left out of composed batches")

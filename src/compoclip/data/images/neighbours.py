@@ -70,7 +70,7 @@ class Neighbours(ImagePlan):
             return Companions()
         shape = (len(source), self.among)
         make = partial(mine, source, encode, preprocess, self.among)
-        return Companions.kept(folder / "neighbours.npy", shape, len(source) - 1, resume, make)
+        return Companions.kept(folder / "neighbours.safetensors", shape, resume, make)
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
         """The sample, then those drawn from its neighbours, with texts of their own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.data.decode import Picture
+from compoclip.data.decode import Mirrored, Picture
+from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamps
 
 NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
 POSITIVES = "positives"
@@ -131,3 +133,25 @@ class Source(ABC):
     def image_scores(self) -> list[float | None]:
         """The score of every sample's image, if any."""
         return [None] * len(self)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what the samples hold: a checksum per row of every column, and of the name, size
+        and modification time of every image, or of its bytes where it lies in no file."""
+        samples = [self.bare(index) for index in range(len(self))]
+        groups, scores = self.groups()
+        columns = {
+            "ids": [each.id for each in samples],
+            **{name: [getattr(each, name) for each in samples] for name in COLUMNS[:4]},
+            **dict(zip(COLUMNS[4:], (groups, scores, self.image_scores()))),
+            "images": [_stamp(each.image) for each in samples],
+            "negative images": [_stamp(each.negative_image) for each in samples],
+        }
+        return Fingerprint({}, checksums(columns))
+
+
+def _stamp(image: Picture | None) -> str:
+    if isinstance(image, Mirrored):
+        return f"{_stamp(image.image)} mirrored"
+    if isinstance(image, Path):
+        return file_stamps([str(image)], str)[0]
+    return str(zlib.crc32(image)) if image else ""

@@ -15,6 +15,7 @@ import numpy as np
 
 from compoclip.console import counted, note, track
 from compoclip.data.decode import Picture, mirrored
+from compoclip.data.fingerprint import Fingerprint
 from compoclip.data.pack import PackSpec, PackSummary, PackTask, Request, Run, pack, shard_paths
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.shards import ROWS, load_index, read_at
@@ -157,6 +158,10 @@ class DecodedImages(Source):
     def image_scores(self) -> list[float | None]:
         """The score of every sample's image, if any."""
         return self._source.image_scores()
+
+    def fingerprint(self) -> Fingerprint:
+        """What the samples of the source hold."""
+        return self._source.fingerprint()
 
     def describe(self) -> str:
         """Where the samples come from, and that their images are others: it tells runs apart."""

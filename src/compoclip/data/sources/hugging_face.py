@@ -182,6 +182,7 @@ class _Column:
 
     def __init__(self, data: Any, column: str, spec: str) -> None:
         self._rows, self._column, self._spec = data.select_columns([column]), column, spec
+        self.stamp = str(data._fingerprint)  # of the data set's files and all that was done to them
 
     def __call__(self, image: str) -> bytes:
         """The encoded image of row `image`; no bytes when it has none, which decoding refuses."""

@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from compoclip.data.fingerprint import Fingerprint
 from compoclip.data.sources import Sample, Source
 from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
@@ -217,6 +218,11 @@ class MixedSource(Source):
     def image_scores(self) -> list[float | None]:
         """The score of every sample's image, if any."""
         return [each for part in self._parts for each in part.image_scores()]
+
+    def fingerprint(self) -> Fingerprint:
+        """What all of the data sets hold."""
+        parts = {name: part.fingerprint() for name, part in zip(self._names, self._parts)}
+        return Fingerprint.joined(parts, list(map(len, self._parts)))
 
     def describe(self) -> str:
         """The data sets with their shares, for logs and results: it tells runs apart."""

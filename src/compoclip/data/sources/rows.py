@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from compoclip.data.decode import Picture, mirrored
 from compoclip.data.extras import NOTHING, Extras
+from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamps
 from compoclip.data.sources import (
     GROUP,
     NEGATIVE_IMAGE,
@@ -65,6 +66,13 @@ class Images(Protocol):
         """The same if it is a file; no bytes if it is not."""
         ...
 
+    @property
+    def root(self) -> Path: ...
+
+    def stamps(self, images: Sequence[str]) -> list[str]:
+        """Names with what changes when the images do, for fingerprints; "" stays ""."""
+        ...
+
 
 class FolderImages:
     """Images as files below a folder; rows name them by relative path."""
@@ -77,6 +85,10 @@ class FolderImages:
 
     bare = __call__
 
+    def stamps(self, images: Sequence[str]) -> list[str]:
+        """Names with size and modification time."""
+        return file_stamps(images, lambda name: f"{self.root}/{name}")
+
 
 class RowSource(Source):
     """Samples in the order of their rows.
@@ -87,10 +99,10 @@ class RowSource(Source):
     def __init__(
         self, table: pa.Table, images: Images, description: str, left_out: Mapping[str, int]
     ) -> None:
-        columns = table.combine_chunks()
+        self._table = table.combine_chunks()
         chunks = [
             column.chunk(0) if column.num_chunks else pa.array([], column.type)
-            for column in (columns[name] for name in _SCHEMA.names)
+            for column in (self._table[name] for name in _SCHEMA.names)
         ]
         self._ids, self._images, self._captions, self._negatives = chunks[:4]
         self._neighbours, self._negative_images, self._groups = chunks[4:7]
@@ -158,6 +170,18 @@ class RowSource(Source):
     def image_scores(self) -> list[float | None]:
         """The score of every sample's image, if any."""
         return list(self._image_scores.to_pylist())
+
+    def fingerprint(self) -> Fingerprint:
+        """What the samples hold, see `Source`; images in tables go by the state of the tables."""
+        columns = {
+            "ids": self._ids,
+            **{name: self._table[name] for name in COLUMNS},
+            "images": self._open.stamps(self._images.to_pylist()),
+            "negative images": self._open.stamps(self._negative_images.to_pylist()),
+            "mirrored images": pc.if_else(self._mirrors, "mirrored", ""),
+        }
+        folder = str(self._open.root.absolute())
+        return Fingerprint({"images folder": folder}, checksums(columns))
 
     def describe(self) -> str:
         """Where the samples come from, for logs and results."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from compoclip.data.fingerprint import Fingerprint
 from compoclip.data.sources import Sample, Source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
@@ -99,6 +100,10 @@ class Selection(Source):
     def image_scores(self) -> list[float | None]:
         """The score of every sample's image, if any."""
         return list(self._of(self._source.image_scores()))
+
+    def fingerprint(self) -> Fingerprint:
+        """What the samples that are left hold."""
+        return self._source.fingerprint().take(self._kept)
 
     def describe(self) -> str:
         """Where the samples come from, and how many are left out."""

@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from compoclip.console import track
 from compoclip.data.decode import EXTENSIONS, Picture, mirrored
 from compoclip.data.extras import NEG_IMAGE, Extras, read_extras
+from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamps
 from compoclip.data.members import forward
 from compoclip.data.sources import (
     GROUP,
@@ -48,7 +48,14 @@ from compoclip.data.textfiles import (
     usable_texts,
 )
 from compoclip.errors import CompoclipError
-from compoclip.files import cache_paths, fingerprint, unreadable, write_cache
+from compoclip.files import (
+    cache_paths,
+    fingerprint,
+    load_arrays,
+    save_arrays,
+    unreadable,
+    write_cache,
+)
 
 # --- Members of a shard: which sample they belong to, and where its captions are. ---
 
@@ -193,8 +200,8 @@ class SampleTexts:
 
 # --- The index of a tar shard: where each sample's image lies, its captions and extra columns. ---
 #
-# Made by reading the headers and caption members once; kept as an Arrow file, and made anew when
-# the shard's size or time of change differs.
+# Made by reading the headers and caption members once, cached as an Arrow stream, and made anew
+# when the shard's size or time of change differs.
 #
 # The extra columns (see `read_extras`) are keys of a sample's .json member. Its negative image is a
 # member KEY.neg_image.jpg (or another kind of image), or the one that neg_image names. Row numbers
@@ -204,7 +211,7 @@ NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-_VERSION = 4
+_VERSION = 5
 _SUFFIX = ".compoclip-index"
 _SCHEMA = pa.schema(
     [
@@ -225,6 +232,7 @@ _SCHEMA = pa.schema(
     ]
 )
 ROWS = b"rows"  # in the metadata: how many samples the shard has, with those left out
+_LEFT_OUT = b"left_out"  # in the metadata of the index: how many of what were left out
 _NOWHERE = (0, 0)
 
 
@@ -246,33 +254,21 @@ def load_index(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, di
 
     Raises CompoclipError when the shard cannot be read, is truncated or is no plain tar.
     """
-    stamp = json.dumps([_VERSION, fingerprint(shard), caption_key])
+    made_from = [_VERSION, fingerprint(shard), caption_key]
     for path in cache_paths(shard, _SUFFIX):
-        kept = _load(path, stamp)
-        if kept is not None:
-            return kept
+        cached = load_arrays(path, made_from)
+        if cached is not None:
+            table = pa.ipc.open_stream(pa.py_buffer(cached["table"])).read_next_batch()
+            return table, json.loads(table.schema.metadata[_LEFT_OUT])
     table, left_out = _scan(shard, caption_key)
-    meta = {"stamp": stamp, "left_out": json.dumps(left_out)}
-    table = table.replace_schema_metadata({**table.schema.metadata, **meta})
-    write_cache(shard, _SUFFIX, partial(_save, table))
-    return table, left_out
-
-
-def _save(table: pa.RecordBatch, path: Path) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    meta = {**table.schema.metadata, _LEFT_OUT: json.dumps(left_out)}
+    table = table.replace_schema_metadata(meta)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_batch(table)
-
-
-def _load(path: Path, stamp: str) -> tuple[pa.RecordBatch, dict[str, int]] | None:
-    try:
-        with pa.OSFile(str(path), "rb") as file:
-            table = pa.ipc.open_file(file).get_batch(0)
-    except (OSError, pa.ArrowException):
-        return None
-    meta = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-    if meta.get("stamp") != stamp:
-        return None
-    return table, json.loads(meta["left_out"])
+    arrays = {"table": np.frombuffer(sink.getvalue(), np.uint8)}
+    write_cache(shard, _SUFFIX, lambda place: save_arrays(place, arrays, made_from))
+    return table, left_out
 
 
 def _scan(shard: Path, caption_key: str | None) -> tuple[pa.RecordBatch, dict[str, int]]:
@@ -380,7 +376,8 @@ def _take(
 # --- Webdataset tar shards, read at random by offset; nothing is ever unpacked to disk. ---
 
 _TEXTS = ("captions", "negatives", "neighbours", "positives")
-_READ = ("key", "offset", "size", *_TEXTS, "negative_offset", "negative_size", "group", "mirror")
+_PLACES = ("offset", "size", "negative_offset", "negative_size", "mirror")
+_READ = ("key", *_PLACES, *_TEXTS, "group")
 
 
 class ShardSource(Source):
@@ -516,6 +513,16 @@ class ShardSource(Source):
 
     def _all(self, column: str) -> list[Any]:
         return [cell for table in self._tables for cell in table.column(column).to_pylist()]
+
+    def fingerprint(self) -> Fingerprint:
+        """What the samples hold, see `Source`; images go by the state of their shard."""
+        table = pa.Table.from_batches(self._tables)
+        stamps = file_stamps(map(str, self._shards), str)
+        files = [each for each, t in zip(stamps, self._tables) for _ in range(t.num_rows)]
+        places = zip(files, *(table[name].to_pylist() for name in _PLACES))
+        columns = {name: table[name] for name in COLUMNS}
+        columns |= {"ids": table["key"], "images": [str(place) for place in places]}
+        return Fingerprint({}, checksums(columns))
 
     def describe(self) -> str:
         """Where the samples come from, for logs and results."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow.parquet as pq
 
@@ -164,13 +164,23 @@ def _add_parquet(files: Sequence[Path], table: _Table) -> Images:
     return ColumnImages(table.root, opened)
 
 
+class StampedColumn(Protocol):
+    """The encoded images of a column, and a text that changes when they do."""
+
+    @property
+    def stamp(self) -> str: ...
+
+    def __call__(self, image: str) -> bytes: ...
+
+
 class ColumnImages:
     """Images named "column:row", encoded in a column of the table, or else by path below a folder.
 
     Only names that begin with one of the columns are of the table.
     """
 
-    def __init__(self, root: Path, columns: Mapping[str, Callable[[str], bytes]]) -> None:
+    def __init__(self, root: Path, columns: Mapping[str, StampedColumn]) -> None:
+        self.root = root
         self._folder = FolderImages(root)
         self._columns = dict(columns)
 
@@ -182,6 +192,15 @@ class ColumnImages:
     def bare(self, image: str) -> Path | bytes:
         """The file; no bytes in place of an image of the table."""
         return b"" if image.rpartition(":")[0] in self._columns else self._folder(image)
+
+    def stamps(self, images: Sequence[str]) -> list[str]:
+        """Names with the stamp of their column, or as those of files."""
+        columns = [self._columns.get(name.rpartition(":")[0]) for name in images]
+        files = [name if column is None else "" for name, column in zip(images, columns)]
+        return [
+            stamp if column is None else f"{name} {column.stamp}"
+            for name, column, stamp in zip(images, columns, self._folder.stamps(files))
+        ]
 
 
 def _add_rows(
