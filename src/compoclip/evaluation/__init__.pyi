@@ -43,7 +43,6 @@ from .run import require_data as require_data
 from .run import watch_model as watch_model
 from .statistics import Estimate as Estimate
 from .statistics import holm as holm
-from .statistics import mcnemar as mcnemar
 from .statistics import percentile_interval as percentile_interval
 from .statistics import sign_flip as sign_flip
 from .statistics import wilson as wilson
