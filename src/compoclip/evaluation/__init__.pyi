@@ -1,6 +1,7 @@
 from .comparison import Comparison as Comparison
 from .comparison import Difference as Difference
 from .comparison import compare as compare
+from .comparison import compare_all as compare_all
 from .comparison import one_model as one_model
 from .curves import roc_auc as roc_auc
 from .encode import EncodeOptions as EncodeOptions
