@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compoclip.cli.methods import LAB_BEGINS, lab_table
 from compoclip.errors import CompoclipError
+from compoclip.evaluation.comparison import equivalent
 from compoclip.evaluation.results import too_few
 from compoclip.evaluation.statistics import holm
 from compoclip.evaluation.tables import span
@@ -56,19 +57,20 @@ class Finding:
             return "not judged: one seed"
         if found.p is None:
             return f"not judged: {too_few(found.photos)}"
-        within = f"shown absent: less than {100 * margin:g}"
         match self.effect.expect:
             case "kept" if found.least > -margin:
                 return "**appears**"
             case "kept":
                 return "**the opposite appears**" if found.sign < 0 else "undecided"
             case "higher":
-                wanted, small = 1, found.most < margin
+                wanted, excluded = 1, found.most < margin
             case _:
-                wanted, small = -1, found.least > -margin
+                wanted, excluded = -1, found.least > -margin
         if found.sign:
             return "**appears**" if found.sign == wanted else "**the opposite appears**"
-        return within if small else "undecided"
+        if -margin < found.least and found.most < margin:
+            return equivalent(margin)
+        return f"not {self.effect.expect} by {100 * margin:g}" if excluded else "undecided"
 
 
 Choices = Mapping[str, tuple[Mapping[float, float], float]]
@@ -108,17 +110,20 @@ def section(
         parts += [
             f"Points by which {settings.ours} is better (brittleness turned round). learnt: the "
             "mean of the columns of compositionality, kept: that of zero-shot accuracy and "
-            "retrieval. **Bold**: more than two standard deviations over the seeds, and shown by "
-            "the paired test over images, corrected (Holm) for the columns and then for the arms; "
-            "learnt and kept by the seeds alone."
+            "retrieval. **Bold**: more than two standard deviations over the seeds, and "
+            "significant by the paired test over images, corrected (Holm) for the columns and then "
+            "for the arms; learnt and kept by the seeds alone."
         ]
     if findings:
-        decided = sum("appears" in each.verdict or "absent" in each.verdict for each in findings)
+        still = ("undecided", "not judged", "not run")
+        decided = sum(not each.verdict.startswith(still) for each in findings)
         parts += ["", "### Published effects", "", effects_text(findings), ""]
         parts += [
-            f"Decided: {decided} of {len(findings)}. An effect is shown absent when neither the "
-            "interval over items nor twice the standard error over seeds reaches a difference "
-            "that would matter (the number given, in points); it is undecided when they do."
+            f"Decided: {decided} of {len(findings)}. Two arms are equivalent within a margin (the "
+            "difference that would matter, in points) when neither the interval over items nor "
+            "twice the standard error over seeds reaches it in either direction; an arm is not "
+            "higher, or not lower, by the margin when they do not in the direction of the claim. "
+            "All else is undecided."
         ]
     if agreeing:
         parts += ["", "### Do the two labs agree?", "", agreement_text(agreeing), ""]

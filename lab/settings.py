@@ -40,7 +40,7 @@ class Effect:
     """A published finding: what `arm` does to `columns` compared with `against` (an arm or base).
 
     expect: "higher" or "lower"; "kept" is no loss of more than `margin`. margin: the smallest
-    difference that would matter; one that is shown to be smaller is shown to be absent.
+    difference that would matter: arms that differ by less are equivalent.
     """
 
     claim: str

@@ -2,11 +2,12 @@
 
     python scripts/measure_base.py bundled --world recipes/base/world.json
 
-All scenes are of the test split. Single changes: a short true caption against one with one thing
+All scenes are of the val split, so that a base chosen by these numbers has not been chosen on the
+scenes that the demo reports. Single changes: a short true caption against one with one thing
 changed, judged by the oracle; chance is 50 %. Zero-shot: pictures of one thing, "a KIND" for all
 kinds and "a COLOUR thing" for all colours. Retrieval: scenes with five captions each that are true
-of that scene alone. Probes: logistic regressions on the image embedding, fitted on scenes of the
-val split; what a text tower could ask for if it had learned to.
+of that scene alone. Probes: logistic regressions on the image embedding, fitted on other scenes
+of the split; what a text tower could ask for if it had learned to.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from compoclip_world.sampling import scene_for
 from compoclip_world.scene import Scene, WorldConfig
 from compoclip_world.vocabulary import COLOURS, KINDS, with_article
 
+SPLIT = "val"
 Features = NDArray[np.float32]
 SHORT = (("long", 0.0), ("background", 0.12), ("kind", 0.1), ("conjunction", 0.3), ("count", 0.2))
 ATTRIBUTES = (0.1, 0.45, 0.45, 0.0)  # of a thing mentioned, so that there is something to exchange
@@ -60,7 +62,7 @@ def changed(config: WorldConfig, seed: int, items: int) -> dict[str, list[tuple[
     found: dict[str, list[tuple[Scene, str, str]]] = {skill: [] for skill in NEGATIVE_SKILLS}
     index = 0
     while index < _MOST and any(len(each) < items for each in found.values()):
-        scene = scene_for(config, seed, "test", index)
+        scene = scene_for(config, seed, SPLIT, index)
         rng = random.Random(index)
         for caption in captions_for(scene, told, seed, index, 2):
             for skill, each in found.items():
@@ -92,7 +94,7 @@ def zero_shot(
 ) -> list[tuple[str, int, int]]:
     """The same of pictures of one thing, by kind and by colour."""
     alone = replace(config, objects=(1.0,))
-    scenes = [scene_for(alone, seed, "test", index) for index in range(items)]
+    scenes = [scene_for(alone, seed, SPLIT, index) for index in range(items)]
     images = embed(model, scenes, config.size)
     rows = []
     asked: tuple[tuple[str, list[str], list[str], Callable[[Scene], str]], ...] = (
@@ -111,7 +113,7 @@ def retrieval(
     model: compoclip.Model, config: WorldConfig, seed: int, items: int
 ) -> list[tuple[str, int, int]]:
     """Recall at 1 over `items` scenes, both ways."""
-    pool = Photos(SuiteSpec(config, items, seed), "", _SLOT)
+    pool = Photos(SuiteSpec(config, items, seed, SPLIT), "", _SLOT)
     rows, shown = captioned(pool, items, "")
     images = embed(model, list(shown.values()), config.size)
     texts = [text for row in rows for text in row["caption"]]
@@ -135,8 +137,8 @@ def probes(
     rows = []
     for name, world, answer in asked:
         sets = []
-        for split, count in (("val", 6 * items), ("test", items)):
-            scenes = [scene_for(world, seed, split, index) for index in range(count)]
+        for indices in (range(items, 7 * items), range(items)):
+            scenes = [scene_for(world, seed, SPLIT, index) for index in indices]
             targets = torch.tensor([answer(scene) for scene in scenes])
             sets.append((torch.from_numpy(embed(model, scenes, config.size)), targets))
         (known, labels), (asked_of, truth) = sets

@@ -28,7 +28,7 @@ from compoclip.benchmarks.case import Case, Form, Retrieval
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.console import track
 from compoclip.data.decode import decode
-from compoclip.evaluation import Reranker, mcnemar
+from compoclip.evaluation import Reranker, sign_flip
 from compoclip.evaluation.encoder import evaluating, full_float32
 from compoclip.run import named_models
 
@@ -167,7 +167,9 @@ def _show(name: str, flags: dict[str, Flags]) -> None:
     for score, each in flags.items():
         won, lost = int((each & ~before).sum()), int((before & ~each).sum())
         line = f"{name:<40} {score:<11} {each.mean():6.1%} of {len(each)}"
-        print(line, won, lost, f"{mcnemar(won, lost):.2g}", flush=True)
+        print(
+            line, won, lost, f"{sign_flip(np.subtract(each, before, dtype=float)):.2g}", flush=True
+        )
 
 
 def _spread(items: Sequence[Item], most: int) -> Sequence[Item]:

@@ -212,7 +212,7 @@ def test_from_evaluation_to_comparison_and_tables(tmp_path):
         assert by_rule[name].base == pytest.approx(one[0].aggregates[name].value)
     assert "bin auc" in comparison_text(found)
     same = compare(one, one, 50)
-    assert {d.verdict for d in (*same.headlines, *same.subtasks)} == {"no difference"}
+    assert {d.verdict for d in (*same.headlines, *same.subtasks)} == {"equivalent within 1 point"}
     groups = {"s": (ScorePart("bin", "test"),), "a": (ScorePart("bin", "test", "accuracy"),)}
     scores = group_scores(one, groups)
     assert scores["s"].value == one[0].scores["test"]["auc"].value

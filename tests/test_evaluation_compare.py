@@ -10,13 +10,20 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import compare, one_model
+from compoclip.evaluation.comparison import (
+    Difference,
+    compare,
+    compare_all,
+    corrected,
+    one_model,
+)
 from compoclip.evaluation.results import Results, load_items
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.statistics import holm, mcnemar, percentile_interval, sign_flip
+from compoclip.evaluation.statistics import holm, percentile_interval, sign_flip
 from compoclip.evaluation.tables import comparison_text, results_text
 from evaluation_helpers import FakeEncoder, bootstrap_means, choice_benchmark, photos
 
@@ -79,8 +86,9 @@ def test_items_without_a_photo_in_common_make_mcnemars_test(tmp_path):
     base = measured(tmp_path, "base", range(40), [apart])
     other = measured(tmp_path, "other", range(10, 60), [apart])
     found = compare(base, other, resamples=50)
-    assert [(d.photos, d.p) for d in found.subtasks] == [(30, mcnemar(5, 10))] * 2
-    assert found.headlines[0].p == mcnemar(10, 20)
+    few, all_ = (pytest.approx(binomtest(n, 3 * n).pvalue) for n in (5, 10))
+    assert [(d.photos, d.p) for d in found.subtasks] == [(30, few)] * 2
+    assert found.headlines[0].p == all_
 
 
 def test_subtasks_of_items_that_share_photos_are_judged_by_the_photos(tmp_path):
@@ -91,10 +99,9 @@ def test_subtasks_of_items_that_share_photos_are_judged_by_the_photos(tmp_path):
     other = measured(tmp_path, "other", range(120), [shared])
     even, odd = compare(base, other, resamples=50).subtasks
     assert (even.base_only, even.other_only) == (0, 40)
-    assert mcnemar(0, 40) < 1e-11  # as if items were independent
     assert (even.photos, odd.photos) == (6, 6)
     headline = compare(base, other, resamples=50).headlines[0]
-    assert (headline.photos, headline.p, headline.verdict) == (12, 2 * 2**-4, "no difference")
+    assert (headline.photos, headline.p, headline.verdict) == (12, 2 * 2**-4, "not significant")
 
 
 @pytest.mark.parametrize("number", [1, 2, 9, 10])
@@ -120,7 +127,7 @@ def test_few_photos_are_not_judged(tmp_path, number):
     assert (few.low is None) == (plain["headlines"][0]["high"] is None) == (number == 1)
 
 
-def test_a_clear_gain_is_higher_and_the_same_outcomes_are_no_difference(tmp_path):
+def test_a_clear_gain_is_higher_and_the_same_outcomes_are_equivalent(tmp_path):
     toy = choice_benchmark(tmp_path / "p", n=80)
     base = measured(tmp_path, "base", range(20), [toy])
     better = measured(tmp_path, "better", range(70), [toy])
@@ -129,9 +136,48 @@ def test_a_clear_gain_is_higher_and_the_same_outcomes_are_no_difference(tmp_path
     assert [d.verdict for d in (*up.headlines, *up.subtasks)] == ["higher"] * 3
     assert [d.verdict for d in (*down.headlines, *down.subtasks)] == ["lower"] * 3
     level = compare(base, same)
-    assert [d.verdict for d in (*level.headlines, *level.subtasks)] == ["no difference"] * 3
+    assert [d.verdict for d in (*level.headlines, *level.subtasks)] == [
+        "equivalent within 1 point"
+    ] * 3
     assert (level.headlines[0].p, level.subtasks[0].p) == (1, 1)
-    assert "no difference" in comparison_text(level)
+    assert "equivalent within 1 point" in comparison_text(level)
+
+
+def test_several_models_are_one_family(tmp_path):
+    toy = choice_benchmark(tmp_path / "p", n=80)
+    base, *others = (
+        measured(tmp_path, name, range(right), [toy])
+        for name, right in (("base", 40), ("one", 47), ("two", 46), ("three", 40))
+    )
+    alone = [compare(base, other, 50) for other in others]
+    found = compare_all(base, others, 50)
+    assert [each.headlines[0].verdict for each in alone[:2]] == ["higher", "higher"]
+    assert [each.headlines[0].verdict for each in found[:2]] == ["higher", "not significant"]
+    for kind in ("headlines", "subtasks"):
+        family = [d for each in found for d in getattr(each, kind)]
+        assert [d.p_holm for d in family] == holm([d.p for d in family])
+        own = [d for each in alone for d in getattr(each, kind)]
+        assert [(d.p, d.low) for d in own] == [(d.p, d.low) for d in family]
+    assert "of 3 models" in comparison_text(found[0], models=3)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "verdict"),
+    [
+        (0.029, 0.148, 0.01, "higher"),
+        (-0.148, -0.029, 0.01, "lower"),
+        (0.029, 0.148, 0.159, "not significant"),
+        (-0.009, 0.009, 0.5, "equivalent within 1 point"),
+        (-0.0101, 0.009, 0.5, "not significant"),
+        (0.001, 0.009, 0.01, "higher"),
+        (None, None, 0.5, "not significant"),
+        (-0.009, 0.009, None, "too few photos: 50"),
+    ],
+)
+def test_only_what_lies_within_the_margin_is_equivalent(low, high, p, verdict):
+    value = 0.0 if low is None else (low + high) / 2
+    found = Difference("b", "x", 0.5, 0.5 + value, value, low, high, 90, 50, p)
+    assert corrected([found])[0].verdict == verdict
 
 
 def test_several_benchmarks_are_averaged_and_unmatched_ones_named(tmp_path):

@@ -80,8 +80,8 @@ def test_differences_are_paired_and_corrected(models):
     before, after = outcomes(models[0][0], "odd"), outcomes(models[1][0], "odd")
     assert found["order"].base_only == sum(before[i] > after[i] for i in before)
     assert found["order"].other_only == sum(before[i] < after[i] for i in before)
-    mcnemar = {d.name: d.p for d in compare(*models, 50).subtasks if d.benchmark == "one"}
-    assert found["order"].p == mcnemar["odd"]
+    p = {d.name: d.p for d in compare(*models, 50).subtasks if d.benchmark == "one"}
+    assert found["order"].p == p["odd"]
     # photos of different benchmarks are different photos, and each counts by its weight
     adds = []
     for base, other in zip(*models):

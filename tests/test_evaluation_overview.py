@@ -53,7 +53,7 @@ def test_marks_are_the_verdicts_of_compare(results: list[Results]) -> None:
     assert part.split()[0] == "even"
     assert headline.split()[-1] == "50.0"
     assert rest[-2:] == [
-        "+ / -: higher / lower than base (paired, p < 0.05 after Holm's correction)",
+        "+ / -: higher / lower than base (paired, p < 0.05, Holm's correction over all models)",
         "not judged, too few photos: few 5, few even 5, few odd 5",
     ]
 

@@ -263,6 +263,38 @@ def test_items_of_texts_alone_share_the_texts_that_belong_together():
     assert one == two != three
 
 
+@pytest.mark.parametrize(
+    ("items", "clusters"),
+    [
+        ("a:xy b:yx", "00"),  # a mirrored pair
+        ("a:xy b:xy", "01"),  # the same question of two photos
+        ("a:xy b:yx a:xz", "000"),  # through a photo as well
+        ("a:xy b:xy c:yx d:yx", "0101"),  # texts of many photos: first with first
+        ("a:xyz b:yxz c:zxy d:xy", "0001"),  # one of three texts each; another set of texts
+    ],
+)
+def test_choices_among_the_same_texts_with_other_answers_are_one_cluster(items, clusters):
+    made = [
+        Case(item, Form.CHOOSE_TEXT, (ref(item[0]),), tuple(item[2:]), "s")
+        for item in items.split()
+    ]
+    found = case_clusters(made)
+    assert [found.index(each) == k for k, each in enumerate(found)] == [
+        clusters.index(each) == k for k, each in enumerate(clusters)
+    ]
+    assert len({*zip(found, clusters)}) == len({*clusters})
+
+
+def test_texts_that_chain_everything_together_leave_the_photos():
+    chain = [
+        Case(f"{k}", Form.CHOOSE_TEXT, (ref(f"p{(k + 1) // 2}"),), pair, "s")
+        for k, pair in enumerate(
+            pair for n in range(300) for pair in ((f"t{n}", f"u{n}"), (f"u{n}", f"t{n}"))
+        )
+    ]
+    assert len(set(case_clusters(chain))) == 301
+
+
 def test_photos_that_chain_everything_together_are_clusters_of_their_own():
     chain = [(f"{k}", f"{k + 1}") for k in range(300)]
     hub = [("7", f"x{k}") for k in range(5)]

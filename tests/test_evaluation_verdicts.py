@@ -102,7 +102,7 @@ def test_ten_photos_say_what_ten_photos_can() -> None:
     (differences,) = data_sets(Shape(10, 30), 1, seed=0, gain=9.0)
     assert {each.p for each in differences} == {2 * 2**-10}
     assert {each.verdict for each in corrected(differences[:25])} == {"higher"}
-    assert {each.verdict for each in corrected(differences[:26])} == {"no difference"}
+    assert {each.verdict for each in corrected(differences[:26])} == {"not significant"}
 
 
 def test_what_photos_add_makes_up_the_difference() -> None:

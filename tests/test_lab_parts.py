@@ -357,12 +357,13 @@ def test_a_difference_counts_by_seeds_and_items(found: Difference, sign: int) ->
         ("higher", difference(0.05, 0.01), "**appears**"),
         ("lower", difference(0.05, 0.01), "**the opposite appears**"),
         ("lower", difference(-0.05, 0.01), "**appears**"),
-        ("lower", difference(-0.05, 0.03), "undecided"),  # not shown, but not excluded either
-        ("higher", difference(-0.05, 0.03), "shown absent: less than 3"),
-        ("higher", difference(0.01, 0.01), "shown absent: less than 3"),  # 0.01 + 0.012 < 0.03
+        ("lower", difference(-0.05, 0.03), "undecided"),  # not significant, not excluded either
+        ("higher", difference(-0.05, 0.03), "not higher by 3"),
+        ("lower", difference(0.025, 0.02), "not lower by 3"),
+        ("higher", difference(0.01, 0.01), "equivalent within 3 points"),  # 0.01 + 0.012 < 0.03
         ("higher", difference(0.01, 0.02), "undecided"),  # 0.01 + 2 * 0.02 / sqrt(3) > 0.03
         ("higher", difference(0.025, 0.001, p=0.2), "undecided"),  # 0.025 + 0.01 > 0.03
-        ("lower", difference(-0.01, 0.01), "shown absent: less than 3"),
+        ("lower", difference(-0.01, 0.01), "equivalent within 3 points"),
         ("lower", difference(-0.01, 0.02), "undecided"),
         ("kept", difference(0.0, 0.01), "**appears**"),
         ("kept", difference(-0.015, 0.001), "**appears**"),  # lower, but by less than matters

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from compoclip.errors import UsageError
 from compoclip.losses import (
     Features,
     Layout,
@@ -257,8 +258,7 @@ def test_cosines_in_the_plane_of_the_directions() -> None:
     texts = [(0, CAPTION, -1), (0, POSITIVE, 3), (0, NEGATIVE, 0)]
     layout = layout_of(texts)
     onto = fixed_directions(4, 2, 0, torch.device("cpu"), torch.float64)
-    assert onto.shape == (4, 2)
-    torch.testing.assert_close(onto.norm(dim=0), torch.ones(2).double())
+    torch.testing.assert_close(onto.T @ onto, torch.eye(2).double())
     across = torch.linalg.svd(onto.T)[2][2]
     t = onto[:, 0]
     f = Features(
@@ -279,6 +279,8 @@ def test_directions_are_fixed_by_their_seed() -> None:
     assert not torch.equal(fixed_directions(8, 2, 1, *place), first)
     single = fixed_directions(8, 2, 0, torch.device("cpu"), torch.float32)
     torch.testing.assert_close(single.double(), first)
+    with pytest.raises(UsageError, match="--directions 9: the model's text space has 8 dimensions"):
+        fixed_directions(8, 9, 0, *place)
 
 
 def test_errors() -> None:

@@ -56,7 +56,7 @@ def difference(name="x", verdict="higher", value=0.1) -> Difference:
 def test_direction_knows_what_is_good():
     assert direction(difference()) == "better"
     assert direction(difference(verdict="lower")) == "worse"
-    assert direction(difference(verdict="no difference")) == "same"
+    assert direction(difference(verdict="not significant")) == "same"
     assert direction(difference(verdict="too few photos: 3")) == "same"
     assert direction(difference(BRITTLENESS)) == "worse"
     assert direction(difference(BRITTLENESS, "lower")) == "better"
@@ -123,7 +123,7 @@ def test_the_summary_says_what_the_tests_say(study):
     for way, lines in (("higher", found.better), ("lower", found.worse)):
         assert {line.name for line in lines} == {n for n, d in by.items() if d.verdict == way}
     assert len(found.better) + len(found.worse) + len(found.same) == len(by)
-    assert by["spatial"].verdict == "no difference"
+    assert by["spatial"].verdict == "not significant"
     (stayed,) = [line for line in found.chance if line.startswith("Stayed at chance: ")]
     assert "spatial (" in stayed
     assert "object (" not in stayed

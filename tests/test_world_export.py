@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from compoclip.benchmarks.audit import audit
 from compoclip.benchmarks.case import (
     SKILLS,
     Benchmark,
@@ -23,6 +24,7 @@ from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import CompoclipError, UsageError
 from compoclip_world.captions import captions_for
+from compoclip_world.export import aro
 from compoclip_world.export.pairs import TASKS
 from compoclip_world.export.part import Part, SuiteSpec
 from compoclip_world.export.suite import write_suite
@@ -102,6 +104,20 @@ def test_images_are_written_once_and_all_are_used(suite: Suite) -> None:
     with Image.open(next(iter(written))) as image:
         assert (image.size, image.mode) == ((32, 32), "RGB")
     assert len({path.read_bytes() for path in written}) == len(written)
+
+
+def test_no_item_is_faulty(suite: Suite, tmp_path: Path) -> None:
+    write_suite(tmp_path / "aro", SuiteSpec(CONFIG, 60), builders={"aro": aro.build})
+    more = [target.load() for target in parse_targets([str(tmp_path / "aro")], Path("unused"))]
+    assert sum(len(each.content.cases) for each in more) == 240
+    for benchmark in (*suite.benchmarks.values(), *more):
+        assert not audit(benchmark).faulty, benchmark.name
+
+
+def test_no_shuffle_is_true(suite: Suite) -> None:
+    for case in suite.cases("world-aro"):
+        scene = suite.scenes[case.images[0].path]
+        assert all(ORACLE.verdict(t, scene).truth is not Truth.TRUE for t in case.texts[1:])
 
 
 @pytest.mark.parametrize("name", ["world-sugarcrepe", "world-foils", "world-aro"])

@@ -249,11 +249,11 @@ def brute_above(a, b):
 
 
 def brute_not_left(a, b):
-    return b.x - a.x <= 0.06
+    return b.x - a.x <= 0
 
 
 def brute_not_above(a, b):
-    return b.y - a.y <= 0.06
+    return b.y - a.y <= 0
 
 
 def test_relations_agree_with_brute_force_over_the_ground_truth():

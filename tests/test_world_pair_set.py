@@ -10,7 +10,8 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip_world.dataset import png_bytes, read_world_config
+from compoclip_world import geometry
+from compoclip_world.dataset import bundled_world, png_bytes, read_world_config
 from compoclip_world.oracle import Oracle, Truth
 from compoclip_world.pairs import TAUGHT_SKILLS, PairSet, pair, write_pair_set
 from compoclip_world.scene import WorldConfig
@@ -61,6 +62,15 @@ def test_places_of_two_things_are_exchanged() -> None:
         assert sum(word in sides for word in turned.split()) == 2
         oracle = Oracle()
         assert oracle.verdict(made.caption_a, made.scene_b).truth is Truth.FALSE
+
+
+def test_no_false_caption_is_true_by_a_small_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [pair(bundled_world(), 0, i, "relation") for i in range(150)]
+    monkeypatch.setattr(geometry, "_ahead", lambda along, across: along > 0)
+    oracle = Oracle()
+    for each in made:
+        for text, scene in ((each.caption_a, each.scene_b), (each.caption_b, each.scene_a)):
+            assert oracle.verdict(text, scene).truth is Truth.FALSE, text
 
 
 @pytest.mark.parametrize(

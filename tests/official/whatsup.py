@@ -104,6 +104,7 @@ def _four(scene: Scene, relations: Mapping[str, str], spec: SuiteSpec) -> dict[s
         if "front" not in facts:
             return None
         beside = _beside(a, b)
+        a = replace(a, x=b.x)  # neither left nor right of it
         made = {
             "left": beside,
             "right": _mirrored(beside),
@@ -113,6 +114,7 @@ def _four(scene: Scene, relations: Mapping[str, str], spec: SuiteSpec) -> dict[s
     else:
         if "left" not in facts:
             return None
+        a = replace(a, y=b.y)
         made = {
             "left": (a, b),
             "right": _mirrored((a, b)),

@@ -22,8 +22,10 @@ class CompareOptions:
     """Compare models pairwise with a base, item by item, on every benchmark both have.
 
     Tested is what each photo adds to a difference, by changing signs: McNemar's test where every
-    photo has one item. p (Holm) is corrected for the number of sub-tasks, or of benchmarks; the
-    verdict goes by it, at 0.05. Fewer than ten photos get none. Intervals: bootstrap over photos.
+    photo has one item. p (Holm) is corrected over all sub-tasks of all models given, or over all
+    benchmarks of all models. "higher" and "lower" are significant by it, at 0.05; "equivalent
+    within 1 point": the interval lies within one point of zero; all else is "not significant".
+    Fewer than ten photos get no verdict. Intervals: bootstrap over photos, not corrected.
     Models measured on different annotations or under different rules are refused.
 
     With --against the models are put into the columns of a published table, below its rows. In a
@@ -44,7 +46,7 @@ class CompareOptions:
             of 2024 to 2026 with the caveats of their sources.
         allow_partial: With --against, make derived columns of the numbers that are there, marked.
         format: Layout of the tables.
-        resamples: Bootstrap resamples for intervals; verdicts need none.
+        resamples: Bootstrap resamples for intervals.
         seed: Seed of the bootstrap.
         json: Print everything as JSON.
     """
@@ -68,13 +70,13 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--allow-partial goes with --against")
     if len(options.results) < 2:
         raise UsageError("give the base's results and at least one other; see compare --help")
-    from compoclip.evaluation.comparison import compare, one_model
+    from compoclip.evaluation.comparison import compare_all, one_model
     from compoclip.evaluation.results import load_results
     from compoclip.evaluation.tables import comparison_text
 
     base, *others = (one_model(load_results(path), path) for path in options.results)
-    found = [compare(base, other, options.resamples, options.seed) for other in others]
-    text = "\n\n".join(comparison_text(each, options.format) for each in found)
+    found = compare_all(base, others, options.resamples, options.seed)
+    text = "\n\n".join(comparison_text(each, options.format, len(found)) for each in found)
     return console.tell(options.json, [asdict(each) for each in found], text)
 
 

@@ -217,7 +217,9 @@ def _table(measured: Sweep) -> str:
             ]
             rows.append([scope, f"{point.mix.alpha:g}", point.mix.name, *cells])
     lines = [console.table(rows, ["scope", "alpha", "results", *measured.axes], left=1)]
-    lines.append("+ / -: differs from the base (paired, p < 0.05 after Holm's correction)")
+    lines.append(
+        "+ / -: differs from the base (paired, p < 0.05 after Holm's correction over the columns)"
+    )
     lines += not_judged(each for point in measured.points for each in point.differences.items())
     lines += [f"{axis}: mean of {', '.join(names)}" for axis, names in measured.axes.items()]
     return "\n".join(lines)

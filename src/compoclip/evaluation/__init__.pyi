@@ -1,6 +1,7 @@
 from .comparison import Comparison as Comparison
 from .comparison import Difference as Difference
 from .comparison import compare as compare
+from .comparison import compare_all as compare_all
 from .comparison import one_model as one_model
 from .curves import roc_auc as roc_auc
 from .encode import EncodeOptions as EncodeOptions
@@ -43,7 +44,6 @@ from .run import require_data as require_data
 from .run import watch_model as watch_model
 from .statistics import Estimate as Estimate
 from .statistics import holm as holm
-from .statistics import mcnemar as mcnemar
 from .statistics import percentile_interval as percentile_interval
 from .statistics import sign_flip as sign_flip
 from .statistics import wilson as wilson

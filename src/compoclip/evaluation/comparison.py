@@ -38,6 +38,8 @@ from compoclip.evaluation.statistics import (
 )
 
 LEVEL = 0.05
+MARGIN = 0.01
+"""A difference that does not matter in practice: one point."""
 _GROUPS = 250
 
 
@@ -221,10 +223,12 @@ class Difference:
     photos; None for a single photo. photos: how many it rests on; of several benchmarks, the fewest
     of one. p: two-sided, by the signs of what each photo adds (`sign_flip`, which is McNemar's test
     where the photos weigh the same, as with an item each). p_holm: corrected within its family (all
-    sub-tasks, all headlines, or all other rules of the comparison). verdict: "higher", "lower" or
-    "no difference", by p_holm at 0.05. With fewer than `FEWEST` photos there are no p-values, and
-    the verdict is "too few photos: 7". base_only, other_only: items only one of them gets right
-    (None for what is no plain mean over items).
+    sub-tasks, all headlines, or all other rules, of all models compared with the base). verdict:
+    "higher" or "lower" where the difference is significant, by p_holm at 0.05; else "equivalent
+    within 1 point" where the interval, uncorrected, lies within `MARGIN` of zero; else "not
+    significant". With fewer than `FEWEST` photos there are no p-values, and the verdict is "too few
+    photos: 7". base_only, other_only: items only one of them gets right (None for what is no plain
+    mean over items).
     """
 
     benchmark: str
@@ -238,7 +242,7 @@ class Difference:
     photos: int
     p: float | None
     p_holm: float | None = None
-    verdict: str = "no difference"
+    verdict: str = "not significant"
     base_only: int | None = None
     other_only: int | None = None
 
@@ -271,7 +275,8 @@ def compare(
     Args:
         base: results of the model compared with, one a benchmark.
         other: results of the other model.
-        resamples: bootstrap draws for the intervals; 0 for none, the verdicts need no draws.
+        resamples: bootstrap draws for the intervals; 0 for none: "higher" and "lower" need no
+            draws, equivalence does.
         seed: of the draws.
 
     Returns:
@@ -312,6 +317,49 @@ def compare(
         unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
         partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
     )
+
+
+def compare_all(
+    base: Sequence[Results],
+    others: Sequence[Sequence[Results]],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[Comparison]:
+    """Compare several models with one, p-values corrected over all of them.
+
+    Args:
+        base: results of the model compared with, one a benchmark.
+        others: results of each other model.
+        resamples: as of `compare`.
+        seed: as of `compare`.
+
+    Returns:
+        One comparison a model. A family is all sub-tasks of all of them, or all headlines, all
+        other rules, all means of headlines.
+
+    Raises:
+        CompoclipError: as `compare` does.
+    """
+    found = [compare(base, other, resamples, seed) for other in others]
+    headlines, subtasks, rules, overall = (
+        together(family)
+        for family in (
+            [each.headlines for each in found],
+            [each.subtasks for each in found],
+            [each.rules for each in found],
+            [[each.overall] if each.overall else [] for each in found],
+        )
+    )
+    return [
+        replace(
+            each,
+            headlines=tuple(headlines[k]),
+            subtasks=tuple(subtasks[k]),
+            rules=tuple(rules[k]),
+            overall=overall[k][0] if overall[k] else None,
+        )
+        for k, each in enumerate(found)
+    ]
 
 
 def own_seed(seed: int, benchmark: str) -> int:
@@ -426,9 +474,9 @@ def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """The differences as one family: Holm's p-values and the verdicts that follow from them.
+    """Return the differences as one family: Holm's p-values and the verdicts that follow from them.
 
-    Those of too few photos are not of the family: nothing is asked of them.
+    Those of too few photos do not count in the family.
     """
     return [
         replace(each, p_holm=p, verdict=_verdict(each, p))
@@ -436,12 +484,27 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
     ]
 
 
+def together(tables: Sequence[Sequence[Difference]]) -> list[list[Difference]]:
+    """Return the tables with the differences of all of them corrected as one family."""
+    every = iter(corrected([each for table in tables for each in table]))
+    return [[next(every) for _ in table] for table in tables]
+
+
 def _verdict(found: Difference, p: float | None) -> str:
     if p is None:
         return too_few(found.photos)
-    if p > LEVEL or found.difference == 0:
-        return "no difference"
-    return "higher" if found.difference > 0 else "lower"
+    if p <= LEVEL and found.difference:
+        return "higher" if found.difference > 0 else "lower"
+    low, high = found.low, found.high
+    if low is not None and high is not None and low > -MARGIN and high < MARGIN:
+        return equivalent(MARGIN)
+    return "not significant"
+
+
+def equivalent(margin: float) -> str:
+    """The verdict on a difference whose bounds lie within the margin of zero."""
+    points = 100 * margin
+    return f"equivalent within {points:g} point{'s' * (points != 1)}"
 
 
 def _overall(headlines: Sequence[Difference], evidence: Sequence[Evidence]) -> Difference:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compoclip.benchmarks.case import Case, ImageRef, image_key
+from compoclip.benchmarks.case import Case, Form, ImageRef, image_key
 
 Scores: TypeAlias = npt.NDArray[np.float32]
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -106,7 +106,7 @@ class Items:
     GROUP in the order s(0,0) s(0,1) s(1,0) s(1,1) with s(image, text), for TEXT_ONLY s(P1,P2)
     s(P1,N) s(P2,N); for retrieval and classification the right candidate, then its best rival; for
     classification by a curve ("auc", "ap11") the log odds that are ranked instead.
-    clusters: items with the same value share a photo and are not independent.
+    clusters: items with the same value are not independent (`case_clusters`).
     positive: mean cosine of the matching pairs, nan where none matches. extra: further columns,
     e.g. "rank".
     """
@@ -233,9 +233,26 @@ _CHAIN, _LONG = 0.25, 100
 
 
 def case_clusters(cases: Sequence[Case]) -> list[str]:
-    """The cluster of each case: cases share one that have a photo in common (crops of a photo are
-    the same photo), or without photos one of the texts that belong together."""
-    return linked([_content(case) for case in cases])
+    """Return the cluster of each case, one photo that stands for it.
+
+    Cases share a cluster that have a photo in common (crops of a photo are the same photo), or
+    without photos one of the texts that belong together. So do choices among the same texts with
+    different answers, such as the two items of a mirrored pair: a model that prefers one of the
+    texts whatever the image shows is right on exactly one of them. Of cases with equal texts and
+    equal answers the first goes with the first of each other answer, the second with the second,
+    so that texts used for many photos do not make all of those one cluster. Where more than a
+    hundred clusters and texts would hang together in that way, photos alone count.
+    """
+    times: Counter[tuple[object, str]] = Counter()
+    contents = []
+    for case, photo in zip(cases, linked([_content(case) for case in cases])):
+        mirrored: tuple[str, ...] = ()
+        if case.form is Form.CHOOSE_TEXT:
+            texts, answer = sorted(case.texts), case.texts[case.truth]
+            times[tuple(texts), answer] += 1
+            mirrored = (f"texts {times[tuple(texts), answer]}: {texts}",)
+        contents.append((photo, *mirrored))
+    return linked(contents, share=0)
 
 
 def _content(case: Case) -> tuple[str, ...]:
@@ -244,12 +261,12 @@ def _content(case: Case) -> tuple[str, ...]:
     return tuple(f"text: {text}" for text in case.texts[:2])
 
 
-def linked(contents: Sequence[Sequence[str]]) -> list[str]:
+def linked(contents: Sequence[Sequence[str]], share: float = _CHAIN) -> list[str]:
     """For each item a photo that stands for its cluster; contents: the photos of each.
 
     Items that have a photo in common are in one cluster, and so are those that hang together
     through others: clusters are the connected components. Where photos are used so often that more
-    than a hundred of them, and more than a quarter of all items, hang together (SVO-Probes), being
+    than a hundred of them, and more than `share` of all items, hang together (SVO-Probes), being
     connected says little any more: items of such a chain are clustered by the one of their photos
     that most items have.
     """
@@ -266,7 +283,7 @@ def linked(contents: Sequence[Sequence[str]]) -> list[str]:
             parent[root(photo)] = root(photos[0])
     found = [root(photos[0]) for photos in contents]
     items, photos_of = Counter(found), Counter(map(root, parent))
-    chains = {c for c, n in items.items() if n > _CHAIN * len(found) and photos_of[c] > _LONG}
+    chains = {c for c, n in items.items() if n > share * len(found) and photos_of[c] > _LONG}
     uses = Counter(photo for photos in contents for photo in set(photos))
     return [
         max(photos, key=lambda photo: uses[photo]) if cluster in chains else cluster

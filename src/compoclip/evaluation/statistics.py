@@ -22,6 +22,8 @@ RESAMPLES = 2000
 FEWEST = 10
 """Photos below which a number is shown and not judged."""
 _DRAWS_AT_ONCE = 4_000_000
+_MOST_SUMS = 2**16
+_SAME = 1e-9  # of the largest amount: sums closer than that are equal
 
 
 def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
@@ -52,33 +54,6 @@ def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]
     low = 0.0 if successes == 0 else max(0.0, float(centre - half))
     high = 1.0 if successes == n else min(1.0, float(centre + half))
     return low, high
-
-
-def mcnemar(b: int, c: int) -> float:
-    """Two-sided p-value that two models differ, from the items only one of them gets right.
-
-    The exact binomial test below 25 discordant items, above them its mid-p form, which is less
-    conservative.
-
-    Args:
-        b: items right for the first model only.
-        c: items right for the second model only.
-
-    Returns:
-        The p-value; 1 without discordant items.
-
-    Raises:
-        ValueError: a count is negative.
-
-    Source: Fagerland, Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data (2013).
-    """
-    if b < 0 or c < 0:
-        raise ValueError(f"counts must not be negative: {b}, {c}")
-    n, fewer = b + c, min(b, c)
-    if n == 0:
-        return 1.0
-    tail = 2 * float(special.bdtr(fewer, n, 0.5))
-    return min(1.0, tail if n < 25 else tail - float(stats.binom.pmf(fewer, n, 0.5)))
 
 
 def holm(pvalues: Sequence[float | None]) -> list[float | None]:
@@ -144,13 +119,16 @@ def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Inte
 
 
 def sign_flip(adds: Floats) -> float:
-    """Two-sided p-value that a difference is not zero.
+    """Return the two-sided p-value that a difference is not zero.
 
     Were two models alike, each photo could as well have added the same with the other sign. p is
-    the share of all 2^photos choices of signs that give at least the observed sum, so it holds for
-    few photos and for photos of very different weight, and needs no draws: where the photos that
-    add something add equally much it is McNemar's test (`mcnemar`, an item a photo being the usual
-    case), else the saddlepoint approximation, whose relative error stays small far out in the tail.
+    the share of all 2^photos choices of signs whose sum is at least as far from zero as the
+    observed one.
+
+    The share is exact for up to 32 photos that add something, and for any number of them where
+    they add few distinct amounts, as with one item per photo (McNemar's exact test). Otherwise it
+    is the saddlepoint approximation with a continuity correction by the smallest amount: close far
+    out in the tail too, and not below the exact share where sums lie on a grid of that amount.
 
     Args:
         adds: (photos,) what each photo adds to the difference.
@@ -164,15 +142,20 @@ def sign_flip(adds: Floats) -> float:
     size = np.abs(adds[adds != 0])
     if not len(size):
         return 1.0
-    size = size / size.max()
-    scale = float(np.abs(adds).max())
-    total = abs(float(adds.sum())) / scale
-    if size.min() > 1 - 1e-9:
-        return mcnemar(int((adds > 0).sum()), int((adds < 0).sum()))
+    scale = size.max()
+    size, total = size / scale, abs(float(adds.sum())) / scale
     if total > size.sum() * (1 - 1e-12):  # all on one side: no other choice of signs reaches it
         return min(1.0, 2.0 ** (1 - len(size)))
-    variance = float((size**2).sum())
-    if total**2 < 1e-6 * variance:
+    _, first, counts = np.unique(size.round(9), return_index=True, return_counts=True)
+    groups = list(zip(size[first].tolist(), counts.tolist()))
+    one = _signed_sums(groups[::2])
+    if one is not None and (two := _signed_sums(groups[1::2])) is not None:
+        (left, left_chance), (right, right_chance) = one, two
+        beyond = np.append(np.cumsum(right_chance[::-1])[::-1], 0.0)
+        reached = np.searchsorted(right, total - left - _SAME * size.sum())
+        return min(1.0, 2 * float(left_chance @ beyond[reached])) if total > _SAME else 1.0
+    total -= float(size.min())
+    if total**2 < 1e-6 * float((size**2).sum()) or total < 0:
         return 1.0
     # The tilt at which `total` is the mean of the tilted sum; K is the cumulant generating function
     # of a sum of signs times `size`.
@@ -182,6 +165,26 @@ def sign_flip(adds: Floats) -> float:
     w = np.sqrt(2 * (tilt * total - k))
     u = tilt * np.sqrt(float(((size / cosh) ** 2).sum()))
     return float(min(1.0, 2 * special.ndtr(-(w + np.log(u / w) / w))))
+
+
+def _signed_sums(groups: Sequence[tuple[float, int]]) -> tuple[Floats, Floats] | None:
+    """All sums of (amount, count) with any signs, ascending, and the share of choices of signs that
+    give each; None for more than can be listed."""
+    sums, chance = np.zeros(1), np.ones(1)
+    for amount, count in groups:
+        if len(sums) * (count + 1) > _MOST_SUMS:
+            return None
+        plus = np.arange(count + 1)
+        ways = (
+            special.gammaln(count + 1) - special.gammaln(plus + 1) - special.gammaln(plus[::-1] + 1)
+        )
+        sums = np.add.outer(sums, amount * (2 * plus - count)).ravel()
+        chance = np.multiply.outer(chance, np.exp(ways - count * np.log(2))).ravel()
+        order = np.argsort(sums)
+        sums, chance = sums[order], chance[order]
+        new = np.flatnonzero(np.diff(sums, prepend=-np.inf) > _SAME)
+        sums, chance = sums[new], np.add.reduceat(chance, new)
+    return sums, chance
 
 
 def _tilt(size: Floats, total: float) -> float:

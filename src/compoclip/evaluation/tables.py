@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from compoclip.console import counted, table
-from compoclip.evaluation.comparison import Comparison, Difference, compare, not_judged
+from compoclip.evaluation.comparison import Comparison, Difference, compare_all, not_judged
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Clean, Results, Score, too_few
 
@@ -239,12 +239,13 @@ def tie_values(score: Score) -> str:
     return f"strict {percent(score.strict)}, fractional {percent(score.fractional)}"
 
 
-def comparison_text(comparison: Comparison, layout: Layout = "text") -> str:
+def comparison_text(comparison: Comparison, layout: Layout = "text", models: int = 1) -> str:
     """Two models as a table: headlines, their mean, and sub-tasks, with difference, interval and p.
 
     Args:
         comparison: as `compare` makes it.
         layout: of the table.
+        models: how many models the p-values are corrected over.
 
     Returns:
         The table.
@@ -256,7 +257,10 @@ def comparison_text(comparison: Comparison, layout: Layout = "text") -> str:
     if comparison.overall is not None:
         rows.append(_row(comparison.overall.name, comparison.overall))
     rows += [_row(f"  {d.benchmark} {d.name}", d) for d in comparison.subtasks]
-    notes = []
+    notes = [
+        "p (Holm): corrected over all benchmarks, or all sub-tasks, "
+        f"of {counted(models, 'model')}; intervals are not corrected"
+    ]
     if comparison.partial:
         notes.append(f"PARTIAL data: {', '.join(comparison.partial)}")
     if comparison.unmatched:
@@ -298,8 +302,9 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     """Several models side by side: the headline of every benchmark, and its sub-tasks.
 
     A cell is the score in percent with its 95 % interval. A benchmark of which only a part was
-    measured says so. Marks tell what is reliably higher or lower than the base. Where ties decide
-    a headline, a line below gives the strict and the fractional value.
+    measured says so. Marks tell what is significantly higher or lower than the base, corrected over
+    all models. Where ties decide a headline, a line below gives the strict and the fractional
+    value.
 
     Args:
         results: of all models.
@@ -328,7 +333,9 @@ def overview_text(results: Sequence[Results], base: str) -> str:
             own = [marks.get((model, benchmark, part), " ") for model in models]
             rows.append(_overview_row(f"  {part}", [_main(each, part) for each in columns], own))
     header = ["", *models, "chance"]
-    note = f"+ / -: higher / lower than {base} (paired, p < 0.05 after Holm's correction)"
+    note = (
+        f"+ / -: higher / lower than {base} (paired, p < 0.05, Holm's correction over all models)"
+    )
     few = ((" ".join(filter(None, key[1:])), each) for key, each in compared.items())
     lines = [table(rows, header), note, *not_judged(few)]
     for each in (by_key.get((model, benchmark)) for benchmark in benchmarks for model in models):
@@ -363,13 +370,16 @@ def _compared(
     """(model, benchmark, sub-task or "" for the headline) -> difference to the base."""
     own = {model: [each for each in results if each.model == model] for model in models}
     measured = {each.benchmark for each in own[base]}
+    others = [
+        model
+        for model in models
+        if model != base and measured.intersection(each.benchmark for each in own[model])
+    ]
     found: dict[tuple[str, str, str], Difference] = {}
-    for model in models:
-        if model == base or not measured.intersection(each.benchmark for each in own[model]):
-            continue
-        compared = compare(own[base], own[model], resamples=0)
-        found |= {(model, each.benchmark, ""): each for each in compared.headlines}
-        found |= {(model, each.benchmark, each.name): each for each in compared.subtasks}
+    compared = compare_all(own[base], [own[model] for model in others], resamples=0)
+    for model, each in zip(others, compared):
+        found |= {(model, d.benchmark, ""): d for d in each.headlines}
+        found |= {(model, d.benchmark, d.name): d for d in each.subtasks}
     return found
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from compoclip.errors import UsageError
 from compoclip.losses.contract import (
     Features,
     HostLayout,
@@ -145,8 +146,8 @@ def paraphrase_loss(
     .. math::
         L = \tfrac1{|R|} \sum_{i \in R} \big( 1 - \cos(P t_i,\ P p_i) \big)
 
-    with R the images whose caption has a paraphrase p, and P (k, D) random directions of unit
-    length that never learn.
+    with R the images whose caption has a paraphrase p, and P (k, D) orthonormal random
+    directions that never learn.
 
     Args:
         features: Of them `text` (T, D).
@@ -221,7 +222,7 @@ def _with_first(host: HostLayout, role: Role) -> tuple[Ints, ...]:
 def fixed_directions(
     width: int, count: int, seed: int, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """(width, count) random directions of unit length, the same on every device.
+    """Return (width, count) orthonormal random directions, the same on every device.
 
     Args:
         width: Dimension of the embeddings.
@@ -232,7 +233,11 @@ def fixed_directions(
 
     Returns:
         The directions, as columns.
+
+    Raises:
+        UsageError: For more directions than dimensions.
     """
+    if count > width:
+        raise UsageError(f"--directions {count}: the model's text space has {width} dimensions")
     drawn = np.random.default_rng(seed).standard_normal((width, count))
-    drawn /= np.linalg.norm(drawn, axis=0)
-    return torch.from_numpy(drawn).to(device, dtype)
+    return torch.from_numpy(np.linalg.qr(drawn)[0]).to(device, dtype)

@@ -23,6 +23,7 @@ __all__ = [
     "LORA_DIFFERENCES",
     "NEGATIVES",
     "POSITIVES",
+    "WHOLE_IMAGES",
     "CaptionPlan",
     "Lora",
     "LossTerm",
@@ -217,6 +218,11 @@ class PaperDifference:
     paper: float | str | None = None
     released: float | str | None = None
 
+
+WHOLE_IMAGES = PaperDifference(
+    "crop", "As the published runs showed images: whole.", released=False
+)
+"""Of methods whose released code trains on the transform of evaluation."""
 
 LORA_DIFFERENCES = (
     PaperDifference(

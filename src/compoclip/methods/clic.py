@@ -11,6 +11,7 @@ from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
+    WHOLE_IMAGES,
     CaptionPlan,
     LossTerm,
     Method,
@@ -36,7 +37,7 @@ DIFFERENCES = (
         "The model's own for both kinds of images, so that they come from one distribution.",
         released="imagenet",
     ),
-    PaperDifference("crop", "As the published runs showed single images: whole.", released=False),
+    WHOLE_IMAGES,
 )
 
 

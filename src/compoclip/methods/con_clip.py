@@ -10,6 +10,7 @@ from compoclip.data.images.distractors import Distractors
 from compoclip.losses.negation import conclip_loss
 from compoclip.methods.base import (
     NEGATIVES,
+    WHOLE_IMAGES,
     CaptionPlan,
     LossTerm,
     Method,
@@ -19,8 +20,9 @@ from compoclip.methods.base import (
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim(batch_size=200, lr=1e-6, weight_decay=0.2, beta2=0.999)
+OPTIM = Optim(batch_size=200, lr=1e-6, weight_decay=0.2, beta2=0.999, eps=1e-8)
 DIFFERENCES = (
+    WHOLE_IMAGES,
     PaperDifference(
         "distractor_weight",
         "As published, although a distractor is paired with a caption that is not true of it in "
@@ -69,5 +71,6 @@ def con_clip(
         losses=(LossTerm("conclip", loss, reads=NEGATIVES),),
         trains=Trains(image_tower=False),
         optim=optim,
+        crop=False,
         differences=DIFFERENCES,
     )

@@ -12,6 +12,7 @@ from compoclip.losses.units import Slots, unit_loss
 from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
+    WHOLE_IMAGES,
     CaptionPlan,
     LossTerm,
     Method,
@@ -23,6 +24,7 @@ from compoclip.methods.registry import recipe
 OPTIM = Optim()
 FOIL_CAPTION = "foil-caption"
 DIFFERENCES = (
+    WHOLE_IMAGES,
     PaperDifference(
         "slots",
         "A slot that no image has a unit for says nothing; released code averages its 0.",
@@ -113,5 +115,6 @@ def cs_clip(
         plan=texts,
         losses=tuple(term for term in terms if term.weight > 0),
         optim=optim,
+        crop=False,
         differences=DIFFERENCES,
     )

@@ -6,7 +6,14 @@ from typing import Literal
 
 from compoclip.data.images.groups import Groups
 from compoclip.losses.contrastive import clip_loss
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.base import (
+    WHOLE_IMAGES,
+    CaptionPlan,
+    LossTerm,
+    Method,
+    Optim,
+    PaperDifference,
+)
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim(epochs=10, batch_size=200, lr=1e-6, min_lr=1e-6, warmup=0)
@@ -16,7 +23,7 @@ DIFFERENCES = (
         "As the published run had them: captions of ordinary pairs stay as they are.",
         released="variations",
     ),
-    PaperDifference("crop", "As the published run showed images: whole.", released=False),
+    WHOLE_IMAGES,
 )
 
 

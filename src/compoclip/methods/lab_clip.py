@@ -5,12 +5,12 @@ from __future__ import annotations
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.methods.base import (
     NEGATIVES,
+    WHOLE_IMAGES,
     CaptionPlan,
     LossTerm,
     Matrix,
     Method,
     Optim,
-    PaperDifference,
     Trains,
 )
 from compoclip.methods.registry import recipe
@@ -19,7 +19,7 @@ OPTIM = Optim(
     epochs=10, batch_size=1024, lr=1e-3, weight_decay=0.0, beta2=0.999, eps=1e-8, warmup=0
 )  # without weight decay AdamW is Adam
 PLAN = CaptionPlan(rewrites=("noun-adj-shuffle",), pre_caption=40, cleaned="texts")
-DIFFERENCES = (PaperDifference("crop", "As the published runs: whole images, each encoded once."),)
+DIFFERENCES = (WHOLE_IMAGES,)
 
 
 @recipe

@@ -14,6 +14,7 @@ from compoclip.losses.negation import paraphrase_loss, projected_negation_loss
 from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
+    WHOLE_IMAGES,
     CaptionPlan,
     LossTerm,
     Method,
@@ -98,9 +99,19 @@ def neg_mcq(
 
 # --- NegationCLIP: a plain contrast, the captions say what is absent. ---
 
-NEGATION_OPTIM = Optim(epochs=15, batch_size=512, lr=1e-6)
+NEGATION_OPTIM = Optim(
+    epochs=15,
+    batch_size=512,
+    lr=1e-6,
+    min_lr=1e-6,
+    warmup=0,
+    weight_decay=0.01,
+    beta2=0.999,
+    eps=1e-8,
+)
 NEGATION_PLANS: Plans = {"made": CaptionPlan(absent=True), "given": CaptionPlan()}
 NEGATION_DIFFERENCES = (
+    WHOLE_IMAGES,
     PaperDifference(
         "statements",
         "Published: by a language model (updated_caption in the released file). By rule any "
@@ -128,19 +139,20 @@ def negation_clip(*, statements: Made = "made", optim: Optim = NEGATION_OPTIM) -
     return _method(
         "negation-clip", statements, NEGATION_PLANS, [LossTerm("clip", clip_loss)],
         paper="Park et al., ICCV 2025", optim=optim, differences=NEGATION_DIFFERENCES,
-        trains=Trains(image_tower=False, text_norm=False),
+        trains=Trains(image_tower=False, text_norm=False), crop=False,
     )  # fmt: skip
 
 
 # --- SemCLIP: paraphrases stay, negations leave, along two directions of the text space. ---
 
 THIRD = 0.3333333333333333
-SEM_OPTIM = Optim(epochs=200, lr=5e-5)
+SEM_OPTIM = Optim(epochs=200, lr=5e-5, weight_decay=0.2, beta2=0.999, eps=1e-8, clip_grad=1.0)
 SEM_PLANS: Plans = {
     "made": CaptionPlan(rewrites=(OneOf("paraphrase", ("synonym", "and-swap")), "crepe-negate")),
     "given": CaptionPlan(rewrites=(GIVEN_POSITIVE, GIVEN)),
 }
 SEM_DIFFERENCES = (
+    WHOLE_IMAGES,
     PaperDifference(
         "statements",
         "As published. made takes synonyms or exchanged conjuncts, and denials, by rule.",
@@ -160,15 +172,17 @@ def sem_clip(
 ) -> Method:
     r"""Text tower trained to keep paraphrases and to part from negations in a fixed projection.
 
-    With captions t, paraphrases p, negations n, and P two random directions that never learn,
+    With captions t, paraphrases p, negations n, and P two orthonormal random directions that never
+    learn,
 
     .. math::
         L = \tfrac13 \big[ L_{clip}(u, t) + \mathrm{mean}_i (1 - \cos(P t_i, P p_i))
             + \mathrm{mean}_i \max(0, \cos(P t_i, P n_i)) \big].
 
     The image tower is frozen. Data: SemCLIP's CSV (filename, caption, paraphrased, negation), or a
-    table with the columns pos_caption and neg_caption. SemCLIP (submission to AAAI 2026); its
-    base is LAION-2B ViT-B/32.
+    table with the columns pos_caption and neg_caption. The released contrast is of features that
+    are not of unit length, with a new temperature. SemCLIP (submission to AAAI 2026); its base is
+    LAION-2B ViT-B/32.
 
     Args:
         statements: given takes paraphrases and negations of the data; made makes them by rule.
@@ -188,5 +202,5 @@ def sem_clip(
     return _method(
         "sem-clip", statements, SEM_PLANS, terms,
         paper="SemCLIP, AAAI 2026 (submission)", optim=optim, differences=SEM_DIFFERENCES,
-        trains=Trains(image_tower=False),
+        trains=Trains(image_tower=False), crop=False,
     )  # fmt: skip

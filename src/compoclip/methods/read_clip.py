@@ -11,6 +11,7 @@ from compoclip.losses.contrastive import negclip_loss
 from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
+    WHOLE_IMAGES,
     CaptionPlan,
     LossTerm,
     Method,
@@ -40,7 +41,7 @@ DIFFERENCES = (
         "of an image; the paper sums over alternatives.",
         released="any",
     ),
-    PaperDifference("crop", "As the published runs: whole images."),
+    WHOLE_IMAGES,
 )
 
 

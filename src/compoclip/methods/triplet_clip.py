@@ -7,12 +7,20 @@ from typing import Literal
 from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images import NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.base import (
+    NEGATIVES,
+    WHOLE_IMAGES,
+    CaptionPlan,
+    LossTerm,
+    Method,
+    Optim,
+    PaperDifference,
+)
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
 DIFFERENCES = (
-    PaperDifference("crop", "As the published runs showed images: whole.", released=False),
+    WHOLE_IMAGES,
     PaperDifference(
         "lr",
         "The published runs pre-train; the default fine-tunes, as the other methods do here.",

@@ -8,7 +8,7 @@ from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images import NegativeImages, Single
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.triplet import grouping_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, WHOLE_IMAGES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim(epochs=10, batch_size=400, lr=1e-6)
@@ -40,6 +40,8 @@ def trohn_text(*, negatives: Literal["given", "negclip"] = "given", optim: Optim
         plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
         optim=optim,
+        crop=False,
+        differences=(WHOLE_IMAGES,),
     )
 
 
@@ -74,4 +76,6 @@ def trohn_img(
         images=NegativeImages() if given else Single(),
         losses=(LossTerm("grouping", grouping_loss, reads=NEGATIVES),),
         optim=optim,
+        crop=False,
+        differences=(WHOLE_IMAGES,),
     )

@@ -105,14 +105,14 @@ def _lead(
     unjudged = f" {words_for(few, 'skill')} not judged: fewer than {FEWEST} photos." if few else ""
     if not parts and still:
         return (
-            f"On none of the {words_for(still, 'skill')} can {model} be told from {study.base}: "
-            f"no difference is larger than chance explains.{unjudged}"
+            f"On none of the {words_for(still, 'skill')} does {model} differ significantly from "
+            f"{study.base}.{unjudged}"
         )
     if not parts:
         return f"{model} cannot be compared with {study.base}:{unjudged}"
     rest = ""
     if still:
-        rest = f"; on {words_for(still, 'other skill')} no reliable change"
+        rest = f"; on {words_for(still, 'other skill')} no significant change"
     return f"Compared with {study.base}, {model} is {listed(parts)}{rest}.{unjudged}"
 
 
@@ -181,7 +181,7 @@ def _general(study: Study, model: str) -> list[str]:
             (BETTER, WORSE): "sensitivity grew at the cost of rejecting true rewordings",
             (SAME, BETTER): "true rewordings are better kept above false captions",
             (SAME, WORSE): "more true rewordings are rejected without a gain in sensitivity",
-            (SAME, SAME): "neither sensitivity nor invariance changed reliably",
+            (SAME, SAME): "neither sensitivity nor invariance changed significantly",
         }.get((direction(more), direction(both)), "sensitivity fell")
         found.append(
             f"Hard positives: {verdict}. Hard negatives rejected {_sentence(more)}; with the "
@@ -191,5 +191,5 @@ def _general(study: Study, model: str) -> list[str]:
 
 
 def _sentence(d: Difference) -> str:
-    end = "" if judged(d) else f", {'no reliable change' if d.p is not None else d.verdict}"
+    end = "" if judged(d) else f", {d.verdict}"
     return f"{percent(d.base)} → {percent(d.other)} ({points(d.difference)}{end})"

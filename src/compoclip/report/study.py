@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.comparison import Comparison, Difference, compare, require_one_checkpoint
+from compoclip.evaluation.comparison import (
+    Comparison,
+    Difference,
+    compare_all,
+    require_one_checkpoint,
+    together,
+)
 from compoclip.evaluation.groups import (
     Groups,
     group_differences,
@@ -99,7 +105,9 @@ def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: in
         results=results,
         common=common,
         benchmarks=benchmarks,
-        comparisons={m: compare(first, shared[m], resamples, seed) for m in models[1:]},
+        comparisons=dict(
+            zip(models[1:], compare_all(first, [shared[m] for m in models[1:]], resamples, seed))
+        ),
         skills=table(skill_groups(first)),
         profile=table(profile_groups(first)),
         triples={name: table(groups) for name, groups in triples.items() if groups},
@@ -113,14 +121,12 @@ def _table(
     resamples: int,
     seed: int,
 ) -> Table:
-    base = results[models[0]]
+    base, *others = (results[m] for m in models)
+    tables = together([group_differences(base, other, groups, resamples, seed) for other in others])
     return Table(
         groups=groups,
         scores={m: group_scores(results[m], groups, resamples, seed) for m in models},
-        differences={
-            m: {d.name: d for d in group_differences(base, results[m], groups, resamples, seed)}
-            for m in models[1:]
-        },
+        differences={m: {d.name: d for d in of} for m, of in zip(models[1:], tables)},
     )
 
 

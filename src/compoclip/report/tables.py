@@ -20,7 +20,7 @@ from compoclip.report.wording import count, interval, p_value, percent, points, 
 @dataclass(frozen=True)
 class TableCell:
     """One model's number. change, tip: difference to the base, "" for the base itself. way:
-    "better", "worse" or "same". strength: 0 to 3, size of a reliable change. flag: "at chance",
+    "better", "worse" or "same". strength: 0 to 3, size of a significant change. flag: "at chance",
     "below chance" or ""."""
 
     value: str

@@ -15,8 +15,6 @@ BESIDE = 0.2
 """A thing is left of (above) another if its centre is at least this far to the left (higher)..."""
 CONE = 0.5
 """...and the offset on that axis is at least this share of the offset on the other axis."""
-NOT_BESIDE = 0.06
-"""Below this offset it is certainly not left of (above) the other."""
 OVERLAP = 0.6
 """Two things overlap visibly when their centres are nearer than this share of the radius sum."""
 HOLLOW = 0.72
@@ -71,7 +69,7 @@ POSITIONS: tuple[str, ...] = (
 def _ahead(along: float, across: float) -> bool | None:
     if along >= BESIDE and along >= CONE * abs(across):
         return True
-    return False if along <= NOT_BESIDE else None
+    return False if along <= 0 else None
 
 
 def _distance(a: Thing, b: Thing) -> float:

@@ -7,6 +7,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from compoclip.benchmarks.aro import WORDS, shuffled
+from compoclip.benchmarks.files import same
+from compoclip.captions.chunks import pre_caption
+from compoclip.captions.parser import parse as parse_caption
 from compoclip_world.captions import facts_of
 from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
 from compoclip_world.export.retrieval import captioned
@@ -28,6 +32,7 @@ _FOLDER = "aro/images"
 _OPEN = ("left", "right", "above", "below", "bigger", "smaller")
 _LAYERED = ("front", "behind")
 _ORDER_WORDS = 7  # shuffles of fewer words are often as true as the caption
+_CANDIDATES = 64  # captions to choose from, many of which have a shuffle that is no other text
 _ORDER_SHARE = 5  # captions per image, so that the order tasks have the wanted number of cases
 
 
@@ -63,8 +68,12 @@ def build(spec: SuiteSpec) -> list[Part]:
     ]
     count = max(1, spec.items // _ORDER_SHARE)
     flickr = Photos(spec, "flickr30k/images", slot=5)
-    coco, coco_images = captioned(photos(spec), count, "val2017/", _ORDER_WORDS)
-    flickr_rows, flickr_images = captioned(flickr, count, "flickr30k-images/", _ORDER_WORDS)
+    coco, coco_images = captioned(
+        photos(spec), count, "val2017/", _CANDIDATES, partial(_shuffled_apart, "coco_order")
+    )
+    flickr_rows, flickr_images = captioned(
+        flickr, count, "flickr30k-images/", _CANDIDATES, partial(_shuffled_apart, "flickr30k_order")
+    )
     order = sum(len(row["caption"]) for row in coco)
     return [
         Part(
@@ -92,6 +101,17 @@ def build(spec: SuiteSpec) -> list[Part]:
             {"coco_captions": "aro/coco_order.json"},
         )
     ]
+
+
+def _shuffled_apart(subtask: str, scene: Scene, image: str, text: str, number: int) -> bool:
+    """Return whether all shuffles that the reader will make of a caption are false other texts."""
+    if len(text.split()) < _ORDER_WORDS:
+        return False
+    shuffles = shuffled(text, parse_caption(text).tokens, f"{subtask}/{image}#{number}")
+    return not any(
+        same(pre_caption(text, WORDS), pre_caption(each, WORDS)) or is_true(each, scene)
+        for each in shuffles
+    )
 
 
 def collect_bindings(crops: Photos) -> list[tuple[int, Binding]]:

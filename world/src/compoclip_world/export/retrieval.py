@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from compoclip.benchmarks.files import same
 from compoclip.errors import CompoclipError
 from compoclip_world.captions import WorldCaption, captions_for
 from compoclip_world.edits import nodes_of
@@ -50,13 +52,17 @@ def build(spec: SuiteSpec) -> list[Part]:
 
 
 def captioned(
-    pool: Photos, count: int, prefix: str, least_words: int = 1
+    pool: Photos,
+    count: int,
+    prefix: str,
+    candidates: int = _CANDIDATES,
+    accepted: Callable[[Scene, str, str, int], bool] = lambda scene, image, text, number: True,
 ) -> tuple[list[dict[str, Any]], dict[str, Scene]]:
-    """`count` images of the pool, each with five short captions that fit it alone, and the scenes.
+    """Return `count` images of the pool, each with five short captions of its own, and the scenes.
 
-    A caption is kept when it has `least_words` and the oracle calls it FALSE of every other image
-    looked at; the shortest are taken. Images with fewer than five are passed over. Raises
-    CompoclipError when too few are left.
+    A caption is taken when the oracle calls it FALSE of every other image looked at and it is
+    `accepted` as number so-and-so of its image; the shortest are taken. Images with fewer than five
+    are passed over. Raises CompoclipError when too few are left.
     """
     spec = pool.spec
     config = replace(spec.config, caption_weights=_WEIGHTS)
@@ -64,12 +70,12 @@ def captioned(
     rows: list[dict[str, Any]] = []
     images: dict[str, Scene] = {}
     for index, scene in enumerate(scenes):
-        drawn = captions_for(scene, config, spec.seed, index, _CANDIDATES)
-        by_words = sorted((len(caption.text.split()), i) for i, caption in enumerate(drawn))
-        fitting = [drawn[i] for words, i in by_words if words >= least_words]
-        own = own_captions(fitting, index, scenes)
+        drawn = captions_for(scene, config, spec.seed, index, candidates)
+        short_first = sorted(drawn, key=lambda caption: len(caption.text.split()))
+        image = prefix + pool.name(index)
+        own = own_captions(short_first, index, scenes, partial(accepted, scene, image))
         if len(own) == _EACH:
-            rows.append({"image": prefix + pool.name(index), "caption": own})
+            rows.append({"image": image, "caption": own})
             images[pool.path(index)] = scene
         if len(rows) == count:
             return rows, images
@@ -80,18 +86,25 @@ def captioned(
 
 
 def own_captions(
-    captions: Sequence[WorldCaption], index: int, scenes: Sequence[Scene]
+    captions: Sequence[WorldCaption],
+    index: int,
+    scenes: Sequence[Scene],
+    accepted: Callable[[str, int], bool] = lambda text, number: True,
 ) -> list[str]:
-    """The first captions of scene `index` that are false of all other scenes, at most five."""
+    """Return the first captions of scene `index`, at most five, that are false of all other scenes,
+    accepted as number so-and-so, and not the same words again.
+    """
     found: list[str] = []
     for caption in captions:
+        if any(same(caption.text, each) for each in found):
+            continue
         needed = _needed(caption.form)
         if not any(
             needed <= {thing.kind for thing in other.things}
             and _ORACLE.verdict(caption.form, other).truth is not Truth.FALSE
             for i, other in enumerate(scenes)
             if i != index
-        ):
+        ) and accepted(caption.text, len(found)):
             found.append(caption.text)
         if len(found) == _EACH:
             break
