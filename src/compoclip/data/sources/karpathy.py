@@ -27,8 +27,7 @@ def open_karpathy(path: Path, images: Path | None = None, split: str | None = No
     The original dataset_*.json: {"images": [{filepath, filename, split, sentences: [{raw}]}]};
     split: "train" (with "restval") unless given; images of others are counted; "all" takes
     everything. Or rows [{image, caption}] as in BLIP's files, where `caption` is a list or, one row
-    a caption, a text; such a file is one split already. Rows of one image become one sample. Ids
-    are the image paths.
+    a caption, a text; such a file is one split already. Ids are the image paths.
 
     images: the folder the paths are relative to, by default the folder of the file. Raises
     CompoclipError for a file of another form, UsageError for a split that it does not have.
@@ -45,14 +44,11 @@ def open_karpathy(path: Path, images: Path | None = None, split: str | None = No
     else:
         raise CompoclipError(f"{path}: neither a list of rows nor an object with 'images'")
     builder = RowBuilder(path)
-    captions: dict[str, tuple[str, list[Any]]] = {}
     for origin, image, texts in rows:
         name = relative_image(image, root, origin)
-        captions.setdefault(name, (origin, []))[1].extend(texts)
+        builder.add(name, name, texts, origin=origin)
     chosen.require(path)
     builder.left_out.update(chosen.left_out())
-    for name, (origin, texts) in captions.items():
-        builder.add(name, name, texts, origin=origin)
     return builder.build(FolderImages(root), f"Karpathy JSON {path}{chosen}")
 
 
