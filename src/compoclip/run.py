@@ -97,7 +97,35 @@ def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedMo
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingInputs:
+class DataOptions:
+    """How image-text data is read.
+
+    Args:
+        images: Folder that image paths in the data are relative to.
+        split: Split of the data to use, where it holds several: train unless given; all takes
+            everything.
+        image_column: Column with image paths or bytes, for tables.
+        caption_column: Column or columns (comma-separated) with captions, for tables.
+        quoting: Read CSV and TSV files with quoted cells; --no-quoting takes quotes as text, for
+            captions that begin with one.
+    """
+
+    images: Path | None = None
+    split: str | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    quoting: bool = True
+
+    def request(self, spec: str) -> Request:
+        """Return what opens the data that `spec` names with these options."""
+        from compoclip.data.pack import Request
+
+        options = {each.name: getattr(self, each.name) for each in fields(DataOptions)}
+        return Request(spec, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingInputs(DataOptions):
     """What is trained, and on what.
 
     Args:
@@ -109,11 +137,6 @@ class TrainingInputs:
             or "bundled"; with --from-scratch an open_clip configuration file.
         init_from: Start from the mean of the weights of several checkpoints (a uniform soup), each
             written as for --model, in place of it.
-        images: Folder that image paths in the data are relative to.
-        split: Split of the data to use, where it holds several: train unless given; all takes
-            everything.
-        image_column: Column with image paths or bytes, for tables.
-        caption_column: Column or columns (comma-separated) with captions, for tables.
         decoded_cache: Folder for images that are decoded once and kept as pixels, 256 on the
             shorter side for a model that sees 224 (0.26 MB an image); the device crops and resizes
             them. Made by the first run, with --workers processes; several times the images a
@@ -126,10 +149,6 @@ class TrainingInputs:
     data: Annotated[str, OptionMark.PLACE]
     model: Annotated[str, OptionMark.PLACE] = "bundled"
     init_from: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
-    images: Path | None = None
-    split: str | None = None
-    image_column: str | None = None
-    caption_column: str | None = None
     decoded_cache: Path | None = None
     from_scratch: bool = False
     image_weights: Path | None = None
@@ -260,24 +279,17 @@ def train(
         from compoclip.models.formats.hub import require_pushable
 
         require_pushable(options.push_to_hub)
-    from compoclip.data.pack import Request
     from compoclip.training.run import run_training
 
+    request = options.request(options.data)
     _require_watchable(options)
     device = device_named(options.device)
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
         with ranks.agreed():
             benchmarks = _watched(options).benchmarks() if options.on else []
-            model = model or _start(options)
-            request = Request(
-                options.data,
-                options.images,
-                options.image_column,
-                options.caption_column,
-                options.split,
-            )
             source = request.open()
+            model = model or _start(options)
         if options.decoded_cache is not None:
             with ranks.rank0_first():
                 source = _decoded(options, request, source, model.preprocess, ranks.first)

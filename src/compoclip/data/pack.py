@@ -78,6 +78,7 @@ class Request:
     image_column: str | None = None
     caption_column: str | None = None
     split: str | None = None
+    quoting: bool = True
 
     def open(self) -> Source:
         """The source. Raises what `open_source` raises."""
