@@ -197,13 +197,25 @@ class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
     json: Annotated[bool, OptionMark.ONCE] = False
 
 
-def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Method:
+CHOSEN = ("lr", "warmup", "warmup_share")
+"""Options of the optimiser whose default depends on the run, unless they are given for it."""
+WARMUP_SHARE = 0.1
+"""Largest share of a run that the steps of a method's warm-up may take."""
+
+
+def bounded(share: object, given: Collection[str]) -> bool:
+    """Return whether the run bounds a warm-up: one in steps alone, which was not given for it."""
+    return share == 1 and not {"warmup", "warmup_share"}.intersection(given)
+
+
+def composed_method(options: TrainOptions, method: Method, given: Collection[str]) -> Method:
     """The method with the parts and the adapters that the options ask for.
 
     Args:
         options: `texts`, `terms`, `set` and all that begin with `lora` are read.
         method: What the recipe returns.
-        own_lr: Whether the learning rate was chosen for this run. If not, adapters scale it.
+        given: Those of the options `CHOSEN` that were given for this run. Adapters scale a learning
+            rate that was not, and a warm-up that was not is at most a tenth of the run.
 
     Returns:
         The method to train with.
@@ -215,6 +227,8 @@ def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Meth
     from compoclip.methods.compose import compose
 
     method = compose(method, options.texts, options.terms, options.set)
+    if bounded(method.optim.warmup_share, given):
+        method = replace(method, optim=replace(method.optim, warmup_share=WARMUP_SHARE))
     if options.counts is not None:
         if not method.needs_parsing:
             raise UsageError(f"--counts goes with rewrites, and {method.name} makes no texts")
@@ -229,7 +243,7 @@ def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Meth
             raise UsageError("--no-merge goes with --lora")
         return method
     changed = method.with_lora(replace(method.lora or Lora(), **given))
-    return replace(changed, optim=method.optim) if own_lr else changed
+    return replace(changed, optim=method.optim) if "lr" in given else changed
 
 
 def train(
@@ -279,6 +293,7 @@ def train(
         from compoclip.models.formats.hub import require_pushable
 
         require_pushable(options.push_to_hub)
+    from compoclip.training.checks import require_trainable
     from compoclip.training.run import run_training
 
     request = options.request(options.data)
@@ -289,6 +304,7 @@ def train(
         with ranks.agreed():
             benchmarks = _watched(options).benchmarks() if options.on else []
             source = request.open()
+            require_trainable(source)
             model = model or _start(options)
         if options.decoded_cache is not None:
             with ranks.rank0_first():

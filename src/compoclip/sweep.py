@@ -41,7 +41,7 @@ from compoclip.interrupts import signal_of
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import device_named, launched
 from compoclip.request import TrainRequest
-from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train
+from compoclip.run import CHOSEN, EvaluateOptions, TrainOptions, evaluate, require_least, train
 from compoclip.training.settings import RunSettings
 from compoclip.workers import available_cores
 
@@ -368,12 +368,11 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
 
 
 def _values(request: TrainRequest) -> dict[str, Any]:
-    """All that is given of a request, by name; the learning rate where it was chosen."""
+    """All that is given of a request, by name; options of `CHOSEN` where they were chosen."""
     options = {each.name: getattr(request.options, each.name) for each in fields(TrainOptions)}
     parameters = flat(request.parameters)
-    if not request.own_lr:
-        del parameters["lr"]
-    return {**options, **parameters}
+    unset = {*CHOSEN}.difference(request.given)
+    return {**options, **{k: v for k, v in parameters.items() if k not in unset}}
 
 
 def require_same_run(run: SweepRun) -> None:

@@ -147,7 +147,7 @@ class Optim:
         beta1: AdamW first-moment decay.
         beta2: AdamW second-moment decay.
         eps: AdamW epsilon.
-        warmup: Steps of linear warm-up.
+        warmup: Steps of linear warm-up; unless given for a run, at most a tenth of it.
         warmup_share: Largest share of all steps that the warm-up may take.
         clip_grad: Maximum global gradient norm; 0 is off.
         max_logit_scale: Largest s = exp(logit_scale) allowed after a step; a model with a bias of
