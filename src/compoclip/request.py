@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from compoclip.config import OptionMark, config_text, flat, options_of
 from compoclip.methods.registry import load_recipe
-from compoclip.run import CHOSEN, WARMUP_SHARE, TrainOptions, bounded, composed_method
+from compoclip.run import CHOSEN, TrainOptions, composed_method
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -49,7 +49,7 @@ class TrainRequest:
         of_run = {each.name for each in fields(TrainOptions)}
         options = TrainOptions(**{k: v for k, v in values.items() if k in of_run})
         parameters = recipe_arguments(load_recipe(method), values)
-        return cls(method, options, parameters, values.keys())
+        return cls(method, options, parameters, {*CHOSEN}.intersection(values))
 
     def composed(self) -> Method:
         """The method to train with. Raises UsageError as `composed_method` and recipes do."""
@@ -74,8 +74,8 @@ class TrainRequest:
         parameters = flat(self.parameters)
         if self.options.lora and "lr" not in self.given:
             del parameters["lr"]  # adapters raise the recipe's own
-        if bounded(parameters.get("warmup_share"), self.given):
-            parameters["warmup_share"] = WARMUP_SHARE
+        for name in {"warmup", "warmup_share"}.difference(self.given):
+            del parameters[name]  # the run bounds the recipe's own
         heading = "The options of a run: compoclip train --config FILE"
         if repeats:
             heading = (

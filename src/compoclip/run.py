@@ -199,13 +199,6 @@ class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
 
 CHOSEN = ("lr", "warmup", "warmup_share")
 """Options of the optimiser whose default depends on the run, unless they are given for it."""
-WARMUP_SHARE = 0.1
-"""Largest share of a run that the steps of a method's warm-up may take."""
-
-
-def bounded(share: object, given: Collection[str]) -> bool:
-    """Return whether the run bounds a warm-up: one in steps alone, which was not given for it."""
-    return share == 1 and not {"warmup", "warmup_share"}.intersection(given)
 
 
 def composed_method(options: TrainOptions, method: Method, given: Collection[str]) -> Method:
@@ -227,22 +220,22 @@ def composed_method(options: TrainOptions, method: Method, given: Collection[str
     from compoclip.methods.compose import compose
 
     method = compose(method, options.texts, options.terms, options.set)
-    if bounded(method.optim.warmup_share, given):
-        method = replace(method, optim=replace(method.optim, warmup_share=WARMUP_SHARE))
+    if method.optim.warmup_share == 1 and not {"warmup", "warmup_share"}.intersection(given):
+        method = replace(method, optim=replace(method.optim, warmup_share=0.1))
     if options.counts is not None:
         if not method.needs_parsing:
             raise UsageError(f"--counts goes with rewrites, and {method.name} makes no texts")
         method = replace(method, plan=replace(method.plan, counts=str(options.counts)))
     names = ("rank", "alpha", "towers", "targets", "init")
-    given = {name: getattr(options, f"lora_{name}") for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
+    lora = {name: getattr(options, f"lora_{name}") for name in names}
+    lora = {name: value for name, value in lora.items() if value is not None}
     if not (options.lora or method.lora):
-        if given:
-            raise UsageError(f"--lora-{next(iter(given))} goes with --lora")
+        if lora:
+            raise UsageError(f"--lora-{next(iter(lora))} goes with --lora")
         if not options.merge:
             raise UsageError("--no-merge goes with --lora")
         return method
-    changed = method.with_lora(replace(method.lora or Lora(), **given))
+    changed = method.with_lora(replace(method.lora or Lora(), **lora))
     return replace(changed, optim=method.optim) if "lr" in given else changed
 
 
