@@ -399,7 +399,7 @@ def _train(
     if isinstance(method, Method):
         if parameters:
             raise UsageError(f"{method.name} is made already: leave {next(iter(parameters))} out")
-        composed = run.composed_method(options, method, {*given, "warmup"})
+        composed = run.composed_method(options, method, given)
     else:
         request = TrainRequest(method, options, _arguments(method, parameters), given)
         composed, config = request.composed(), request.text(repeats=True)
