@@ -204,8 +204,8 @@ class PaperDifference:
     """An option over which a paper and its released code differ, or one of them is silent.
 
     Args:
-        option: A parameter of the recipe, a field of its optimiser, "crop", or one of the adapters
-            ("lora_init").
+        option: A parameter of the recipe, a field of its optimiser, "crop", "mask_duplicates", or
+            one of the adapters ("lora_init").
         why: The reason for the default.
         paper: The value of the option that is the paper's; None where it says nothing that a value
             stands for.
@@ -374,6 +374,8 @@ class Method:
     def value_of(self, option: str) -> float | str:
         """What this method has for an option of a `PaperDifference`."""
         lora, adapter, field = option.partition("lora_")
+        if option == "mask_duplicates":
+            return True  # the default of a run
         if adapter and not lora:
             found: Any = getattr(self.lora, field)
         elif option == "crop":

@@ -20,7 +20,7 @@ from compoclip.losses.contract import Role
 from compoclip.methods.base import Method, Optim
 
 _FEW = 64  # samples that show what data is
-_MANY = 20_000  # samples of which all pairs are counted
+_MANY = 4096  # samples of which all pairs are counted
 _LEAST_NEGATIVES = 0.02  # share of samples
 _LEAST_REPEATS = 0.001  # share of pairs that is worth a line
 _NO_TEXT = re.compile(rf"[\W\d_]+|\S+\.({'|'.join(sorted(EXTENSIONS))})", re.IGNORECASE)
@@ -120,7 +120,7 @@ def repeated_share(source: Source, main: bool = False) -> float:
     .. math:: \frac1{N (N - 1)} \Big[ \sum_p n_p (n_p - 1) + \sum_t w_t^2
         - \sum_{pt} w_{pt}^2 \Big].
 
-    Of more than 20,000 samples as many are counted.
+    Of more than 4,096 samples as many are counted.
 
     Args:
         source: The samples.
