@@ -199,8 +199,6 @@ def open_source(
         return open_hugging_face(spec, images, image_column, caption_column, split)
     for each in (spec, images or ""):
         require_local(each)
-    if images is not None and not images.is_dir():
-        raise UsageError(f"{images}: no such folder; --images names the folder of the images")
     table = {"image_column": image_column, "caption_column": caption_column}
     path = Path(spec)
     if spec.endswith((".tar", ".tar.gz", ".tgz")) or (
