@@ -232,7 +232,7 @@ def teacher_contrast(
 
 
 def alignment(
-    f: Features, layout: Layout, align: str = "paraphrase", mask_duplicates: bool = True
+    f: Features, layout: Layout, align: str = "paraphrase", mask_duplicates: bool = False
 ) -> Tensor:
     images = range(layout.images)
     caption = [caption_of(layout, i) for i in images]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -203,6 +204,16 @@ def clip(f: Features, layout: Layout) -> Tensor:
         to_image = [f.logit_scale * (f.text[caption_of(layout, i)] @ f.image[j]) for j in images]
         total = total + cross_entropy(to_text, i) + cross_entropy(to_image, i)
     return total / (2 * layout.images)
+
+
+def masking(loss: Callable[..., Tensor], on: bool = True) -> Callable[..., Tensor]:
+    """The loss on a layout that masks duplicates."""
+
+    def masked(f: Features, layout: Layout, *arguments: Any, **options: Any) -> Tensor:
+        host = replace(layout.host, mask_duplicates=on)
+        return loss(f, replace(layout).known_as(host), *arguments, **options)
+
+    return masked
 
 
 def is_true(layout: Layout, image: int, text: int) -> bool:

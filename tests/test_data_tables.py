@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 from compoclip.data.caption_plan import Bags, WrittenTexts
 from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.sources.open import open_source
 from compoclip.data.sources.tables import open_table
 from compoclip.data.textfiles import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.errors import CompoclipError, UsageError
@@ -28,6 +30,92 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
+
+
+READ: dict[str, tuple[str, str, dict[str, object], list[str]]] = {
+    "semicolons": ("t.csv", "Image;Caption\n1.jpg;a dog, a cat\n", {}, ["a dog, a cat"]),
+    "bars and blanks": ("t.csv", "image | CAPTION\n1.jpg | a dog\n", {}, ["a dog"]),
+    "tabs": ("t.csv", 'image\tcaption\n1.jpg\t"a, b"\n', {}, ["a, b"]),
+    "commas in a .tsv": ("t.tsv", "image,caption\n1.jpg,a dog\n", {}, ["a dog"]),
+    "blanks after commas": ("t.csv", 'image, caption\n1.jpg, "a, b"\n', {}, ["a, b"]),
+    "quotes": (
+        "t.csv",
+        'image,caption\n1.jpg,"Go" it says\n',
+        {"quoting": False},
+        ['"Go" it says'],
+    ),
+    "quotes in tabs": ("t.tsv", 'image\ttext\n1.jpg\t"Go\n', {"quoting": False}, ['"Go']),
+    "results.csv": (
+        "results.csv",
+        'image_name| comment_number| comment\n1.jpg| 0| "Go" it says\n1.jpg| 4   No bar\n',
+        {},
+        ['"Go" it says', "No bar"],
+    ),
+    "a column of results.csv": (
+        "results.csv",
+        "image_name| comment_number| comment\n1.jpg| 0| A dog\n",
+        {"caption_column": "comment_number"},
+        ["0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_delimiters_headers_and_quotes(tmp_path: Path, case: str) -> None:
+    name, text, options, captions = READ[case]
+    (tmp_path / "1.jpg").touch()
+    source = open_source(str(write(tmp_path / name, text)), **options)  # type: ignore[arg-type]
+    assert list(source.captions()) == captions
+
+
+def _file(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
+    """The rows in the form that the name says."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".txt":
+        path.write_text("image,caption\n" + "".join(f"{r['image']},{r['caption']}\n" for r in rows))
+    else:
+        mark = "\t" if path.suffix == ".tsv" else ","
+        lines = [mark.join(rows[0]), *(mark.join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["t.csv", "t.tsv", "t.jsonl", "t.json", "t.parquet", "captions.txt"]
+)
+def test_rows_of_one_photo_are_one_sample(tmp_path: Path, name: str) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.jpg").touch()
+    rows = [{"image": f"{i % 3}.jpg", "caption": f"text {i}"} for i in range(7)]
+    rows.insert(1, {"image": "0.jpg", "caption": " "})
+    source = open_source(str(_file(tmp_path / name, rows)))
+    assert [Path(str(source[i].image)).name for i in range(len(source))] == [
+        *("0.jpg", "1.jpg", "2.jpg")
+    ]
+    assert list(source.caption_lists()) == [
+        ("text 0", "text 3", "text 6"),
+        ("text 1", "text 4"),
+        ("text 2", "text 5"),
+    ]
+    assert dict(source.left_out) == {EMPTY_CAPTION: 1}
+    if name != "captions.txt":  # whose reader knows photos, not rows
+        assert source.describe().endswith(", 3 photos from 7 rows")
+    if name not in ("captions.txt", "t.json"):
+        assert source.ids() == ["0.jpg#0", "1.jpg#2", "2.jpg#3"]
+
+
+@pytest.mark.parametrize("column", ["neg_caption", "pos_caption", "group", "score"])
+def test_rows_that_bring_more_stay_samples(tmp_path: Path, column: str) -> None:
+    rows = [{"image": "0.jpg", "caption": f"text {i}", column: ""} for i in range(3)]
+    rows[2][column] = "0.5"
+    source = open_source(str(_file(tmp_path / "t.csv", rows)))
+    assert source.ids() == ["0.jpg#0", "0.jpg#1", "0.jpg#2"]
+    assert "photos from" not in source.describe()
 
 
 def test_csv_with_guessed_columns(tmp_path: Path) -> None:
@@ -99,7 +187,10 @@ def test_wrong_column_lists_the_columns(tmp_path: Path) -> None:
     for path in (text, parquet, jsonl):
         with pytest.raises(UsageError, match=r"no column 'caption'; the columns are: path, alt"):
             open_table([path], None, "path", "caption")
-        with pytest.raises(UsageError, match=r"no caption column found; name one of: path, alt"):
+        with pytest.raises(
+            UsageError,
+            match=r"no caption column found; name it with --caption-column, one of: path, alt",
+        ):
             open_table([path])
         with pytest.raises(UsageError, match="no column 'img'"):
             open_table([path], None, "img", "alt")

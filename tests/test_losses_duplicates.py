@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
+from compoclip.losses.alignment import caption_alignment
+from compoclip.losses.bags import bag_loss
+from compoclip.losses.composite import composite_contrast_loss
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.hard_positive import hard_positive_loss
+from compoclip.losses.masked import masked_contrast, masked_match
+from compoclip.losses.multi_text import multi_text_loss
+from compoclip.losses.negation import conclip_loss
+from compoclip.losses.phrases import phrase_loss
 from compoclip.losses.rows import true_pairs
-from losses_oracle import CAPTION, CASES, NEGATIVE, POSITIVE, features_for, is_true, layout_of
+from compoclip.losses.triplet import grouping_loss, triplet_clip_loss
+from compoclip.losses.units import unit_loss
+from losses_oracle import (
+    CAPTION,
+    CASES,
+    NEGATIVE,
+    POSITIVE,
+    features_for,
+    is_true,
+    layout_of,
+    masking,
+)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -28,9 +50,62 @@ def test_true_pairs_equal_loop(case: str, known: str) -> None:
     expected = [
         [is_true(filled, i, t) for t in range(layout.owner.numel())] for i in range(layout.images)
     ]
-    of_images, of_texts = true_pairs(told)
+    of_images, of_texts = _true_pairs(told)
     assert of_images.tolist() == expected
     assert of_texts.T.tolist() == expected
+
+
+def _true_pairs(layout: Layout) -> tuple[Tensor, Tensor]:
+    """The pairs; those of every image with its own texts where nothing else is true."""
+    found = true_pairs(layout.shared_by(layout.peers, mask_duplicates=True))
+    if found is None:
+        own = layout.owner == torch.arange(layout.images)[:, None]
+        found = own & (layout.role != int(NEGATIVE)), (own & (layout.role != int(NEGATIVE))).T
+    return found
+
+
+CAPTIONS = [(i, CAPTION, -1) for i in range(3)]
+SAID = [*CAPTIONS, *((i, POSITIVE, 3) for i in range(3))]
+# With nothing wrong left: a row sees what is its own alone.
+CONTRASTS: dict[str, tuple[Any, list[Any], float]] = {
+    "clip": (clip_loss, CAPTIONS, 0),
+    "negclip": (negclip_loss, CAPTIONS, 0),
+    "multi-text": (multi_text_loss, CAPTIONS, 0),
+    "grouping": (grouping_loss, CAPTIONS, 0),
+    "triplet": (triplet_clip_loss, CAPTIONS, 0),
+    "conclip": (conclip_loss, CAPTIONS, 0),
+    "composite": (partial(composite_contrast_loss, positives=("d",)), SAID, 0),
+    "hard positive": (partial(hard_positive_loss, symmetric_pos=True), SAID, 0),
+    "alignment": (partial(caption_alignment, positives=("d",)), SAID, 0),
+    "phrase": (partial(phrase_loss, phrase="d"), SAID, 0),
+    "unit": (partial(unit_loss, units=("d",), foils=("a",)), SAID, 0),
+    "bag": (partial(bag_loss, bag="d"), SAID, math.log(2)),  # both directions, one softmax
+    "masked contrast": (masked_contrast, CAPTIONS, math.log(2)),  # with the masked partner
+    "masked match": (masked_match, CAPTIONS, 0),
+}
+
+
+@pytest.mark.parametrize("name", CONTRASTS)
+@pytest.mark.parametrize("same", ["captions", "photos"])
+def test_every_contrast_leaves_out_what_is_true(name: str, same: str) -> None:
+    """Three pairs of one caption, or of one photo: nothing in the batch is wrong for any."""
+    loss, texts, expected = CONTRASTS[name]
+    layout = layout_of(texts)
+    count = len(texts)
+    layout = replace(
+        layout,
+        text_id=torch.arange(count) if same == "photos" else torch.zeros(count, dtype=torch.int64),
+        image_id=torch.arange(3) if same == "captions" else torch.zeros(3, dtype=torch.int64),
+    )
+    f = Features(
+        torch.ones(3, 1),
+        torch.ones(count, 1),
+        torch.tensor(5.0),
+        masked_image=torch.ones(3, 1),
+        masked_text=torch.ones(3, 1),
+    )
+    assert masking(loss)(f, layout).item() == pytest.approx(expected, abs=1e-6)
+    assert loss(f, layout).item() > expected + 0.1
 
 
 def _other(known: str) -> str:
@@ -47,7 +122,7 @@ def test_by_hand() -> None:
         text_id=torch.tensor([70, 50, 90, 50, 20, 20, 10]),
         image_id=torch.tensor([5, 6, 5, 7]),
     )
-    assert [row.nonzero().flatten().tolist() for row in true_pairs(layout)[0]] == [
+    assert [row.nonzero().flatten().tolist() for row in _true_pairs(layout)[0]] == [
         [0, 2, 4, 5],
         [1, 3],
         [0, 2, 4, 5],
@@ -75,7 +150,7 @@ def test_original_batch(missing: bool) -> None:
     target = torch.arange(6)
     expected = F.cross_entropy(logits, target) + F.cross_entropy(logits[:, :6].T, target)
     torch.testing.assert_close(negclip_loss(f, layout), expected / 2)
-    torch.testing.assert_close(negclip_loss(f, layout, mask_duplicates=True), expected / 2)
+    torch.testing.assert_close(masking(negclip_loss)(f, layout), expected / 2)
 
 
 def test_a_neighbour_that_is_in_the_batch_is_no_negative() -> None:
@@ -84,7 +159,7 @@ def test_a_neighbour_that_is_in_the_batch_is_no_negative() -> None:
     assert layout.image_id is not None
     again = replace(layout, image_id=layout.image_id.masked_fill(layout.image_id == 4, 0))
     f = features_for(layout)
-    loss = negclip_loss(f, again, mask_duplicates=True)
+    loss = masking(negclip_loss)(f, again)
     logits = (f.logit_scale * f.image @ f.text.T).masked_fill(
         torch.zeros(6, 12).index_put((torch.tensor([0, 4]), torch.tensor([4, 0])), torch.ones(2))
         > 0,
@@ -105,7 +180,7 @@ def test_all_the_same(name: str) -> None:
     if name == "image_id":
         layout = replace(layout_of(CASES["no negative"]), image_id=layout.image_id)
     f = features_for(layout)
-    value = negclip_loss(f, layout, mask_duplicates=True)
+    value = masking(negclip_loss)(f, layout)
     assert value.item() == 0.0
     for grad in torch.autograd.grad(value, [f.image, f.text, f.logit_scale]):
         assert not grad.any()
@@ -114,7 +189,7 @@ def test_all_the_same(name: str) -> None:
 def test_half_precision_with_masks() -> None:
     layout = layout_of(CASES["full"])
     f = features_for(layout, scale=100.0, dtype=torch.bfloat16)
-    value = negclip_loss(f, layout, mask_duplicates=True)
+    value = masking(negclip_loss)(f, layout)
     value.backward()
     assert value.dtype == torch.float32
     for leaf in (f.image, f.text, f.logit_scale):
@@ -131,11 +206,11 @@ def test_constant_scores() -> None:
     )
     f = Features(torch.ones(3, 1), torch.ones(3, 1), torch.tensor(100.0))
     expected = (2 * math.log(2) + math.log(3)) / 3
-    assert negclip_loss(f, layout, mask_duplicates=True).item() == pytest.approx(expected)
+    assert masking(negclip_loss)(f, layout).item() == pytest.approx(expected)
     assert negclip_loss(f, layout).item() == pytest.approx(clip_loss(f, layout).item())
 
 
 def test_needs_identities() -> None:
     layout = replace(layout_of(CASES["full"]), text_id=None, image_id=None)
     with pytest.raises(ValueError, match="needs text_id or image_id"):
-        negclip_loss(features_for(layout), layout, mask_duplicates=True)
+        masking(negclip_loss)(features_for(layout), layout)

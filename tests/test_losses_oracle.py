@@ -39,6 +39,7 @@ from losses_oracle import (
     features_for,
     gradients,
     layout_of,
+    masking,
     with_dtype,
 )
 
@@ -87,10 +88,9 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
         )
     for masked in (False, True):
         for reduction in ("mean", "sum"):
-            options = {"reduction": reduction, "mask_duplicates": masked}
             pairs[f"multi-text {reduction} {masked}"] = (
-                partial(multi_text_loss, **options),
-                partial(loops.multi_text, **options),
+                masking(partial(multi_text_loss, reduction=reduction), masked),
+                partial(loops.multi_text, reduction=reduction, mask_duplicates=masked),
             )
     clic = {"positives": POSITIVES}
     pairs["composite"] = (partial(composite_contrast_loss, **clic), loops.composite_contrast)
@@ -113,16 +113,15 @@ def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
         partial(loops.bag_negative, **dac),
     )
     pairs["negclip duplicates"] = (
-        partial(negclip_loss, mask_duplicates=True),
+        masking(negclip_loss),
         partial(oracle.negclip, mask_duplicates=True),
     )
     pairs["triplet"] = (triplet_clip_loss, loops.triplet)
     for align in ("paraphrase", "transpose"):
         for masked in (False, True):
-            options = {"align": align, "mask_duplicates": masked}
             pairs[f"alignment {align} {masked}"] = (
-                partial(caption_alignment, **options),
-                partial(loops.alignment, **options),
+                masking(partial(caption_alignment, align=align), masked),
+                partial(loops.alignment, align=align, mask_duplicates=masked),
             )
     for vectors in (None, 1536):
         pairs[f"distillation {vectors}"] = (
@@ -145,13 +144,16 @@ def _of_parts() -> dict[str, tuple[LossFn, LossFn]]:
         for slots in ("filled", "all"):
             options = {"units": POSITIVES, "foils": KINDS, "slots": slots}
             found[f"unit {slots} {masked}"] = (
-                partial(unit_loss, mask_duplicates=masked, **options),
+                masking(partial(unit_loss, **options), masked),
                 partial(of_pairs.unit, mask_duplicates=masked, **options),
             )
         of = {"phrase": POSITIVES[0], "mask_duplicates": masked}
-        found[f"phrase {masked}"] = (partial(phrase_loss, **of), partial(of_pairs.phrase, **of))
+        found[f"phrase {masked}"] = (
+            masking(partial(phrase_loss, phrase=POSITIVES[0]), masked),
+            partial(of_pairs.phrase, **of),
+        )
         found[f"patch phrase {masked}"] = (
-            partial(patch_phrase_loss, **of),
+            masking(partial(patch_phrase_loss, phrase=POSITIVES[0]), masked),
             partial(of_pairs.phrase, score=of_pairs.attended, **of),
         )
     return found
@@ -163,7 +165,7 @@ def _with_a_bias() -> dict[str, tuple[LossFn, LossFn]]:
         "clip": (clip_loss, of_pairs.clip),
         "negclip": (negclip_loss, of_pairs.negclip),
         "negclip duplicates": (
-            partial(negclip_loss, mask_duplicates=True),
+            masking(negclip_loss),
             partial(of_pairs.negclip, mask_duplicates=True),
         ),
         "negclip zero": (
@@ -175,10 +177,9 @@ def _with_a_bias() -> dict[str, tuple[LossFn, LossFn]]:
     }
     for masked in (False, True):
         for reduction in ("mean", "sum"):
-            options = {"reduction": reduction, "mask_duplicates": masked}
             found[f"multi-text {reduction} {masked}"] = (
-                partial(multi_text_loss, **options),
-                partial(of_pairs.multi_text, **options),
+                masking(partial(multi_text_loss, reduction=reduction), masked),
+                partial(of_pairs.multi_text, reduction=reduction, mask_duplicates=masked),
             )
     for symmetric in (False, True):
         found[f"hard positive {symmetric}"] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +13,15 @@ from compoclip.losses.contract import Features
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
 from compoclip.losses.units import unit_loss
-from losses_oracle import CAPTION, NEGATIVE, POSITIVE, assert_no_signal, features_for, layout_of
+from losses_oracle import (
+    CAPTION,
+    NEGATIVE,
+    POSITIVE,
+    assert_no_signal,
+    features_for,
+    layout_of,
+    masking,
+)
 
 UNITS, FOILS = ("d", "e"), ("a", "b")
 T = torch.tensor([[0.8, 0.6], [0.6, 0.8]], dtype=torch.float64)
@@ -79,9 +88,9 @@ def test_foils_of_others_and_of_other_slots_are_not_met() -> None:
 
 def test_no_unit_is_exactly_zero() -> None:
     layout = layout_of([(0, CAPTION, -1), (1, CAPTION, -1), (0, NEGATIVE, 0)])
-    for of in ({}, {"slots": "all"}, {"mask_duplicates": True}):
+    for loss in (unit_loss, partial(unit_loss, slots="all"), masking(unit_loss)):
         f = features_for(layout)
-        assert_no_signal(unit_loss(f, layout, UNITS, FOILS, **of), [f.image, f.text])
+        assert_no_signal(loss(f, layout, UNITS, FOILS), [f.image, f.text])
 
 
 def test_a_unit_that_is_true_of_both_is_a_negative_of_none() -> None:
@@ -90,7 +99,7 @@ def test_a_unit_that_is_true_of_both_is_a_negative_of_none() -> None:
     layout = replace(layout, text_id=torch.tensor([0, 1, 2, 2]))
     f = features_for(layout)
     assert unit_loss(f, layout, UNITS, FOILS).item() > 0
-    assert unit_loss(f, layout, UNITS, FOILS, mask_duplicates=True).item() == 0
+    assert masking(unit_loss)(f, layout, UNITS, FOILS).item() == 0
 
 
 # --- Noun phrases. ---
@@ -139,7 +148,7 @@ def test_a_phrase_of_two_images_is_wrong_for_neither() -> None:
     layout = replace(layout_of(PHRASES), text_id=torch.tensor([0, 1, 2, 2]), image_id=None)
     for loss in (phrase_loss, patch_phrase_loss):
         f = features_for(layout)
-        assert loss(f, layout, "d", mask_duplicates=True).item() == 0  # nothing to tell apart
+        assert masking(loss)(f, layout, "d").item() == 0  # nothing to tell apart
         biased = replace(f, logit_bias=torch.tensor(-1.0))
         seen = f.image if loss is phrase_loss else f.patches
         assert seen is not None
@@ -153,7 +162,7 @@ def test_a_phrase_of_two_images_is_wrong_for_neither() -> None:
                 None if f.patches is None else f.patches[image : image + 1],
                 logit_bias=biased.logit_bias,
             )
-            whole = torch.autograd.grad(loss(biased, layout, "d", mask_duplicates=True), seen)[0]
+            whole = torch.autograd.grad(masking(loss)(biased, layout, "d"), seen)[0]
             single = torch.autograd.grad(loss(part, alone, "d"), seen)[0]
             torch.testing.assert_close(whole[image], single[image] / 2)
 

@@ -23,6 +23,7 @@ from losses_oracle import (
     assert_no_signal,
     features_for,
     layout_of,
+    masking,
     perfect,
 )
 
@@ -47,7 +48,7 @@ def test_multi_text_when_all_texts_are_equal() -> None:
     f = perfect(layout, spread=False)
     counts = torch.bincount(layout.owner[layout.role != int(NEGATIVE)])
     expected = counts.log().mean() / 2
-    assert multi_text_loss(f, layout, mask_duplicates=True).item() == pytest.approx(expected.item())
+    assert masking(multi_text_loss)(f, layout).item() == pytest.approx(expected.item())
 
 
 def test_owner_of_a_cached_negative_does_not_matter() -> None:
@@ -56,16 +57,16 @@ def test_owner_of_a_cached_negative_does_not_matter() -> None:
     moved = replace(layout, owner=layout.owner.masked_fill(cached, 1))
     f = features_for(layout)
     for masked in (False, True):
-        value = multi_text_loss(f, layout, mask_duplicates=masked)
-        torch.testing.assert_close(multi_text_loss(f, moved, mask_duplicates=masked), value)
+        value = masking(multi_text_loss, masked)(f, layout)
+        torch.testing.assert_close(masking(multi_text_loss, masked)(f, moved), value)
 
 
 def test_masking_duplicates_needs_identities() -> None:
     layout = replace(layout_of(CASES["full"]), text_id=None)
     f = features_for(layout)
-    multi_text_loss(f, layout, mask_duplicates=True)
+    masking(multi_text_loss)(f, layout)
     with pytest.raises(ValueError, match="needs text_id or image_id"):
-        multi_text_loss(f, replace(layout, image_id=None), mask_duplicates=True)
+        masking(multi_text_loss)(f, replace(layout, image_id=None))
 
 
 def test_composite_without_descriptions_is_clip() -> None:

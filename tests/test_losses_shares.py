@@ -36,7 +36,7 @@ from compoclip.losses import (
 )
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Ints, Layout, Peers
 from compoclip.losses.rows import OnlyKinds
-from losses_oracle import CAPTION, KINDS, NEGATIVE, POSITIVE, POSITIVES
+from losses_oracle import CAPTION, KINDS, NEGATIVE, POSITIVE, POSITIVES, masking
 from losses_pairs import biased
 
 
@@ -80,11 +80,7 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "clip": lambda: contrastive.clip_loss,
     "negclip": lambda: contrastive.negclip_loss,
     "negclip zero": lambda: partial(contrastive.negclip_loss, missing_hn="zero", kinds=KINDS),
-    "negclip masked": lambda: partial(contrastive.negclip_loss, mask_duplicates=True),
     "negclip of a kind": lambda: OnlyKinds(contrastive.negclip_loss, KINDS[:1]),
-    "masked of a kind": lambda: OnlyKinds(
-        partial(contrastive.negclip_loss, mask_duplicates=True), KINDS[:1]
-    ),
     "global": lambda: partial(hard_negative.global_hn_loss, gamma=2.0, beta=0.1),
     "global batch zero": lambda: partial(
         hard_negative.global_hn_loss, reduction="batch", missing_hn="zero", kinds=KINDS
@@ -96,11 +92,9 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "intra head": lambda: partial(intra_cross.intra_modal_loss, imc="head"),
     "ranking": lambda: intra_cross.RankingLoss(KINDS),
     "multi text": lambda: multi_text.multi_text_loss,
-    "multi text masked": lambda: partial(multi_text.multi_text_loss, mask_duplicates=True),
     "multi text sum": lambda: partial(multi_text.multi_text_loss, reduction="sum"),
     "triplet": lambda: triplet.triplet_clip_loss,
     "alignment": lambda: partial(alignment.caption_alignment, positives=POSITIVES[:2]),
-    "alignment plain": lambda: partial(alignment.caption_alignment, mask_duplicates=False),
     "alignment transposed": lambda: partial(alignment.caption_alignment, align="transpose"),
     "distillation": lambda: teacher.feature_distillation,
     "distillation sum": lambda: partial(teacher.feature_distillation, vectors=7),
@@ -122,24 +116,24 @@ LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
     "single negative": lambda: partial(composite.single_negative_loss, positives=POSITIVES[:2]),
     "unimodal": lambda: partial(composite.unimodal_loss, positive=POSITIVES[0]),
     "unit": lambda: partial(units.unit_loss, units=POSITIVES, foils=KINDS),
-    "unit masked": lambda: partial(
-        units.unit_loss, units=POSITIVES, foils=KINDS, mask_duplicates=True, slots="all"
-    ),
     "phrase": lambda: partial(phrases.phrase_loss, phrase=POSITIVES[0]),
-    "phrase masked": lambda: partial(
-        phrases.phrase_loss, phrase=POSITIVES[0], mask_duplicates=True
-    ),
     "patch phrase": lambda: partial(phrases.patch_phrase_loss, phrase=POSITIVES[0]),
-    "patch phrase masked": lambda: partial(
-        phrases.patch_phrase_loss, phrase=POSITIVES[0], mask_duplicates=True
-    ),
+}
+CONTRASTS = (
+    *("clip", "negclip", "negclip of a kind", "positive", "positive both", "multi text"),
+    *("triplet", "alignment", "alignment transposed", "masked contrast", "masked match"),
+    *("grouping", "conclip", "bag", "composite", "unit", "phrase", "patch phrase"),
+)
+LOSSES |= {
+    f"{name} masked": lambda make=LOSSES[name]: masking(make())  # type: ignore[misc]
+    for name in CONTRASTS
 }
 LOSSES |= {
     f"{name} of a bias": lambda make=LOSSES[name]: biased(make())  # type: ignore[misc]
     for name in (
         *("clip", "negclip", "negclip zero", "negclip masked", "positive", "positive both"),
         *("multi text", "multi text masked", "multi text sum", "triplet", "bag", "composite"),
-        "masked contrast",
+        *("masked contrast", "masked contrast masked", "positive masked", "bag masked"),
         *("unit", "unit masked", "phrase", "phrase masked", "patch phrase", "patch phrase masked"),
     )
 }

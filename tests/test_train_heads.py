@@ -78,10 +78,10 @@ def aligned() -> tuple[Features, Layout]:
 def test_alignment_by_hand() -> None:
     features, layout = aligned()
     for align in ("paraphrase", "transpose"):
-        value = caption_alignment(features, layout, align=align, mask_duplicates=False)  # type: ignore[arg-type]
+        value = caption_alignment(features, layout, align=align)  # type: ignore[arg-type]
         assert value.item() == pytest.approx(0.12693, abs=1e-5)
         same = replace(features, text=torch.ones_like(features.text))
-        equal = caption_alignment(same, layout, align=align, mask_duplicates=False)  # type: ignore[arg-type]
+        equal = caption_alignment(same, layout, align=align)  # type: ignore[arg-type]
         assert equal.item() == pytest.approx(torch.tensor(2.0).log().item())
 
 

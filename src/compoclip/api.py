@@ -16,7 +16,7 @@ Mistakes raise `CompoclipError` (or `UsageError`, one of them) with a line that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import (
@@ -195,14 +195,14 @@ class Model:
         method: str | Method,
         options: TrainOptions,
         parameters: Mapping[str, Any],
-        own_lr: bool = False,
+        given: Collection[str] = (),
     ) -> Model:
         options = _tidy(options, TrainOptions)
         unset = TrainOptions(data="", out=Path())
         for name in ("model", "activation", "from_scratch", "image_weights"):
             if getattr(options, name) != getattr(unset, name):
                 raise UsageError(f"this trains the loaded model: leave {name} out")
-        return _train(method, options, parameters, lambda: _copy(self.loaded), own_lr)
+        return _train(method, options, parameters, lambda: _copy(self.loaded), given)
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a checkpoint.
@@ -301,12 +301,11 @@ def train(
     parameters = {name: value for name, value in settings.items() if name not in known}
     if not isinstance(method, str):
         method, parameters = _with_optim(method, parameters)
-    own_lr = "lr" in settings
     if isinstance(model, Model):
         options = TrainOptions(data=str(data), out=Path(out), **of_run)
-        return model._train(method, options, parameters, own_lr)
+        return model._train(method, options, parameters, settings)
     options = TrainOptions(data=str(data), out=Path(out), model=str(model), **of_run)
-    return _train(method, _tidy(options, TrainOptions), parameters, lambda: None, own_lr)
+    return _train(method, _tidy(options, TrainOptions), parameters, lambda: None, settings)
 
 
 def _method_type() -> Any:
@@ -389,20 +388,20 @@ def _train(
     options: TrainOptions,
     parameters: Mapping[str, Any],
     start: Callable[[], LoadedModel | None],
-    own_lr: bool = False,
+    given: Collection[str] = (),
 ) -> Model:
     """Train what `start` gives, or what the options name, once all else is known to be right."""
     from compoclip.methods.base import Method
 
     require("method", method, str | Method)
-    own_lr = own_lr or "lr" in parameters
+    given = {*given, *parameters}
     config = ""
     if isinstance(method, Method):
         if parameters:
             raise UsageError(f"{method.name} is made already: leave {next(iter(parameters))} out")
-        composed = run.composed_method(options, method, own_lr)
+        composed = run.composed_method(options, method, given)
     else:
-        request = TrainRequest(method, options, _arguments(method, parameters), own_lr)
+        request = TrainRequest(method, options, _arguments(method, parameters), given)
         composed, config = request.composed(), request.text(repeats=True)
     own = start()
     model, summary = run.train(options, composed, own, config="" if own else config)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from compoclip.config import OptionMark, config_text, flat, options_of
 from compoclip.methods.registry import load_recipe
-from compoclip.run import TrainOptions, composed_method
+from compoclip.run import CHOSEN, TrainOptions, composed_method
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -23,13 +23,13 @@ class TrainRequest:
         method: As on the command line: a name, or the file of a recipe of one's own.
         options: What is trained, on what and how.
         parameters: What the recipe is called with.
-        own_lr: Whether the learning rate was chosen for this run; see `composed_method`.
+        given: Those of the options `CHOSEN` that were given for this run; see `composed_method`.
     """
 
     method: str
     options: TrainOptions
     parameters: Mapping[str, Any]
-    own_lr: bool = True
+    given: Collection[str] = CHOSEN
 
     @classmethod
     def of(cls, method: str, values: Mapping[str, Any]) -> Self:
@@ -49,12 +49,12 @@ class TrainRequest:
         of_run = {each.name for each in fields(TrainOptions)}
         options = TrainOptions(**{k: v for k, v in values.items() if k in of_run})
         parameters = recipe_arguments(load_recipe(method), values)
-        return cls(method, options, parameters, "lr" in values)
+        return cls(method, options, parameters, {*CHOSEN}.intersection(values))
 
     def composed(self) -> Method:
         """The method to train with. Raises UsageError as `composed_method` and recipes do."""
         made = load_recipe(self.method)(**self.parameters)
-        return composed_method(self.options, made, self.own_lr)
+        return composed_method(self.options, made, self.given)
 
     def text(self, repeats: bool = False) -> str:
         """The request as a configuration file.
@@ -72,8 +72,10 @@ class TrainRequest:
             if not (repeats and kind.marked(OptionMark.ONCE))
         }
         parameters = flat(self.parameters)
-        if self.options.lora and not self.own_lr:
+        if self.options.lora and "lr" not in self.given:
             del parameters["lr"]  # adapters raise the recipe's own
+        for name in {"warmup", "warmup_share"}.difference(self.given):
+            del parameters[name]  # the run bounds the recipe's own
         heading = "The options of a run: compoclip train --config FILE"
         if repeats:
             heading = (

@@ -97,7 +97,35 @@ def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedMo
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingInputs:
+class DataOptions:
+    """How image-text data is read.
+
+    Args:
+        images: Folder that image paths in the data are relative to.
+        split: Split of the data to use, where it holds several: train unless given; all takes
+            everything.
+        image_column: Column with image paths or bytes, for tables.
+        caption_column: Column or columns (comma-separated) with captions, for tables.
+        quoting: Read CSV and TSV files with quoted cells; --no-quoting takes quotes as text, for
+            captions that begin with one.
+    """
+
+    images: Path | None = None
+    split: str | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    quoting: bool = True
+
+    def request(self, spec: str) -> Request:
+        """Return what opens the data that `spec` names with these options."""
+        from compoclip.data.pack import Request
+
+        options = {each.name: getattr(self, each.name) for each in fields(DataOptions)}
+        return Request(spec, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingInputs(DataOptions):
     """What is trained, and on what.
 
     Args:
@@ -109,11 +137,6 @@ class TrainingInputs:
             or "bundled"; with --from-scratch an open_clip configuration file.
         init_from: Start from the mean of the weights of several checkpoints (a uniform soup), each
             written as for --model, in place of it.
-        images: Folder that image paths in the data are relative to.
-        split: Split of the data to use, where it holds several: train unless given; all takes
-            everything.
-        image_column: Column with image paths or bytes, for tables.
-        caption_column: Column or columns (comma-separated) with captions, for tables.
         decoded_cache: Folder for images that are decoded once and kept as pixels, 256 on the
             shorter side for a model that sees 224 (0.26 MB an image); the device crops and resizes
             them. Made by the first run, with --workers processes; several times the images a
@@ -126,10 +149,6 @@ class TrainingInputs:
     data: Annotated[str, OptionMark.PLACE]
     model: Annotated[str, OptionMark.PLACE] = "bundled"
     init_from: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
-    images: Path | None = None
-    split: str | None = None
-    image_column: str | None = None
-    caption_column: str | None = None
     decoded_cache: Path | None = None
     from_scratch: bool = False
     image_weights: Path | None = None
@@ -178,13 +197,18 @@ class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
     json: Annotated[bool, OptionMark.ONCE] = False
 
 
-def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Method:
+CHOSEN = ("lr", "warmup", "warmup_share")
+"""Options of the optimiser whose default depends on the run, unless they are given for it."""
+
+
+def composed_method(options: TrainOptions, method: Method, given: Collection[str]) -> Method:
     """The method with the parts and the adapters that the options ask for.
 
     Args:
         options: `texts`, `terms`, `set` and all that begin with `lora` are read.
         method: What the recipe returns.
-        own_lr: Whether the learning rate was chosen for this run. If not, adapters scale it.
+        given: Those of the options `CHOSEN` that were given for this run. Adapters scale a learning
+            rate that was not, and a warm-up that was not is at most a tenth of the run.
 
     Returns:
         The method to train with.
@@ -196,21 +220,23 @@ def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Meth
     from compoclip.methods.compose import compose
 
     method = compose(method, options.texts, options.terms, options.set)
+    if method.optim.warmup_share == 1 and not {"warmup", "warmup_share"}.intersection(given):
+        method = replace(method, optim=replace(method.optim, warmup_share=0.1))
     if options.counts is not None:
         if not method.needs_parsing:
             raise UsageError(f"--counts goes with rewrites, and {method.name} makes no texts")
         method = replace(method, plan=replace(method.plan, counts=str(options.counts)))
     names = ("rank", "alpha", "towers", "targets", "init")
-    given = {name: getattr(options, f"lora_{name}") for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
+    lora = {name: getattr(options, f"lora_{name}") for name in names}
+    lora = {name: value for name, value in lora.items() if value is not None}
     if not (options.lora or method.lora):
-        if given:
-            raise UsageError(f"--lora-{next(iter(given))} goes with --lora")
+        if lora:
+            raise UsageError(f"--lora-{next(iter(lora))} goes with --lora")
         if not options.merge:
             raise UsageError("--no-merge goes with --lora")
         return method
-    changed = method.with_lora(replace(method.lora or Lora(), **given))
-    return replace(changed, optim=method.optim) if own_lr else changed
+    changed = method.with_lora(replace(method.lora or Lora(), **lora))
+    return replace(changed, optim=method.optim) if "lr" in given else changed
 
 
 def train(
@@ -260,17 +286,19 @@ def train(
         from compoclip.models.formats.hub import require_pushable
 
         require_pushable(options.push_to_hub)
+    from compoclip.training.checks import require_trainable
     from compoclip.training.run import run_training
 
+    request = options.request(options.data)
     _require_watchable(options)
     device = device_named(options.device)
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
         with ranks.agreed():
             benchmarks = _watched(options).benchmarks() if options.on else []
-            model = model or _start(options)
-            request = source_request(options)
             source = request.open()
+            require_trainable(source)
+            model = model or _start(options)
         if options.decoded_cache is not None:
             with ranks.rank0_first():
                 source = _decoded(options, request, source, model.preprocess, ranks.first)
@@ -280,15 +308,6 @@ def train(
 
             watch = watch_model(model, benchmarks, options, options.out, ranks)
         return model, run_training(model, method, source, options, ranks, config, watch)
-
-
-def source_request(options: TrainingInputs) -> Request:
-    """The arguments that open the data of a run."""
-    from compoclip.data.pack import Request
-
-    return Request(
-        options.data, options.images, options.image_column, options.caption_column, options.split
-    )
 
 
 def _require_watchable(options: WatchSettings) -> None:

@@ -42,14 +42,7 @@ from compoclip.interrupts import signal_of
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import device_named, launched
 from compoclip.request import TrainRequest
-from compoclip.run import (
-    EvaluateOptions,
-    TrainOptions,
-    evaluate,
-    require_least,
-    source_request,
-    train,
-)
+from compoclip.run import CHOSEN, EvaluateOptions, TrainOptions, evaluate, require_least, train
 from compoclip.training.settings import RunSettings
 from compoclip.workers import available_cores
 
@@ -378,12 +371,11 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
 
 
 def _values(request: TrainRequest) -> dict[str, Any]:
-    """All that is given of a request, by name; the learning rate where it was chosen."""
+    """All that is given of a request, by name; options of `CHOSEN` where they were chosen."""
     options = {each.name: getattr(request.options, each.name) for each in fields(TrainOptions)}
     parameters = flat(request.parameters)
-    if not request.own_lr:
-        del parameters["lr"]
-    return {**options, **parameters}
+    unset = {*CHOSEN}.difference(request.given)
+    return {**options, **{k: v for k, v in parameters.items() if k not in unset}}
 
 
 def require_same_run(run: SweepRun, read: dict[Request, Fingerprint]) -> None:
@@ -409,7 +401,7 @@ def require_same_run(run: SweepRun, read: dict[Request, Fingerprint]) -> None:
                 f"{file}: is of a run with {name} {spelled(one)}, not {spelled(other)}; choose "
                 "another --out, or remove that run"
             )
-    opened = source_request(request.options)
+    opened = request.options.request(request.options.data)
     if opened not in read:
         read[opened] = opened.open().fingerprint()
     data, sources = read[opened], request.composed().sources

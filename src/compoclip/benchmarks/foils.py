@@ -47,7 +47,7 @@ from compoclip.benchmarks.case import (
     TiePolicy,
 )
 from compoclip.benchmarks.reader import Reader, aggregates, select
-from compoclip.data.textfiles import delimited_header, text_list
+from compoclip.data.textfiles import text_list
 from compoclip.errors import CompoclipError
 
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
@@ -168,10 +168,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
     kind = "row"
     match path.suffix.lower():
         case ".csv" | ".tsv":
-            lacking = "add it"
-            if (header := delimited_header(path)) and len(header) == 1 and ";" in header[0]:
-                lacking = "write commas between the cells, not semicolons"
-            read = tables.read_rows(path, ("image", "caption"), "check the path", lacking)
+            read = tables.read_rows(path, ("image", "caption"), "check the path", "add it")
             rows = ({name: cell for name, cell in row.items() if cell} for _, row in read)
         case ".parquet":
             if "image" in tables.picture_columns(path, _MEND_FILE):

@@ -17,6 +17,7 @@ from compoclip.data.textfiles import (
     read_delimited,
     read_jsonl,
     read_lines,
+    usual_column,
 )
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json, unreadable
@@ -137,9 +138,9 @@ def _bare(path: Path, column: str | None) -> CaptionFile | None:
         names = list(next((row for _, row in read_jsonl(path)), {}))
     else:
         names = delimited_header(path)
-    if any(name in names for name in IMAGE_COLUMNS):
+    if usual_column(IMAGE_COLUMNS, names):
         return None
-    return CaptionFile(path, column or next((c for c in CAPTION_COLUMNS if c in names), "caption"))
+    return CaptionFile(path, column or usual_column(CAPTION_COLUMNS, names) or DEFAULT_COLUMN)
 
 
 # --- Every caption in a file or folder, true or false. ---

@@ -22,7 +22,7 @@ from compoclip.cli.options import WorkerCount, parse, processes
 from compoclip.console import counted, emit_json, note, table
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable
-from compoclip.run import require_least
+from compoclip.run import DataOptions, require_least
 
 TASKS = Verbs(
     "compoclip data",
@@ -434,7 +434,7 @@ def _agreed() -> bool:
 
 
 @dataclass(frozen=True)
-class PackOptions:
+class PackOptions(DataOptions):
     """Write training data as webdataset shards whose images are no larger than training needs.
 
     Captions, negatives, similar images, negative images, groups and scores come along. Training
@@ -453,11 +453,6 @@ class PackOptions:
         quality: JPEG quality of images that are scaled down; smaller ones stay as they are.
         keep: Leave all images as they are, byte for byte.
         shard_size: Samples a shard.
-        images: Folder that image paths in the data are relative to.
-        split: Split of the data to use, where it holds several: train unless given; all takes
-            everything.
-        image_column: Column with image paths or bytes, for tables.
-        caption_column: Column or columns (comma-separated) with captions, for tables.
         max_bad: Unreadable images to leave out; each is named.
         workers: Processes that write shards; auto is one a core for thousands of images.
         json: Print JSON.
@@ -469,10 +464,6 @@ class PackOptions:
     quality: int = 90
     keep: bool = False
     shard_size: int = 1000
-    images: Path | None = None
-    split: str | None = None
-    image_column: str | None = None
-    caption_column: str | None = None
     max_bad: int = 0
     workers: WorkerCount = "auto"
     json: bool = False
@@ -487,15 +478,9 @@ def pack_main(argv: Sequence[str]) -> int:
     processes(options.workers, 0, 1)  # checks it
     require_least(0, options, "max_bad")
     from compoclip.corpora.run import run
-    from compoclip.data.pack import PackSpec, PackSummary, PackTask, Request, pack
+    from compoclip.data.pack import PackSpec, PackSummary, PackTask, pack
 
-    request = Request(
-        options.data,
-        options.images,
-        options.image_column,
-        options.caption_column,
-        options.split,
-    )
+    request = options.request(options.data)
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
 
     def spread(

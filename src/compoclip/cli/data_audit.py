@@ -34,13 +34,14 @@ from compoclip.cli.options import joined, parse
 from compoclip.console import emit_json, note, table
 from compoclip.errors import UsageError
 from compoclip.files import write_text
+from compoclip.run import DataOptions
 
 if TYPE_CHECKING:
     from compoclip.data.sources import Source
 
 
 @dataclass(frozen=True)
-class AuditOptions:
+class AuditOptions(DataOptions):
     """Find items that no model can get right, and others worth knowing of.
 
     Looks for negatives that equal their caption, duplicates, synonyms, boxes outside the image,
@@ -57,7 +58,8 @@ class AuditOptions:
     Args:
         names: Benchmarks, written as for evaluate --on; by default all that have a file there.
         data: Data root in the default layout.
-        images: Folder with the photos, when it is not in the data root.
+        images: Folder with the photos, when it is not in the data root, or that image paths in
+            training data are relative to.
         train: Training sources to audit, written as for train --data; without names these alone.
         overlap: Held-out photos of COCO that must not be trained on: Karpathy's or COCO's JSON, or
             folders of photos. Reports which rows of the training source show one.
@@ -250,9 +252,8 @@ def _training(
     source: str, options: AuditOptions, held_out: Mapping[str, frozenset[int]]
 ) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
     from compoclip.benchmarks.audit import audit_training  # torch comes with sources
-    from compoclip.data.sources.open import open_source
 
-    rows = open_source(source, images=options.images)
+    rows = options.request(source).open()
     found = audit_training(source, (rows[index] for index in range(len(rows))))
     record = {
         "source": source,
@@ -295,7 +296,8 @@ def _overlapping(
     if options.kept is not None:
         names = ", ".join(held_out)
         because = f"photo held out by {names}"
-        write_selection(options.kept, spec, found.ids, because, options.images)
+        reading = vars(options.request(spec))
+        write_selection(options.kept, without=found.ids, because=because, **reading)
         note(f"{options.kept}: {spec} without {len(found.ids):,} rows; train --data {options.kept}")
     lines = [
         f"  held-out photos of {name}: {len(ids):,} of {found.samples:,} rows show one of its "

@@ -25,7 +25,7 @@ from compoclip.errors import UsageError
 from compoclip.files import write_text
 from compoclip.methods.registry import load_recipe, method_summaries
 from compoclip.request import TrainRequest
-from compoclip.run import TrainOptions, push, train
+from compoclip.run import CHOSEN, TrainOptions, push, train
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -150,8 +150,13 @@ class Called:
 
     def request(self, run: TrainOptions, arguments: Mapping[str, Any]) -> TrainRequest:
         """What is to be trained, with these arguments of the recipe."""
-        own_lr = "lr" in self.given or value_of(self.arguments, "--lr") is not None
-        return TrainRequest(self.name, run, arguments, own_lr)
+        given = {
+            name
+            for name in CHOSEN
+            if name in self.given
+            or value_of(self.arguments, f"--{name.replace('_', '-')}") is not None
+        }
+        return TrainRequest(self.name, run, arguments, given)
 
 
 def _as_one(argv: Sequence[str], option: str) -> list[str]:

@@ -181,6 +181,11 @@ class BatchLoader:
         self._pin = device.type == "cuda"
 
     @property
+    def samples(self) -> int:
+        """Samples of the source."""
+        return len(self._assembler.source)
+
+    @property
     def steps_per_epoch(self) -> int:
         """Full batches in the source."""
         return self._schedule.steps_per_epoch

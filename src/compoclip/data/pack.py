@@ -44,6 +44,7 @@ from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.shards import CAPTION_LIMIT
+from compoclip.data.textfiles import require_local
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
     LOCK,
@@ -79,9 +80,13 @@ class Request:
     image_column: str | None = None
     caption_column: str | None = None
     split: str | None = None
+    quoting: bool = True
 
     def open(self) -> Source:
-        """The source. Raises what `open_source` raises."""
+        """The source. Raises what `open_source` raises, UsageError without the folder of images."""
+        require_local(self.images or "")
+        if self.images is not None and not self.images.is_dir():
+            raise UsageError(f"{self.images}: no such folder; --images names that of the images")
         return open_source(**vars(self))
 
 

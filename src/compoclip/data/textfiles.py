@@ -306,18 +306,21 @@ def _bounded(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
         yield line
 
 
-def read_delimited(path: Path, delimiter: str = "") -> Iterator[tuple[int, dict[str, str]]]:
+def read_delimited(
+    path: Path, delimiter: str = "", quoting: bool = True
+) -> Iterator[tuple[int, dict[str, str]]]:
     """(row number from 1, columns) of a CSV or TSV file with a header line.
 
-    delimiter: by default what the name's ending says. CSV quoting applies to all, so that cells
-    may hold tabs, commas and line breaks. A row with more or fewer cells than the header is an
-    error: it would shift captions between images.
+    delimiter: by default what the name's ending says or, where the header lacks that, the comma,
+    semicolon, bar or tab that it has most of. quoting: CSV quoting applies, so that cells may hold
+    delimiters and line breaks; without it quotes are text. A row with more or fewer cells than the
+    header is an error: it would shift captions between images.
     """
-    with _csv_rows(path, delimiter) as rows:
+    with _csv_rows(path, delimiter, quoting) as rows:
         header = next(rows, None)
         if header is None:
             raise CompoclipError(f"{path}: the file is empty; a header line is needed")
-        names = header[1]
+        names = _stripped(header[1])
         _require_one_of_each(names, path)
         number = 0
         for line, row in rows:
@@ -332,25 +335,42 @@ def read_delimited(path: Path, delimiter: str = "") -> Iterator[tuple[int, dict[
             yield number, dict(zip(names, row))
 
 
-def delimited_header(path: Path, delimiter: str = "") -> list[str]:
+def delimited_header(path: Path, delimiter: str = "", quoting: bool = True) -> list[str]:
     """The column names of a CSV or TSV file; empty when the file is empty."""
-    with _csv_rows(path, delimiter) as rows:
-        return next(rows, (0, []))[1]
+    with _csv_rows(path, delimiter, quoting) as rows:
+        return _stripped(next(rows, (0, []))[1])
+
+
+def _stripped(names: Sequence[str]) -> list[str]:
+    return [name.strip() for name in names]
 
 
 @contextmanager
-def _csv_rows(path: Path, delimiter: str = "") -> Iterator[Iterator[tuple[int, list[str]]]]:
+def _csv_rows(
+    path: Path, delimiter: str, quoting: bool
+) -> Iterator[Iterator[tuple[int, list[str]]]]:
     """(line where it ends, cells) of every row, with errors as CompoclipError."""
-    delimiter = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
     # The csv module's default of 128 KiB is less than a long list of captions.
     csv.field_size_limit(LONGEST_LINE)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(_bounded(file, path), delimiter=delimiter, strict=True)
+            header = next(_bounded(file, path), "")
+            file.seek(0)
+            if not delimiter:
+                delimiter = usual if usual in header else max((usual, *",;|\t"), key=header.count)
+            reader = csv.reader(
+                _bounded(file, path),
+                delimiter=delimiter,
+                strict=True,
+                skipinitialspace=f"{delimiter} " in header,
+                quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
+            )
             yield ((reader.line_num, row) for row in reader)
     except csv.Error as error:
         raise CompoclipError(
-            f"{path}: line {reader.line_num}: {error}; check quoting and delimiter"
+            f"{path}: line {reader.line_num}: {error}; check quoting and delimiter (training data: "
+            "--no-quoting takes quotes as text)"
         ) from None
     except UnicodeDecodeError as error:
         for _ in read_lines(path):  # raises at the line, which decoding in blocks does not know
@@ -362,8 +382,11 @@ def _csv_rows(path: Path, delimiter: str = "") -> Iterator[Iterator[tuple[int, l
 
 # --- Which columns of a table hold the image and the captions. ---
 
-IMAGE_COLUMNS = ("filepath", "file_name", "filename", "image", "image_path", "path", "file", "jpg")
-CAPTION_COLUMNS = ("title", "caption", "captions", "text", "texts", "sentences", "txt")
+IMAGE_COLUMNS = (
+    *("filepath", "file_name", "filename", "image", "image_path", "image_name", "path", "file"),
+    "jpg",
+)
+CAPTION_COLUMNS = ("title", "caption", "captions", "text", "texts", "sentences", "txt", "comment")
 # Reasons for leaving captions and samples out.
 NO_CAPTION = "sample without a caption"
 EMPTY_CAPTION = "empty caption"
@@ -383,9 +406,7 @@ def pick_columns(
     Raises UsageError that lists the columns of the file when a name is not among them.
     """
     if image is None:
-        image = next((name for name in IMAGE_COLUMNS if name in available), None)
-        if image is None:
-            raise UsageError(f"{path}: no image column found; name one of: {_names(available)}")
+        image = _guessed(IMAGE_COLUMNS, available, "image", path)
     elif image not in available:
         raise _absent(image, available, path)
     return image, pick_captions(available, caption, path)
@@ -394,9 +415,7 @@ def pick_columns(
 def pick_captions(available: Collection[str], caption: str | None, path: Path) -> tuple[str, ...]:
     """The caption columns, as for `pick_columns`."""
     if caption is None:
-        caption = next((name for name in CAPTION_COLUMNS if name in available), None)
-        if caption is None:
-            raise UsageError(f"{path}: no caption column found; name one of: {_names(available)}")
+        caption = _guessed(CAPTION_COLUMNS, available, "caption", path)
     captions: Sequence[str] = (caption,)
     if caption not in available:  # a column whose own name holds a comma comes first
         captions = [part.strip() for part in caption.split(",")]
@@ -404,6 +423,22 @@ def pick_captions(available: Collection[str], caption: str | None, path: Path) -
         if name not in available:
             raise _absent(name, available, path)
     return tuple(captions)
+
+
+def usual_column(usual: Iterable[str], available: Iterable[str]) -> str | None:
+    """The first column that has one of the usual names, ignoring case."""
+    names = {name.strip().lower(): name for name in reversed([*available])}
+    return next((names[name] for name in usual if name in names), None)
+
+
+def _guessed(usual: Iterable[str], available: Collection[str], kind: str, path: Path) -> str:
+    name = usual_column(usual, available)
+    if name is None:
+        raise UsageError(
+            f"{path}: no {kind} column found; name it with --{kind}-column, one of: "
+            f"{_names(available)}"
+        )
+    return name
 
 
 def _absent(name: str, available: Collection[str], path: Path) -> UsageError:

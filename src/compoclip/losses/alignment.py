@@ -22,7 +22,6 @@ def caption_alignment(
     layout: Layout,
     positives: tuple[str, ...] = (),
     align: Align = "paraphrase",
-    mask_duplicates: bool = True,
 ) -> Tensor:
     r"""A paraphrase must be closer to its caption than to the other captions (L_align).
 
@@ -37,16 +36,13 @@ def caption_alignment(
         positives: The kinds of text that are paraphrases; all POSITIVE texts if none is named.
         align: "transpose" lets caption i, i in H, rank the paraphrases j, j in H, as the paper
             prints it; the released code, and the default, do the above.
-        mask_duplicates: Leave out columns that are true of the row's image without being the
-            target: texts equal to a caption of the image or of the same photo (`true_pairs`).
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any paraphrase. ln B when all scores are
         equal, ln |H| transposed.
 
     Raises:
-        ValueError: When an image has no caption, or when duplicates are to be masked and the layout
-            tells neither which texts nor which images are the same.
+        ValueError: When an image has no caption.
 
     Relation: the second half of `hard_positive_loss` is this loss transposed, its columns unmasked.
     Reference: Kwon et al., Enhancing Compositional Reasoning in CLIP via Reconstruction and
@@ -66,12 +62,10 @@ def caption_alignment(
         else:
             scores = f.logit_scale * texts.index_select(0, owner) @ peers.gathered(others, having).T
             target = own
-        if mask_duplicates:
-            columns = captions if align == "paraphrase" else _Paraphrases(positives)
-            true, _ = true_pairs(layout, captions, columns)
-            true = true.index_select(0, owner).scatter(1, target[:, None], False)
-            scores = scores.masked_fill(true, -torch.inf)
-        return match_loss(scores, target, int(having.sum()))
+        columns = captions if align == "paraphrase" else _Paraphrases(positives)
+        true = true_pairs(layout, captions, columns)
+        left_out = None if true is None else true[0].index_select(0, owner)
+        return match_loss(scores, target, int(having.sum()), left_out)
 
 
 def _paraphrases(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, ...]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
-from compoclip.losses.rows import RowIndex, by_owner, captions, check, row_arrays
+from compoclip.losses.contrastive import pairs_at
+from compoclip.losses.rows import RowIndex, by_owner, captions, check, row_arrays, true_pairs
 
 
 def _bags(host: HostLayout, bag: str) -> tuple[Ints, Ints]:
@@ -24,6 +27,16 @@ def _bags(host: HostLayout, bag: str) -> tuple[Ints, Ints]:
 
 def _bag_rows(host: HostLayout, bag: str) -> tuple[Ints, ...]:
     return row_arrays(host, *_bags(host, bag))
+
+
+@dataclass(frozen=True)
+class _Sentences:
+    """The sentences of all bags of a kind."""
+
+    bag: str
+
+    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
+        return _bag_rows(host, self.bag)
 
 
 def _rows_with_negative(
@@ -86,6 +99,12 @@ def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
         scores = f.logit_scale * f.image @ peers.gathered(sentence, sentences).T
         back = f.logit_scale * sentence @ peers.gathered(f.image, images).T
         own = scores.narrow(1, before, len(sentence)).gather(0, bags.image[None])[0]
+        if (masked := true_pairs(layout, _Sentences(bag), _Sentences(bag))) is not None:
+            ours = torch.arange(len(sentence), device=own.device)
+            right = pairs_at(scores, bags.image, ours + before)
+            scores = scores.masked_fill(masked[0] & ~right, -torch.inf)
+            right = pairs_at(back, ours, bags.image + int(images[: peers.rank].sum()))
+            back = back.masked_fill(masked[1] & ~right, -torch.inf)
         if f.logit_bias is not None:
             # Every sentence of another bag is wrong; of the own one its best fit is right.
             ours = torch.arange(len(sentence), device=own.device) + before

@@ -7,6 +7,7 @@ their kind, which the caller names in this order), and its NEGATIVE texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import captions, check, first
+from compoclip.losses.rows import captions, check, first, true_pairs
 
 
 def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, ...]:
@@ -32,6 +33,17 @@ def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, .
         index, valid = first(host, Role.POSITIVE, kind)
         found.append(np.where(valid, index, found[max(place - 2, 0)]))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Description:
+    """The descriptions of all images that stand at one place."""
+
+    positives: tuple[str, ...]
+    place: int
+
+    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
+        return (_descriptions(host, self.positives)[self.place],)
 
 
 def _described_negatives(
@@ -74,6 +86,7 @@ def composite_contrast_loss(features: Features, layout: Layout, positives: Seque
     """
     check(features, layout)
     (images,) = layout.sizes(captions)
+    texts = [_Description(tuple(positives), place) for place in range(1 + len(positives))]
     with full_precision(features) as f:
         contrasts = [
             symmetric_contrast(
@@ -83,9 +96,10 @@ def composite_contrast_loss(features: Features, layout: Layout, positives: Seque
                 f.text.index_select(0, index),
                 images,
                 images,
+                true_pairs(layout, each, each),
                 logit_bias=f.logit_bias,
             )
-            for index in layout.indices(_descriptions, tuple(positives))
+            for each, index in zip(texts, layout.indices(_descriptions, tuple(positives)))
         ]
         return torch.stack(contrasts).mean()
 

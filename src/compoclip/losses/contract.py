@@ -99,7 +99,8 @@ class HostLayout:
     """The fields of a `Layout` as arrays of the host, which indices are computed from there.
 
     keys: what tells texts, and photos if they are known, apart in all processes, (T,) and (B,)
-    int64. peers: the processes that share the batch.
+    int64. peers: the processes that share the batch. mask_duplicates: whether contrasts leave out
+    pairs that are true without being the target (`true_pairs`).
     """
 
     owner: Ints
@@ -113,6 +114,7 @@ class HostLayout:
     pair: Ints | None = None
     keys: tuple[Ints, Ints | None] | None = None
     peers: Peers = ALONE
+    mask_duplicates: bool = False
 
     def of(self, role: Role, *kinds: str) -> NDArray[np.int64]:
         """The texts of a role, and of one of these kinds if any is named, in order."""
@@ -251,11 +253,17 @@ class Layout:
     @property
     def peers(self) -> Peers:
         """The processes that share the batch."""
-        return self._place[0].host.peers
+        return self.whole.peers
 
-    def shared_by(self, peers: Peers) -> Layout:
+    @property
+    def whole(self) -> HostLayout:
+        """The layout that this one is a part of, by default itself, on the host."""
+        return self._place[0].host
+
+    def shared_by(self, peers: Peers, mask_duplicates: bool = False) -> Layout:
         """This layout as the part of a batch that other processes have parts of, too."""
-        return self.known_as(replace(self.host, peers=peers))
+        host = replace(self.host, peers=peers, mask_duplicates=mask_duplicates)
+        return self.known_as(host)
 
     def only(self, kinds: tuple[str, ...]) -> tuple[Tensor, Layout]:
         """The captions, and of the other texts those of some kinds: their indices and layout."""

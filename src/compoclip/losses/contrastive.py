@@ -21,13 +21,16 @@ from compoclip.losses.rows import (
 )
 
 
-def match_loss(logits: Tensor, target: Tensor, rows: int) -> Tensor:
+def match_loss(logits: Tensor, target: Tensor, rows: int, left_out: Tensor | None = None) -> Tensor:
     """Share in a mean over rows of CE(logits_i, target_i); entries of -inf are left out of their
     softmax.
 
-    Inputs: `logits` (n, M), `target` (n,) int64; rows: how many there are in all processes. No row
-    at all gives zero, still connected to the graph.
+    Inputs: `logits` (n, M), `target` (n,) int64; rows: how many there are in all processes;
+    `left_out` (n, M) bool, entries to leave out beside, but for targets. No row at all gives zero,
+    still connected to the graph.
     """
+    if left_out is not None:
+        logits = logits.masked_fill(left_out.scatter(1, target[:, None], False), -torch.inf)
     return F.cross_entropy(logits, target, reduction="sum") / max(1, rows)
 
 
@@ -147,10 +150,11 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
     """
     check(features, layout)
     (images,) = layout.sizes(captions)
+    masked = true_pairs(layout, captions, captions)
     with full_precision(features) as f:
         text = f.text.index_select(0, caption_index(layout))
         return symmetric_contrast(
-            layout, f.logit_scale, f.image, text, images, images, logit_bias=f.logit_bias
+            layout, f.logit_scale, f.image, text, images, images, masked, None, f.logit_bias
         )
 
 
@@ -159,7 +163,6 @@ def negclip_loss(
     layout: Layout,
     missing_hn: MissingHN = "mask",
     kinds: Sequence[str] = (),
-    mask_duplicates: bool = False,
 ) -> Tensor:
     r"""Contrastive loss whose image-to-text direction also ranks every negative of the batch.
 
@@ -169,7 +172,8 @@ def negclip_loss(
 
     The text-to-image direction reads captions only: a negative has no image. With hard images (the
     original NegCLIP) the batch holds neighbours as well: 2B images, the 2B captions and the
-    negatives of both. Neighbours may already be in the batch; hence `mask_duplicates`.
+    negatives of both. Neighbours may already be in the batch: a layout that masks duplicates
+    leaves them out.
 
     Args:
         features: `image` u (B, D), `text` (T, D), `logit_scale` s.
@@ -178,17 +182,12 @@ def negclip_loss(
         missing_hn: "mask" leaves out negatives that do not exist; "zero" puts a column of logit 0
             in the place of each, which is what zero-filled features of the released code amount to.
         kinds: The kinds of negative a caption should have; read under "zero" only.
-        mask_duplicates: Leave out of both directions the pairs of image and text that are true
-            without being the target: the text equals a caption of the image or of the same photo
-            (`true_pairs`).
 
     Returns:
         A scalar, in at least float32.
 
     Raises:
-        ValueError: When an image has no caption, when "zero" comes without `kinds`, or when
-            duplicates are to be masked and the layout tells neither which texts nor which images
-            are the same.
+        ValueError: When an image has no caption, or when "zero" comes without `kinds`.
 
     Relation: a batch without negatives gives `clip_loss` (under "mask"); unlike `global_hn_loss`
     the negatives share the softmax with the other captions. Of a model with a bias every pair of an
@@ -200,7 +199,7 @@ def negclip_loss(
     check(features, layout)
     (column,) = layout.indices(_captions_and_negatives)
     (images,), (texts,) = layout.sizes(captions), layout.sizes(_captions_and_negatives)
-    masked = true_pairs(layout, captions, _captions_and_negatives) if mask_duplicates else None
+    masked = true_pairs(layout, captions, _captions_and_negatives)
     phantoms = phantom_total(layout, kinds) if missing_hn == "zero" else None
     with full_precision(features) as f:
         text = f.text.index_select(0, column)

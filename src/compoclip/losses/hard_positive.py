@@ -8,7 +8,7 @@ from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss, pair_loss, pairs_at
-from compoclip.losses.rows import caption_index, captions, check, first
+from compoclip.losses.rows import caption_index, captions, check, first, true_pairs
 
 
 def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool = False) -> Tensor:
@@ -53,20 +53,22 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
         positive = f.logit_scale * f.text.index_select(0, first_positive)
         every_positive = peers.gathered(positive, having)
         target = torch.arange(len(owner), device=owner.device) + in_positives
+        true, back = true_pairs(layout, _first_positives, _first_positives) or (None, None)
+        of_owner = None if true is None else true.index_select(0, owner)
         terms = []
         for anchor in (f.image, f.text.index_select(0, caption)):
             if anchor is f.image and f.logit_bias is not None:
                 seen = f.image if symmetric_pos else f.image.index_select(0, owner)
                 scores = seen @ every_positive.T + f.logit_bias
                 right = pairs_at(scores, owner if symmetric_pos else target - in_positives, target)
-                loss = pair_loss(scores, right) / max(1, rows)
+                loss = pair_loss(scores, right, true if symmetric_pos else of_owner) / max(1, rows)
                 terms += [loss] * (1 + symmetric_pos)
                 continue
             scores = anchor.index_select(0, owner) @ every_positive.T
-            terms.append(match_loss(scores, target, rows))
+            terms.append(match_loss(scores, target, rows, of_owner))
             if symmetric_pos:
                 scores = positive @ peers.gathered(anchor, images).T
-                terms.append(match_loss(scores, owner + in_images, rows))
+                terms.append(match_loss(scores, owner + in_images, rows, back))
         return sum(terms[1:], start=terms[0]) / len(terms)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from compoclip.losses.contract import Features, Ints, Layout, Peers, full_precision
 from compoclip.losses.contrastive import match_loss, pair_loss, pairs_at
-from compoclip.losses.rows import caption_index, captions, check
+from compoclip.losses.rows import caption_index, captions, check, true_pairs
 
 
 def masked_contrast(features: Features, layout: Layout) -> Tensor:
@@ -40,20 +40,32 @@ def masked_contrast(features: Features, layout: Layout) -> Tensor:
     check(features, layout)
     (images,) = layout.sizes(captions)
     peers, rows = layout.peers, int(images.sum())
+    masked = true_pairs(layout, captions, captions) or (None, None)
     with full_precision(_require_masks(features)) as f:
         text = f.text.index_select(0, caption_index(layout))
         ours = _both(f.image, f.masked_image), _both(text, f.masked_text)
         every = [torch.cat([peers.gathered(each, images) for each in parts]) for parts in ours]
         forms = len(ours[0]), len(ours[1])
         own = torch.arange(len(text), device=text.device) + int(images[: peers.rank].sum())
+        # The masked partner of a row is one of the wrong ones, whatever else is left out.
+        left_out = [
+            None if mask is None else mask.scatter(1, own[:, None], False) for mask in masked
+        ]
         to_text = f.logit_scale * torch.cat(ours[0]) @ every[1].T
         if f.logit_bias is not None:
-            return _of_pairs(to_text + f.logit_bias, own, forms, rows)
+            return _of_pairs(to_text + f.logit_bias, own, forms, rows, left_out[0])
         to_image = f.logit_scale * torch.cat(ours[1]) @ every[0].T
         return 0.5 * sum(
             (
-                match_loss(logits, own.repeat(number), number * rows)
-                for logits, number in zip((to_text, to_image), forms)
+                match_loss(
+                    logits,
+                    own.repeat(number),
+                    number * rows,
+                    None if mask is None else mask.repeat(number, others),
+                )
+                for logits, number, others, mask in zip(
+                    (to_text, to_image), forms, reversed(forms), left_out
+                )
             ),
             text.new_zeros(()),
         )
@@ -83,12 +95,13 @@ def masked_match(features: Features, layout: Layout) -> Tensor:
     """
     check(features, layout)
     (images,) = layout.sizes(captions)
+    left_out, _ = true_pairs(layout, captions, captions) or (None, None)
     with full_precision(_require_masks(features)) as f:
         text = f.text.index_select(0, caption_index(layout))
         pairs = [(f.masked_text, text), (f.masked_image, f.image)]
         found = [
-            (_one_way(a, b, f.logit_scale, layout.peers, images)
-             + _one_way(b, a, f.logit_scale, layout.peers, images)) / 2
+            (_one_way(a, b, f.logit_scale, layout.peers, images, left_out)
+             + _one_way(b, a, f.logit_scale, layout.peers, images, left_out)) / 2
             for a, b in pairs if a is not None
         ]  # fmt: skip
         return torch.stack(found).mean()
@@ -104,12 +117,22 @@ def _both(plain: Tensor, masked: Tensor | None) -> list[Tensor]:
     return [plain] if masked is None else [plain, masked]
 
 
-def _one_way(rows: Tensor, columns: Tensor, scale: Tensor, peers: Peers, images: Ints) -> Tensor:
+def _one_way(
+    rows: Tensor,
+    columns: Tensor,
+    scale: Tensor,
+    peers: Peers,
+    images: Ints,
+    left_out: Tensor | None,
+) -> Tensor:
     own = torch.arange(len(rows), device=rows.device) + int(images[: peers.rank].sum())
-    return match_loss(scale * rows @ peers.gathered(columns, images).T, own, int(images.sum()))
+    logits = scale * rows @ peers.gathered(columns, images).T
+    return match_loss(logits, own, int(images.sum()), left_out)
 
 
-def _of_pairs(logits: Tensor, own: Tensor, forms: tuple[int, int], rows: int) -> Tensor:
+def _of_pairs(
+    logits: Tensor, own: Tensor, forms: tuple[int, int], rows: int, true: Tensor | None
+) -> Tensor:
     """The sigmoid loss; rows and columns are whole ones, then masked ones."""
     count = len(own)
     place = torch.arange(count, device=own.device)
@@ -118,7 +141,8 @@ def _of_pairs(logits: Tensor, own: Tensor, forms: tuple[int, int], rows: int) ->
         for masked_column in range(forms[1]):
             at = place + masked_row * count, own + masked_column * rows
             right |= pairs_at(logits, *at)
-    left_out = torch.zeros_like(right)
+    both = torch.zeros_like(right)
     if forms == (2, 2):
-        left_out |= pairs_at(logits, place + count, own + rows)
-    return pair_loss(logits, right & ~left_out, left_out) / max(1, forms[0] * rows)
+        both |= pairs_at(logits, place + count, own + rows)
+    left_out = both if true is None else both | true.repeat(*forms)
+    return pair_loss(logits, right & ~both, left_out) / max(1, forms[0] * rows)

@@ -20,7 +20,6 @@ def multi_text_loss(
     features: Features,
     layout: Layout,
     reduction: TextReduction = "mean",
-    mask_duplicates: bool = False,
 ) -> Tensor:
     r"""Multi-caption contrastive loss (L_MC): every positive text of an image is a target.
 
@@ -42,16 +41,12 @@ def multi_text_loss(
         layout: Of all texts; every image has a CAPTION.
         reduction: "sum" drops the factors 1/B and 1/|P| (but not 1/|P(i)|), as printed in the
             paper.
-        mask_duplicates: Leave out of both directions the pairs of image and text that are true
-            without being a target: the text equals a positive of the image or of the same photo
-            (`true_pairs`).
 
     Returns:
         A scalar, in at least float32.
 
     Raises:
-        ValueError: When an image has no caption, or when duplicates are to be masked and the layout
-            tells neither which texts nor which images are the same.
+        ValueError: When an image has no caption.
 
     Relation: with captions alone this is `clip_loss`. Unlike `negclip_loss`, positives are targets
     too. Of a model with a bias it is the sigmoid loss of every pair of an image and a text, over
@@ -64,21 +59,21 @@ def multi_text_loss(
     column, row, share = layout.indices(_targets)
     (images,), (texts,) = layout.sizes(captions), layout.sizes(every_text)
     positives, peers = layout.sizes(_targets)[0], layout.peers
+    masked = true_pairs(layout, _targets, every_text)
     in_texts, in_images = (int(each[: peers.rank].sum()) for each in (texts, images))
     with full_precision(features) as f:
         # Images of this process against all texts, its positive texts against all images.
         to_text = f.logit_scale * f.image @ peers.gathered(f.text, texts).T
         if f.logit_bias is not None:
             right = pairs_at(to_text, row, column + in_texts)
-            masked = true_pairs(layout, _targets, every_text)[0] if mask_duplicates else None
-            loss = pair_loss(to_text + f.logit_bias, right, masked)
+            loss = pair_loss(to_text + f.logit_bias, right, masked and masked[0])
             return loss / int(positives.sum()) if reduction == "mean" else loss
         to_image = f.logit_scale * f.text.index_select(0, column)
         to_image = to_image @ peers.gathered(f.image, images).T
         pair = row * to_text.shape[1] + column + in_texts
         target = to_text.view(-1).index_select(0, pair)
-        if mask_duplicates:
-            of_images, of_texts = true_pairs(layout, _targets, every_text)
+        if masked is not None:
+            of_images, of_texts = masked
             of_images.view(-1).index_fill_(0, pair, False)
             of_texts.scatter_(1, row[:, None] + in_images, False)
             to_text = to_text.masked_fill(of_images, -torch.inf)

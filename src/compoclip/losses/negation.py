@@ -19,8 +19,8 @@ from compoclip.losses.contract import (
     normalise,
 )
 from compoclip.losses.contrastive import match_loss, symmetric_contrast
-from compoclip.losses.rows import captions, check, first, told_apart
-from compoclip.losses.triplet import sides
+from compoclip.losses.rows import captions, check, first, told_apart, true_pairs
+from compoclip.losses.triplet import Of, sides
 
 
 def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 1.0) -> Tensor:
@@ -72,9 +72,12 @@ def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 
             to_image = f.logit_scale * text[:count] @ peers.gathered(image, rows + others).T
         target = torch.arange(len(image), device=image.device)
         total = int(rows.sum())
-        contrast = match_loss(to_text[:count], target[:count] + in_texts, total)
-        contrast = contrast + match_loss(to_image, target[:count] + in_images, total)
-        apart = match_loss(to_text[count:], target[count:] + in_texts, int(others.sum()))
+        texts, back = true_pairs(layout, Of((2,)), Of((2, 3, 4)), Of((0, 1))) or (None, None)
+        left_out = None if texts is None else texts[:count]
+        contrast = match_loss(to_text[:count], target[:count] + in_texts, total, left_out)
+        contrast = contrast + match_loss(to_image, target[:count] + in_images, total, back)
+        left_out = None if texts is None else texts[count:]
+        apart = match_loss(to_text[count:], target[count:] + in_texts, int(others.sum()), left_out)
         return (contrast + distractor_weight * apart) / 3
 
 

@@ -23,9 +23,7 @@ from compoclip.losses.rows import captions, check, true_pairs
 _TINY = 1e-24  # squared length of a sum of unit vectors that counts as none
 
 
-def phrase_loss(
-    features: Features, layout: Layout, phrase: str, mask_duplicates: bool = False
-) -> Tensor:
+def phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor:
     r"""Contrast of images with all noun phrases of the batch (NPC).
 
     With c_m the M phrases, z_im = s u_i . c_m + b and y_im = 1 where phrase m is of image i, else
@@ -44,16 +42,13 @@ def phrase_loss(
         features: `image` u (B, D), `text` (T, D), `logit_scale` s, `logit_bias` b or None.
         layout: Phrases are POSITIVE texts of the kind `phrase`, any number an image.
         phrase: Their kind.
-        mask_duplicates: Leave out the pairs that are true without being labelled so: the phrase
-            equals a positive text of the image or of the same photo (`true_pairs`).
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any phrase; B ln 2 in the first form
         when all logits are 0.
 
     Raises:
-        ValueError: When an image has no caption, or when duplicates are to be masked and the layout
-            tells neither which texts nor which images are the same.
+        ValueError: When an image has no caption.
 
     Relation: with one phrase an image this is `clip_loss` on the phrases. `patch_phrase_loss` is
     the same loss on patches.
@@ -63,12 +58,10 @@ def phrase_loss(
     text, sizes = layout.indices(_phrases, phrase)[0], layout.sizes(_phrases, phrase)[0]
     with full_precision(features) as f:
         every = layout.peers.gathered(f.text.index_select(0, text), sizes)
-        return _contrast(layout, f.logit_scale * f.image @ every.T, f, phrase, mask_duplicates)
+        return _contrast(layout, f.logit_scale * f.image @ every.T, f, phrase)
 
 
-def patch_phrase_loss(
-    features: Features, layout: Layout, phrase: str, mask_duplicates: bool = False
-) -> Tensor:
+def patch_phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor:
     r"""Contrast of noun phrases with what each attends to in an image (XAC).
 
     With unit patches v_ip of image i and phrase c_m:
@@ -85,7 +78,6 @@ def patch_phrase_loss(
         features: As for `phrase_loss`, and `patches` (B, P, D), not normalised.
         layout: As for `phrase_loss`.
         phrase: The kind of the phrases.
-        mask_duplicates: As for `phrase_loss`.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any phrase.
@@ -110,12 +102,10 @@ def patch_phrase_loss(
         square = (attention * (patch @ patch.mT @ attention)).sum(1)
         none = square <= _TINY
         cosine = along * square.masked_fill(none, 1.0).rsqrt().masked_fill(none, 0.0)
-        return _contrast(layout, f.logit_scale * cosine, f, phrase, mask_duplicates)
+        return _contrast(layout, f.logit_scale * cosine, f, phrase)
 
 
-def _contrast(
-    layout: Layout, logits: Tensor, f: Features, phrase: str, mask_duplicates: bool
-) -> Tensor:
+def _contrast(layout: Layout, logits: Tensor, f: Features, phrase: str) -> Tensor:
     """Images of this process against the phrases of all: logits (B, M), without the bias."""
     peers = layout.peers
     _, image, share, _ = layout.indices(_phrases, phrase)
@@ -124,7 +114,7 @@ def _contrast(
     in_phrases, in_images = (int(each[: peers.rank].sum()) for each in (phrases, images))
     column = torch.arange(len(image), device=image.device) + in_phrases
     right = pairs_at(logits, image, column)
-    masked = true_pairs(layout, _Phrases(phrase), _Phrases(phrase)) if mask_duplicates else None
+    masked = true_pairs(layout, _Phrases(phrase), _Phrases(phrase))
     count = max(1, int(phrases.sum()))
     if f.logit_bias is not None:
         return pair_loss(logits + f.logit_bias, right, masked and masked[0]) / count

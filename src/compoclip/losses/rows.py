@@ -292,8 +292,10 @@ def true_pairs(
     rows: Callable[[HostLayout], tuple[Ints, ...]] = every_text,
     columns: Callable[[HostLayout], tuple[Ints, ...]] = every_text,
     images: Callable[[HostLayout], tuple[Ints, ...]] = every_image,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor] | None:
     """Which texts equal a CAPTION or POSITIVE of which images, or of the same photo.
+
+    These are what a contrast leaves out where the layout masks duplicates, but for its targets.
 
     Texts are equal by `text_id`, photos by `image_id`; where the layout has only one of the two,
     the other is taken to be all different. A NEGATIVE that equals a caption of the image is true.
@@ -306,16 +308,25 @@ def true_pairs(
 
     Returns:
         (B, N) bool, images of this process and texts of all; and (n, B of all processes) bool,
-        texts of this process and images of all.
+        texts of this process and images of all. None where duplicates are not masked, and where a
+        batch of one process has none.
 
     Raises:
-        ValueError: When the layout has neither.
+        ValueError: When duplicates are to be masked and the layout has neither.
     """
+    host = layout.whole
+    if not host.mask_duplicates or (host.peers.world == 1 and _all_differ(host)):
+        return None
     found = layout.indices(_true_pairs, rows, columns, images, joint=True)
     return tuple(  # type: ignore[return-value]
         true.index_select(0, row).index_select(1, column)
         for true, row, column in (found[:3], found[3:])
     )
+
+
+def _all_differ(host: HostLayout) -> bool:
+    known = [ids for ids in (host.text_id, host.image_id) if ids is not None]
+    return bool(known) and all(len(np.unique(ids)) == len(ids) for ids in known)
 
 
 def _true_pairs(

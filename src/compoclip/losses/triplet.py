@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import captions, check
+from compoclip.losses.rows import captions, check, true_pairs
 
 
 def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
@@ -55,6 +57,7 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
             torch.cat([right_text, wrong_text, other]),
             rows,
             rows + others + negatives,
+            true_pairs(layout, Of((2,)), Of((2, 3, 4)), Of((0,))),
             logit_bias=f.logit_bias,
         ) + symmetric_contrast(
             layout,
@@ -63,6 +66,7 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
             torch.cat([wrong_text, right_text]),
             others,
             rows + others,
+            true_pairs(layout, Of((3,)), Of((3, 2)), Of((1,))),
             logit_bias=f.logit_bias,
         )
 
@@ -103,7 +107,8 @@ def grouping_loss(features: Features, layout: Layout) -> Tensor:
     (images,), (texts,) = layout.sizes(captions), layout.sizes(_grouped)
     with full_precision(features) as f:
         text = f.text.index_select(0, column)
-        return symmetric_contrast(layout, f.logit_scale, f.image, text, images, texts)
+        masked = true_pairs(layout, captions, _grouped)
+        return symmetric_contrast(layout, f.logit_scale, f.image, text, images, texts, masked)
 
 
 def _grouped(host: HostLayout) -> tuple[Ints, ...]:
@@ -119,6 +124,18 @@ def sides(host: HostLayout) -> tuple[Ints, ...]:
     read = (side == 0) & ~_paired(host, side, generated)
     negative = np.flatnonzero((host.role == int(Role.NEGATIVE)) & read[host.owner])
     return data, generated, caption[data], caption[generated], negative
+
+
+@dataclass(frozen=True)
+class Of:
+    """Some of the arrays of `sides`, by number, one behind the other."""
+
+    places: tuple[int, ...]
+
+    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
+        """The one array that they make."""
+        arrays = sides(host)
+        return (np.concatenate([arrays[place] for place in self.places]),)
 
 
 def _paired(host: HostLayout, side: Ints, generated: Ints) -> Ints:

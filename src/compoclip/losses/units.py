@@ -52,7 +52,6 @@ def unit_loss(
     units: Sequence[str],
     foils: Sequence[str],
     slots: Slots = "filled",
-    mask_duplicates: bool = False,
 ) -> Tensor:
     r"""Contrast of images with their units, slot by slot; an image also meets the foil of its own.
 
@@ -70,18 +69,14 @@ def unit_loss(
         foils: The kind of the foils of each slot, in the same order.
         slots: "filled" averages over the slots in which any image of the batch has a unit; "all"
             over all of them, an empty one being 0, as the released code does.
-        mask_duplicates: Leave out of both directions the pairs that are true without being the
-            target: the unit equals a positive text of the image or of the same photo
-            (`true_pairs`). Units are short, and many recur in a batch.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any unit. (ln(B + 1) + ln B) / 2 when
         all scores are equal and no text is missing.
 
     Raises:
-        ValueError: When an image has no caption, when there are not as many kinds of foils as of
-            units, or when duplicates are to be masked and the layout tells neither which texts nor
-            which images are the same.
+        ValueError: When an image has no caption, or when there are not as many kinds of foils as of
+            units.
 
     Relation: added to `negclip_loss`, where an image meets the negatives of all. Of a model with a
     bias each slot is the sigmoid loss of its pairs (`symmetric_contrast`).
@@ -95,9 +90,7 @@ def unit_loss(
             text, image, wrong, exists = layout.indices(_slot, unit, foil)
             rows = layout.sizes(_slot, unit, foil)[0]
             filled += bool(rows.any())
-            masked = None
-            if mask_duplicates:
-                masked = true_pairs(layout, _UnitTexts(unit), _UnitTexts(unit), _UnitImages(unit))
+            masked = true_pairs(layout, _UnitTexts(unit), _UnitTexts(unit), _UnitImages(unit))
             seen = f.image.index_select(0, image)
             own = f.logit_scale * (seen * f.text.index_select(0, wrong)).sum(-1)
             total.append(

@@ -148,7 +148,7 @@ class Optim:
         beta1: AdamW first-moment decay.
         beta2: AdamW second-moment decay.
         eps: AdamW epsilon.
-        warmup: Steps of linear warm-up.
+        warmup: Steps of linear warm-up; unless given for a run, at most a tenth of it.
         warmup_share: Largest share of all steps that the warm-up may take.
         clip_grad: Maximum global gradient norm; 0 is off.
         max_logit_scale: Largest s = exp(logit_scale) allowed after a step; a model with a bias of
@@ -205,8 +205,8 @@ class PaperDifference:
     """An option over which a paper and its released code differ, or one of them is silent.
 
     Args:
-        option: A parameter of the recipe, a field of its optimiser, "crop", or one of the adapters
-            ("lora_init").
+        option: A parameter of the recipe, a field of its optimiser, "crop", "mask_duplicates", or
+            one of the adapters ("lora_init").
         why: The reason for the default.
         paper: The value of the option that is the paper's; None where it says nothing that a value
             stands for.
@@ -380,6 +380,8 @@ class Method:
     def value_of(self, option: str) -> float | str:
         """What this method has for an option of a `PaperDifference`."""
         lora, adapter, field = option.partition("lora_")
+        if option == "mask_duplicates":
+            return True  # the default of a run
         if adapter and not lora:
             found: Any = getattr(self.lora, field)
         elif option == "crop":

@@ -33,7 +33,6 @@ def c2lip(
     phrase_weight: float = 1.0,
     patch_weight: float = 0.01,
     phrases: int = 6,
-    mask_duplicates: bool = True,
     optim: Optim = OPTIM,
 ) -> Method:
     r"""Contrast of images with the noun phrases of captions, globally and by attention.
@@ -57,13 +56,10 @@ def c2lip(
         phrase_weight: Weight of the contrast of images with phrases; 0 leaves it out.
         patch_weight: Weight of the contrast of phrases with patches; 0 leaves it out.
         phrases: Most noun phrases of a caption and epoch.
-        mask_duplicates: Leave pairs of an image and another image's phrase out where the phrase is
-            one of its own, too.
         optim: Optimiser and schedule.
     """
     phrase, patch_phrase = (
-        partial(loss, phrase=NOUN_PHRASE, mask_duplicates=mask_duplicates)
-        for loss in (phrase_loss, patch_phrase_loss)
+        partial(loss, phrase=NOUN_PHRASE) for loss in (phrase_loss, patch_phrase_loss)
     )
     terms = (
         LossTerm("clip", clip_loss),

@@ -126,7 +126,7 @@ def compo(
     )
     global_hn = partial(global_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
     local_hn = partial(local_hn_loss, gamma=gamma, beta=beta, positive_share=positive_share)
-    unit = partial(unit_loss, units=units.units, foils=units.foils, mask_duplicates=True)
+    unit = partial(unit_loss, units=units.units, foils=units.foils)
     # Units, their foils and denials are for their own losses alone.
     kinds = plan.rewrite_names
     if denial_weight > 0:
@@ -135,9 +135,7 @@ def compo(
     terms = (
         LossTerm(
             "clip",
-            OnlyKinds(
-                partial(negclip_loss, mask_duplicates=True), kinds if contrast_negatives else ()
-            ),
+            OnlyKinds(negclip_loss, kinds if contrast_negatives else ()),
             reads=NEGATIVES if contrast_negatives else (),
         ),
         LossTerm(

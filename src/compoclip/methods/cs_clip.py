@@ -61,7 +61,6 @@ def cs_clip(
     units: str = "",
     negatives: Literal["made", "given"] = "made",
     slots: Slots = "filled",
-    mask_duplicates: bool = True,
     optim: Optim = OPTIM,
 ) -> Method:
     r"""Contrast with units of captions, entities and relations, each against its own foil.
@@ -90,8 +89,6 @@ def cs_clip(
         negatives: made makes foil captions by rule; given takes those that came with the data (the
             swap negatives of CS-CLIP's file), and makes one where there is none.
         slots: Average over the slots that have a unit (filled), or over all (all).
-        mask_duplicates: Leave units that are true of another image of the batch out of its
-            contrast; the released code does not.
         optim: Optimiser and schedule.
     """
     plan = UnitPlan(unit_slots, pair_share=pair_share, file=units)
@@ -102,7 +99,6 @@ def cs_clip(
         units=plan.units,
         foils=plan.foils,
         slots=slots,
-        mask_duplicates=mask_duplicates,
     )
     # The foils of units are for their own loss alone.
     terms = (

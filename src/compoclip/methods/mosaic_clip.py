@@ -44,7 +44,6 @@ def mosaic_clip(
     object_share: float = 0.08,
     second_stage: int = 2,
     reduction: TextReduction = "mean",
-    mask_duplicates: bool = True,
     filter_negatives: bool = True,
     vocabulary: str = "",
     optim: Optim = OPTIM,
@@ -68,12 +67,11 @@ def mosaic_clip(
             attributes share the rest. The paper tried 0, 0.08 and 0.15.
         second_stage: Epoch (from 0) in which the second stage starts; 0 is no curriculum.
         reduction: Average over images and texts, or sum up as the paper prints.
-        mask_duplicates: Leave true pairs of equal texts or photos out of the contrast.
         filter_negatives: Refuse negatives that may be true; the paper takes them all.
         vocabulary: File with the words of negatives; the built-in list when not given.
         optim: Optimiser and schedule.
     """
-    loss = partial(multi_text_loss, reduction=reduction, mask_duplicates=mask_duplicates)
+    loss = partial(multi_text_loss, reduction=reduction)
     graph = GraphPlan.published(object_share, second_stage, vocabulary, filter_negatives)
     return Method(
         name="mosaic-clip",
@@ -94,7 +92,6 @@ MOSAIC_CLIP_PRETRAIN_OPTIM = Optim(epochs=32, batch_size=4096, lr=1e-3, warmup=5
 def mosaic_clip_pretrain(
     *,
     object_share: float = 0.15,
-    mask_duplicates: bool = True,
     vocabulary: str = "",
     optim: Optim = MOSAIC_CLIP_PRETRAIN_OPTIM,
 ) -> Method:
@@ -108,16 +105,14 @@ def mosaic_clip_pretrain(
     Args:
         object_share: How often a negative is of an object's attributes; relations and exchanged
             attributes share the rest.
-        mask_duplicates: Leave true pairs of equal texts or photos out of the contrast.
         vocabulary: File with the words of negatives; the built-in list when not given.
         optim: Optimiser and schedule.
     """
-    loss = partial(multi_text_loss, mask_duplicates=mask_duplicates)
     graph = GraphPlan.published(object_share, second_stage=0, vocabulary=vocabulary)
     return Method(
         name="mosaic-clip-pretrain",
         paper="Singh et al., EMNLP 2023",
         plan=CaptionPlan(rewrites=("negclip",), graph=graph),
-        losses=(LossTerm("multi_text", loss, reads=(*POSITIVES, *NEGATIVES)),),
+        losses=(LossTerm("multi_text", multi_text_loss, reads=(*POSITIVES, *NEGATIVES)),),
         optim=optim,
     )

@@ -70,7 +70,6 @@ def negclip_original(
     negatives: Literal["given", "negclip"] = "given",
     hard_images: int = 1,
     neighbours: Literal["given", "mined"] = "given",
-    mask_duplicates: bool = True,
     optim: Optim = NEGCLIP_ORIGINAL_OPTIM,
 ) -> Method:
     r"""Contrastive loss with swapped captions and similar images of the training set.
@@ -90,17 +89,14 @@ def negclip_original(
         negatives: given takes one of the negatives of the file, negclip generates swaps instead.
         hard_images: Similar images a sample, drawn from its 3 nearest; 0 to 3 (released: 1).
         neighbours: given reads neg_image; mined finds the nearest images with the model itself.
-        mask_duplicates: Leave true pairs of equal texts or photos out of the contrast; the
-            released code does not.
         optim: Optimiser and schedule.
     """
-    loss = partial(negclip_loss, mask_duplicates=mask_duplicates)
     return Method(
         name="negclip-original",
         paper="Yuksekgonul et al., ICLR 2023",
         plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
         images=Neighbours(count=hard_images, mined=neighbours == "mined"),
-        losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
+        losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
         optim=optim,
         differences=NEGCLIP_ORIGINAL_DIFFERENCES,
     )

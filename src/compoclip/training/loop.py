@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from compoclip.console import counted
 from compoclip.data.batch import Batch
 from compoclip.data.drawn import PlanCounts
 from compoclip.data.loader import BatchLoader
@@ -440,7 +441,8 @@ def total_steps(optim: Optim, batches: BatchLoader, most: int = 0) -> int:
     """
     if batches.steps_per_epoch < 1:
         raise CompoclipError(
-            "the data holds fewer samples than one batch; lower --batch-size or add data"
+            f"{counted(batches.samples, 'sample')}, fewer samples than one batch of "
+            f"{batches.batch_size}; lower --batch-size or add data"
         )
     steps = max(1, round(optim.epochs * batches.steps_per_epoch))
     return min(steps, most) if most else steps

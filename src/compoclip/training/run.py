@@ -31,6 +31,7 @@ from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.models.projection import attach_text_map, merge_text_map
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.caches import FrozenTexts, frozen_features, kept_at
+from compoclip.training.checks import notes, require_negatives
 from compoclip.training.log import LOG, Trackers
 from compoclip.training.loop import total_steps, train_loop
 from compoclip.training.parts import frozen_by, rate_factors, with_frozen
@@ -272,10 +273,13 @@ def _run(
     crop = RandomCrop(fixed=settings.crops) if settings.crop else None
     kind = DeviceTransform if source.decoded else ImageTransform
     transform = kind(model.preprocess, crop, settings.draft)
+    plan = TextPlan(method.plan, seed=settings.seed, parsed=parsed)
+    if not settings.allow_no_negatives:
+        require_negatives(method, source, plan)
     companions = _companions(model, method, source, settings, ranks)
     loader = BatchLoader(
         source,
-        TextPlan(method.plan, seed=settings.seed, parsed=parsed),
+        plan,
         transform,
         batch_size=method.optim.batch_size,
         seed=settings.seed,
@@ -297,13 +301,11 @@ def _run(
     )
     readers = counted(workers, "worker") if workers else "this process"
     note(f"  trains on {settings.device} in {settings.precision}; images are read by {readers}")
+    if ranks.first:
+        for line in notes(method, source, total, settings.mask_duplicates):
+            note(line)
     for word, count in still.items():
         note(f"  frozen: {word}, {counted(count, 'parameter')}")
-    if method.optim.warmup_steps(total) >= total:
-        note(
-            f"the warm-up of {method.optim.warmup} steps is not over before the run is: the "
-            f"learning rate never reaches --lr (lower --warmup, to {max(1, total // 10)} say)"
-        )
 
     # The model, on its device. The seed is for dropout; order, crops and rewrites draw their own.
     lora = attach_adapters(model, method, settings.seed)

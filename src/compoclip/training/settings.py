@@ -14,7 +14,7 @@ from compoclip.config import OptionMark
 # Where a run writes, what it reads with and when it reports: never part of what is computed.
 _EXECUTION = {
     *("out", "workers", "device", "max_bad", "save_every", "log_every", "stop_after"),
-    *("resume", "merge", "fsdp", "track", "features"),
+    *("resume", "merge", "fsdp", "track", "features", "allow_no_negatives"),
 }
 # These change memory and speed, and numbers only by rounding: a resumed run may choose them anew.
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
@@ -62,6 +62,10 @@ class RunSettings:
             unless given, what the method does.
         draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
             faster, with slightly other pixels than decoding them whole.
+        mask_duplicates: Leave pairs that are true without being the target out of every contrast
+            over the batch: an image with an equal caption of another image, or of the same photo
+            in another sample. Losses as published lack this: --no-mask-duplicates.
+        allow_no_negatives: Train although the recipe finds no negative for nearly all captions.
         max_bad: Unreadable images to tolerate; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
@@ -96,6 +100,8 @@ class RunSettings:
     ema: float = 0.0
     crop: bool | None = None
     draft: bool = True
+    mask_duplicates: bool = True
+    allow_no_negatives: bool = False
     max_bad: int = 0
     save_every: int = 500
     log_every: int = 10

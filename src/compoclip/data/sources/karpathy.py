@@ -27,8 +27,7 @@ def open_karpathy(path: Path, images: Path | None = None, split: str | None = No
     The original dataset_*.json: {"images": [{filepath, filename, split, sentences: [{raw}]}]};
     split: "train" (with "restval") unless given; images of others are counted; "all" takes
     everything. Or rows [{image, caption}] as in BLIP's files, where `caption` is a list or, one row
-    a caption, a text; such a file is one split already. Rows of one image become one sample. Ids
-    are the image paths.
+    a caption, a text; such a file is one split already. Ids are the image paths.
 
     images: the folder the paths are relative to, by default the folder of the file. Raises
     CompoclipError for a file of another form, UsageError for a split that it does not have.
@@ -45,14 +44,11 @@ def open_karpathy(path: Path, images: Path | None = None, split: str | None = No
     else:
         raise CompoclipError(f"{path}: neither a list of rows nor an object with 'images'")
     builder = RowBuilder(path)
-    captions: dict[str, tuple[str, list[Any]]] = {}
     for origin, image, texts in rows:
         name = relative_image(image, root, origin)
-        captions.setdefault(name, (origin, []))[1].extend(texts)
+        builder.add(name, name, texts, origin=origin)
     chosen.require(path)
     builder.left_out.update(chosen.left_out())
-    for name, (origin, texts) in captions.items():
-        builder.add(name, name, texts, origin=origin)
     return builder.build(FolderImages(root), f"Karpathy JSON {path}{chosen}")
 
 
@@ -176,18 +172,25 @@ NO_CAPTIONS = "listed photo without captions"
 
 # "name#k", then a TAB; three lines of a copy in wide use have a blank there instead.
 _LINE = re.compile(r"([^#/\\\0]+)#\d+(?:[\t ](.*))?")
+# "name| k| caption" of Flickr30k's results.csv, one line of which lacks the second bar.
+_BAR_LINE = re.compile(r"([^|/\\\0]+)\| *\d+ *\|? *(.*)")
+_BAR_HEADER = "image_name|comment_number|comment"
 KAGGLE_FILE, _KAGGLE = "captions.txt", "image,caption"  # what Kaggle has, and its header
 _LISTS = "Images.txt"
-_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k-images")
+_FOLDERS = (
+    *("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"),
+    *("flickr30k-images", "flickr30k_images"),
+)
 
 
 def open_flickr8k(path: Path, images: Path | None = None, split: str | None = None) -> RowSource:
     """Lines `name.jpg#k<TAB>caption`, or below a header `image,caption` rows `name.jpg,caption`.
 
-    Ids are the photo names, in the order of the file. images: the folder of the photos, by default
-    a folder of a usual name beside the file. split: a name such as "train", found beside the file
-    as *.trainImages.txt, or a file with one photo name a line. Unless given it is "train" where
-    such lists lie beside the file (photos of the others are counted), else all, as for "all".
+    Or Flickr30k's results.csv: below `image_name| comment_number| comment` lines `name.jpg| k|
+    caption`. Ids are the photo names, in the order of the file. images: the folder of the photos,
+    by default a folder of a usual name beside the file. split: a name such as "train", found beside
+    the file as *.trainImages.txt, or a file with one photo name a line. Unless given it is "train"
+    where such lists lie beside the file (photos of the others are counted), else all, as for "all".
     Photos that are named but not in the folder are left out and counted: the official file has one
     such id.
 
@@ -228,21 +231,28 @@ def read_token_file(path: Path) -> dict[str, list[str]]:
                 raise CompoclipError(f"{path}, row {number}: {name!r} is no photo name; mend it")
             captions.setdefault(name, []).append(row["caption"])
         return captions
+    form, shown = _LINE, "name.jpg#k<TAB>caption"
     for number, line in read_lines(path):
         if not line.strip():
             continue
-        match = _LINE.fullmatch(line)
+        if number == 1 and is_bar_header(line):
+            form, shown = _BAR_LINE, "name.jpg| k| caption"
+            continue
+        match = form.fullmatch(line)
         if match is None:
-            raise CompoclipError(
-                f"{path}: line {number} is not 'name.jpg#k<TAB>caption'; mend the line"
-            )
+            raise CompoclipError(f"{path}: line {number} is not {shown!r}; mend the line")
         captions.setdefault(match.group(1), []).append(match.group(2) or "")
     return captions
 
 
 def is_token_line(line: str) -> bool:
-    """True if a line is one of a token file, or the header of Kaggle's."""
-    return _is_kaggle(line) or _LINE.fullmatch(line) is not None
+    """True if a line is one of a token file, or the header of Kaggle's or of Flickr30k's."""
+    return _is_kaggle(line) or is_bar_header(line) or _LINE.fullmatch(line) is not None
+
+
+def is_bar_header(line: str) -> bool:
+    """True if a line is the header of Flickr30k's results.csv."""
+    return line.replace(" ", "") == _BAR_HEADER
 
 
 def _is_kaggle(line: str) -> bool:

@@ -15,6 +15,7 @@ from compoclip.data.sources.hugging_face import HUB, STREAM, open_hugging_face
 from compoclip.data.sources.karpathy import (
     COLUMNS,
     KAGGLE_FILE,
+    is_bar_header,
     is_token_line,
     open_coco,
     open_flickr8k,
@@ -65,6 +66,7 @@ def open_folder(
     image_column: str | None = None,
     caption_column: str | None = None,
     split: str | None = None,
+    quoting: bool = True,
 ) -> RowSource:
     """Images below a folder, with captions in one of two forms.
 
@@ -85,7 +87,7 @@ def open_folder(
         raise CompoclipError(f"{path}: folder not found; check the path")
     metadata = next((path / name for name in METADATA if (path / name).is_file()), None)
     if metadata is not None:
-        return open_table([metadata], path, image_column, caption_column, split)
+        return open_table([metadata], path, image_column, caption_column, split, quoting=quoting)
     builder = RowBuilder(path)
     chosen = Split(split)
     by_split = split is not None or any(
@@ -141,7 +143,8 @@ FORMATS = (
     "training set as published (TROHN, VisMin, DeGLA, SemCLIP, Flickr30k-Counterfactuals)",
     "NegCLIP table (.tsv with columns title, filepath, neg_caption)",
     "Karpathy or COCO caption JSON, or CS-CLIP's training data (.json)",
-    "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption, or below image,caption)",
+    "Flickr8k token file (.txt with lines name.jpg#k<TAB>caption, or below image,caption), or "
+    "Flickr30k's results.csv",
     "webdataset shards (.tar, 'train-{000..099}.tar', or a folder of .tar)",
     "folder of images with name.txt or metadata.jsonl beside them",
     "data set of Hugging Face (hf:NAME/SPLIT)",
@@ -158,6 +161,7 @@ def open_source(
     image_column: str | None = None,
     caption_column: str | None = None,
     split: str | None = None,
+    quoting: bool = True,
 ) -> Source:
     """The image-text source that a path, brace pattern or folder names; see FORMATS.
 
@@ -172,6 +176,7 @@ def open_source(
             column "split", folders of shards or tables named "train-*", image folders with folders
             such as "train"): the one to read. Unless given it is "train", and what is left out is
             counted in `left_out`; "all" reads everything.
+        quoting: Of CSV and TSV files: whether cells may be quoted; if not, quotes are text.
 
     Returns:
         The source.
@@ -188,6 +193,7 @@ def open_source(
             image_column=image_column,
             caption_column=caption_column,
             split=split,
+            quoting=quoting,
         )
     if spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//"):
         return open_hugging_face(spec, images, image_column, caption_column, split)
@@ -206,17 +212,19 @@ def open_source(
         _refuse(spec, "webdataset shards without their folder", split=split)
         return ShardSource(shards, caption_column)
     if path.is_dir():
-        return _open_folder(path, images, image_column, caption_column, split)
+        return _open_folder(path, images, image_column, caption_column, split, quoting)
     files = [path] if path.is_file() else [Path(name) for name in expand_braces(spec)]
     for file in files:
         if not file.is_file():
             raise _not_found(spec, file)
-    usual = image_column in (None, "filepath") and caption_column in (None, "title")
+    usual = image_column in (None, "filepath") and caption_column in (None, "title") and quoting
     if len(files) == 1 and usual and _is_negclip(files[0]):
         _refuse(spec, "NegCLIP tables", split=split)
         return open_negclip(files[0], images)
+    if len(files) == 1 and not any(table.values()) and _has_bar_header(path):
+        return open_flickr8k(path, images, split)
     if has_ending(files[0], ".csv", ".tsv", *ROW_FILES):
-        return _open_rows(files, images, image_column, caption_column, split)
+        return _open_rows(files, images, image_column, caption_column, split, quoting)
     if has_ending(files[0], ".json") and len(files) == 1:
         _refuse(spec, "caption JSON", image_column=image_column)
         return _open_json(files[0], images, caption_column, split)
@@ -231,8 +239,16 @@ def _is_negclip(path: Path) -> bool:
     return set(COLUMNS) <= header and COLUMN not in header
 
 
+def _has_bar_header(path: Path) -> bool:
+    return has_ending(path, ".csv") and is_bar_header(_first_line(path))
+
+
 def _holds_tokens(path: Path) -> bool:
-    return is_token_line(next((line for _, line in read_lines(path) if line.strip()), ""))
+    return is_token_line(_first_line(path))
+
+
+def _first_line(path: Path) -> str:
+    return next((line for _, line in read_lines(path) if line.strip()), "")
 
 
 def _open_folder(
@@ -241,17 +257,19 @@ def _open_folder(
     image_column: str | None,
     caption_column: str | None,
     split: str | None,
+    quoting: bool,
 ) -> Source:
     if any((path / name).is_file() for name in METADATA):
         _refuse(str(path), "image folders", images=images)
-        return open_folder(path, image_column, caption_column, split)
+        return open_folder(path, image_column, caption_column, split, quoting)
     tables = rows_in(path)
     if tables:
         # Where files are named after splits that decides, else what the rows say.
         if not any(split_of(file.name) or file.name.startswith(split or "\0") for file in tables):
-            return _open_rows(tables, images, image_column, caption_column, split)
+            return _open_rows(tables, images, image_column, caption_column, split, quoting)
         chosen, others = files_of(tables, split, path)
-        return _counting(_open_rows(chosen, images, image_column, caption_column, ALL), others)
+        rows = _open_rows(chosen, images, image_column, caption_column, ALL, quoting)
+        return _counting(rows, others)
     tokens = sorted(path.glob("*.token.txt"))
     if (path / KAGGLE_FILE).is_file() and _holds_tokens(path / KAGGLE_FILE):
         tokens.append(path / KAGGLE_FILE)
@@ -275,13 +293,14 @@ def _open_rows(
     image_column: str | None,
     caption_column: str | None,
     split: str | None,
+    quoting: bool,
 ) -> RowSource:
     """Tables of columns that are named, or those of a published set, or any."""
-    if image_column is None and caption_column is None:
+    if image_column is None and caption_column is None and quoting:
         published = open_published(files, images, split)
         if published is not None:
             return published
-    return open_table(files, images, image_column, caption_column, split)
+    return open_table(files, images, image_column, caption_column, split, quoting=quoting)
 
 
 def _open_json(

@@ -99,15 +99,7 @@ def _columns(file: Path) -> set[str]:
     if has_ending(file, ".parquet"):
         with opened_parquet(file) as parquet:
             return set(parquet.schema_arrow.names)
-    return set(_header(file)[1]) if has_ending(file, ".csv", ".tsv") else set()
-
-
-def _header(file: Path) -> tuple[str, list[str]]:
-    """The delimiter of a table and its columns; some tables are named .csv and hold tabs."""
-    names = delimited_header(file)
-    if len(names) == 1 and "\t" in names[0]:
-        return "\t", delimited_header(file, "\t")
-    return "", names
+    return set(delimited_header(file)) if has_ending(file, ".csv", ".tsv") else set()
 
 
 def _refuse_split(file: Path, split: str | None) -> None:
@@ -116,7 +108,7 @@ def _refuse_split(file: Path, split: str | None) -> None:
 
 
 def _positions(file: Path, root: Path, builder: RowBuilder) -> None:
-    for number, row in read_delimited(file, _header(file)[0]):
+    for number, row in read_delimited(file):
         origin = f"{file}, row {number}"
         photo = relative_image(_last(row["images"]), root, origin)
         mirror = bool(_SIDES.search(row["captions"]))
@@ -128,12 +120,12 @@ def _positions(file: Path, root: Path, builder: RowBuilder) -> None:
 
 
 def _attributes(file: Path, root: Path, builder: RowBuilder) -> None:
-    delimiter, names = _header(file)
+    names = delimited_header(file)
     kinds = [kind for kind in _VARIANTS if f"{kind}_captions" in names]
     lacking = next((f"{kind}_images" for kind in kinds if f"{kind}_images" not in names), None)
     if lacking is not None:
         raise CompoclipError(f"{file}: lacks the column {lacking!r}; {_AGAIN}")
-    for number, row in read_delimited(file, delimiter):
+    for number, row in read_delimited(file):
         origin = f"{file}, row {number}"
         photo = relative_image(_last(row["images"]), root, origin)
         told = [(row[f"{kind}_captions"], row[f"{kind}_images"], kind) for kind in kinds]

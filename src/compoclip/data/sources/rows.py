@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from compoclip.data.decode import Picture, mirrored
 from compoclip.data.extras import NOTHING, Extras
@@ -191,6 +193,10 @@ class RowSource(Source):
 class RowBuilder:
     """Collects rows, leaves out what cannot be used, and counts it.
 
+    Rows of one image become one sample with all their captions, under the id of the first row,
+    unless any row brings more than captions (`Extras`): what goes with a caption then stays with
+    it, and every row is a sample.
+
     columns: those that images and captions were read from, for readers that choose. rows: how many
     there were so far.
     """
@@ -203,6 +209,7 @@ class RowBuilder:
         self._rows: tuple[list[Any], ...] = _no_rows()
         self.rows = 0
         self._has_neighbours = False
+        self._has_extras = False
 
     def add(
         self,
@@ -212,7 +219,7 @@ class RowBuilder:
         extras: Extras = NOTHING,
         origin: str = "",
     ) -> None:
-        """Add one sample; captions of no use are left out, and so is a sample that has no other.
+        """Add one row; captions of no use are left out, and so is a sample that has no other.
 
         Every call counts as a row, whose number (from 0) neighbours of other rows refer to. origin:
         file and row for messages. Raises CompoclipError for texts that cannot be written as UTF-8.
@@ -221,8 +228,8 @@ class RowBuilder:
         self.skip()
         kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
         if not kept:
-            self.left_out[NO_CAPTION] += 1
-            return
+            extras = NOTHING
+        self._has_extras |= extras != NOTHING
         wrong = usable_texts(extras.negatives, EMPTY_NEGATIVE, self.left_out)
         right = usable_texts(extras.positives, EMPTY_POSITIVE, self.left_out)
         texts = (id, image, *kept, *wrong, *right, extras.negative_image, extras.group)
@@ -250,6 +257,14 @@ class RowBuilder:
         """The finished source. Raises CompoclipError when no sample is left."""
         self._flush()
         table = pa.Table.from_batches(self._batches, schema=_SCHEMA)
+        rows = int(np.sum(_captioned(table)))
+        if not self._has_extras:
+            table = _joined(table)
+        captioned = _captioned(table)
+        self.left_out[NO_CAPTION] += len(captioned) - int(np.sum(captioned))
+        table = table.filter(pa.array(captioned))
+        if table.num_rows < rows:
+            description += f", {table.num_rows:,} photos from {rows:,} rows"
         if table.num_rows == 0:
             counted = ", ".join(f"{reason}: {n}" for reason, n in self.left_out.items() if n)
             raise CompoclipError(
@@ -271,6 +286,28 @@ class RowBuilder:
         field = _SCHEMA.field("neighbours")
         column = pa.array(found, field.type)
         return table.set_column(_SCHEMA.get_field_index("neighbours"), field, column)
+
+
+def _captioned(table: pa.Table) -> NDArray[np.bool_]:
+    """Which rows have a caption."""
+    has: NDArray[np.bool_] = pc.list_value_length(table["captions"]).to_numpy() > 0
+    return has
+
+
+def _joined(table: pa.Table) -> pa.Table:
+    """The first row of every image, with the captions of all of its rows."""
+    image = table["image"].combine_chunks().dictionary_encode()
+    if len(image.dictionary) == table.num_rows:
+        return table
+    number = image.indices.to_numpy()  # in the order in which images appear
+    captions = table["captions"].combine_chunks()
+    sizes = pc.list_value_length(captions).to_numpy()
+    ends = np.bincount(number, weights=sizes).cumsum().astype(np.int64)
+    texts = captions.take(pa.array(np.argsort(number, kind="stable"))).flatten()
+    column = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
+    first = table.take(pa.array(np.unique(number, return_index=True)[1]))
+    place = _SCHEMA.get_field_index("captions")
+    return first.set_column(place, _SCHEMA.field(place), column)
 
 
 def any_of(sizes: Mapping[str, pa.Array]) -> frozenset[str]:

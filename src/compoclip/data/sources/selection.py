@@ -22,7 +22,10 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
 
 KEY = "selection_of"
-_OPTIONS = ("spec", "images", "image_column", "caption_column", "split")
+_OPTIONS = {
+    **dict.fromkeys(("spec", "images", "image_column", "caption_column", "split"), str),
+    "quoting": bool,
+}
 _REMEDY = "write it again: compoclip data audit --kept"
 
 
@@ -129,7 +132,7 @@ def open_selection(
     """
     options, without = data[KEY], data.get("without")
     right = isinstance(options, dict) and isinstance(options.get("spec"), str)
-    right = right and all(k in _OPTIONS and isinstance(v, str) for k, v in options.items())
+    right = right and all(isinstance(v, _OPTIONS.get(k, ())) for k, v in options.items())
     if not right or not isinstance(without, list) or not all(isinstance(i, str) for i in without):
         raise CompoclipError(f"{path}: no selection of a source; {_REMEDY}")
     if Path(options["spec"]).absolute() == path.absolute():
@@ -141,7 +144,7 @@ def open_selection(
 
 
 def write_selection(
-    path: Path, spec: str, without: Sequence[str], because: str, images: Path | None = None
+    path: Path, spec: str, without: Sequence[str], because: str, **options: Any
 ) -> None:
     """Write a file that `open_selection` reads.
 
@@ -150,10 +153,10 @@ def write_selection(
         spec: The source, as it is named for training; a local path is written in full.
         without: Ids of the samples to leave out.
         because: Why, in words.
-        images: Folder of its photos, if it was named.
+        **options: The other arguments of `open_source`.
     """
-    options = {"spec": str(Path(spec).absolute())}
-    if images is not None:
-        options["images"] = str(images.absolute())
-    record = {KEY: options, "because": because, "without": list(without)}
+    given = {name: value for name, value in options.items() if value not in (None, True)}
+    named = {"spec": Path(spec), **given}
+    source = {k: str(v.absolute()) if isinstance(v, Path) else v for k, v in named.items()}
+    record = {KEY: source, "because": because, "without": list(without)}
     write_text(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")

@@ -43,6 +43,7 @@ def open_table(
     caption_column: str | None = None,
     split: str | None = None,
     extras: Mapping[str, str] = MappingProxyType({}),
+    quoting: bool = True,
 ) -> RowSource:
     """One or several tables of one kind and the same columns, as one source.
 
@@ -55,14 +56,14 @@ def open_table(
     The columns that `read_extras` knows are read as well; in Parquet neg_image may hold encoded
     images, too. Ids are "image#row", rows counted from 0 over all files as neg_image does, and
     "FILE, row N" of encoded images. extras: what such a column is called in the file, where it is
-    not by the name that `read_extras` knows.
+    not by the name that `read_extras` knows. quoting: as for `read_delimited`.
 
     Raises UsageError for a column or a split that is not there, CompoclipError for a file that is
     missing or malformed, an image path that leaves the folder, or when no sample is left.
     """
     root = images if images is not None else files[0].parent
     builder = RowBuilder(files[0])
-    table = _Table(builder, root, image_column, caption_column, Split(split), extras)
+    table = _Table(builder, root, image_column, caption_column, Split(split), extras, quoting)
     opener: Images = FolderImages(root)
     if has_ending(files[0], ".parquet"):
         opener = _add_parquet(files, table)
@@ -89,6 +90,7 @@ class _Table:
     caption_column: str | None
     split: Split
     names: Mapping[str, str]
+    quoting: bool
     has_splits: bool = False
 
     def called(self, extra: str) -> str:
@@ -128,8 +130,8 @@ def _add_text(file: Path, table: _Table) -> None:
     if has_ending(file, ".jsonl", ".jsonl.gz"):
         rows, noun = read_jsonl(file), "line"
     else:
-        rows = read_delimited(file)
-        chosen = table.columns(delimited_header(file), file)
+        rows = read_delimited(file, quoting=table.quoting)
+        chosen = table.columns(delimited_header(file, quoting=table.quoting), file)
     for number, record in rows:
         chosen = chosen or table.columns(record, file)
         if not table.takes(record):

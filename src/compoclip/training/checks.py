@@ -1,0 +1,149 @@
+"""What would make a run pointless, found before its first step."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+
+from compoclip.console import counted
+from compoclip.data.decode import EXTENSIONS
+from compoclip.data.images import photo_key
+from compoclip.data.plan import TextPlan
+from compoclip.data.sources import Source
+from compoclip.errors import CompoclipError
+from compoclip.losses.contract import Role
+from compoclip.methods.base import Method, Optim
+
+_FEW = 64  # samples that show what data is
+_MANY = 4096  # samples of which all pairs are counted
+_LEAST_NEGATIVES = 0.02  # share of samples
+_LEAST_REPEATS = 0.001  # share of pairs that is worth a line
+_NO_TEXT = re.compile(rf"[\W\d_]+|\S+\.({'|'.join(sorted(EXTENSIONS))})", re.IGNORECASE)
+
+
+def require_trainable(source: Source) -> None:
+    """Raise CompoclipError for data that no recipe can be trained on, without reading an image.
+
+    Args:
+        source: The samples.
+
+    Raises:
+        CompoclipError: When no image that was looked for is there, and when captions are numbers or
+            names of files.
+    """
+    samples = [source.bare(index) for index in _spread(len(source), _FEW)]
+    data = source.describe()
+    files = [sample.image for sample in samples if isinstance(sample.image, Path)]
+    if files and not any(file.is_file() for file in files):
+        raise CompoclipError(
+            f"{data}: of {counted(len(files), 'image')} looked for none is there, such as "
+            f"{files[0]}; name their folder with --images, or their column with --image-column"
+        )
+    captions = [sample.captions[0] for sample in samples]
+    if all(map(_NO_TEXT.fullmatch, captions)):
+        raise CompoclipError(
+            f"{data}: captions are numbers or names of files, such as {captions[0]!r:.40}; name "
+            "their column with --caption-column"
+        )
+
+
+def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
+    """Raise CompoclipError when a recipe finds no negative caption for nearly any sample.
+
+    Args:
+        method: The recipe.
+        source: The samples.
+        plan: Draws their texts.
+    """
+    reads = {role for term in method.losses for role in term.reads}
+    made = plan.plan.kinds and plan.plan.hn_fraction and not method.images.kinds
+    if Role.NEGATIVE not in reads or not made:
+        return
+    every = copy(plan)
+    every.plan = replace(plan.plan, hn_fraction=1.0)
+    samples = [source.bare(index) for index in _spread(len(source), _FEW)]
+    epoch = math.ceil(method.optim.epochs)
+    drawn = [every.draw(sample, epoch)[0] for sample in samples]
+    found = sum(any(text.role is Role.NEGATIVE for text in texts) for texts in drawn)
+    if found < _LEAST_NEGATIVES * len(samples):
+        raise CompoclipError(
+            f"{method.name} finds no negative for nearly all captions ({found} of {len(samples)} "
+            f"looked at), such as {samples[0].captions[0]!r:.60}; rewrites read English. "
+            "--allow-no-negatives trains without"
+        )
+
+
+def notes(method: Method, source: Source, total: int, masked: bool) -> list[str]:
+    """Return what a user should know before the first step, one line each.
+
+    Args:
+        method: The recipe.
+        source: The samples.
+        total: Steps of the run.
+        masked: Whether pairs of equal captions or photos are left out of contrasts.
+    """
+    found = [f"  data: {source.describe()}"]
+    share = repeated_share(source, method.plan.main)
+    if share >= _LEAST_REPEATS:
+        what = "are left out of contrasts" if masked else "count as wrong (--no-mask-duplicates)"
+        found.append(
+            f"  of the pairs of different samples in a batch {share:.1%} have the same caption or "
+            f"photo: they {what}"
+        )
+    return found + warmup_note(method.optim, total)
+
+
+def warmup_note(optim: Optim, total: int) -> list[str]:
+    """Return a line on a warm-up that was shortened, or that is not over before the run is."""
+    steps = optim.warmup_steps(total)
+    if steps and steps >= total:
+        return [
+            f"  the warm-up of {optim.warmup} steps is not over before the run is: the learning "
+            f"rate never reaches --lr (lower --warmup, to {max(1, total // 10)} say)"
+        ]
+    if steps < optim.warmup < 1_000_000:
+        return [f"  warm-up: {steps} of {total} steps, not {optim.warmup} (--warmup N sets it)"]
+    return []
+
+
+def repeated_share(source: Source, main: bool = False) -> float:
+    r"""Return the expected share of pairs of samples in a batch with the same caption or photo.
+
+    With the N samples, n_p of photo p, and the sum w_t (w_pt of photo p) of the share of text t
+    among the captions of each sample, it is
+
+    .. math:: \frac1{N (N - 1)} \Big[ \sum_p n_p (n_p - 1) + \sum_t w_t^2
+        - \sum_{pt} w_{pt}^2 \Big].
+
+    Of more than 4,096 samples as many are counted.
+
+    Args:
+        source: The samples.
+        main: Whether the first caption of a sample is always its caption.
+    """
+    chosen = _spread(len(source), _MANY)
+    photos: Counter[str] = Counter()
+    texts: defaultdict[str, float] = defaultdict(float)
+    within: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for index in chosen:
+        sample = source.bare(index)
+        photo = photo_key(sample.image) if sample.image else f"\0{index}"
+        captions = sample.captions[:1] if main else sample.captions
+        photos[photo] += 1
+        for text, times in Counter(" ".join(each.lower().split()) for each in captions).items():
+            share = times / len(captions)
+            texts[text] += share
+            within[photo, text] += share
+    pairs: float = sum(n * (n - 1) for n in photos.values())
+    pairs += sum(w**2 for w in texts.values()) - sum(w**2 for w in within.values())
+    return pairs / max(1, len(chosen) * (len(chosen) - 1))
+
+
+def _spread(count: int, most: int) -> Sequence[int]:
+    """At most so many numbers below `count`, evenly apart."""
+    return range(count)[:: max(1, -(-count // most))]

@@ -1,0 +1,155 @@
+"""What would make a run pointless is said before its first step, for every recipe."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from compoclip.cli.main import main
+from compoclip.data.sources import Sample, Source
+from compoclip.data.sources.open import open_source
+from compoclip.training.checks import repeated_share
+
+NAMES = ("dog", "cat", "horse", "cow", "bird", "sheep")
+PLAIN = [f"a brown {name} sits on the red sofa" for name in (*NAMES, *NAMES)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("photos")
+    for number in range(12):
+        Image.new("RGB", (32, 32), (number * 20, 90, 40)).save(path / f"{number}.png")
+    return path
+
+
+def trained(folder: Path, tmp_path: Path, *options: str, captions: list[str] = PLAIN) -> int:
+    data = tmp_path / "data.jsonl"
+    rows = [{"image": f"{i}.png", "caption": text, "n": f"{i}"} for i, text in enumerate(captions)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [*options] if "--images" in options else ["--images", str(folder), *options]
+    run = ["--out", str(tmp_path / "run"), "--epochs=1", "--device=cpu", "--workers=0"]
+    return main(["train", "negclip", "--data", str(data), *run, *given])
+
+
+FEW = "--batch-size=4"
+REFUSED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
+    "column of numbers": (
+        [FEW, "--caption-column=n"],
+        PLAIN,
+        1,
+        ["captions are numbers or names of files, such as '0'", "--caption-column"],
+    ),
+    "column of images": (
+        [FEW, "--caption-column=image"],
+        PLAIN,
+        1,
+        ["captions are numbers or names of files, such as '0.png'"],
+    ),
+    "no folder": ([FEW, "--images", "nowhere"], PLAIN, 2, ["nowhere: no such folder", "--images"]),
+    "no images": (
+        [FEW, "--images", "."],
+        PLAIN,
+        1,
+        ["of 12 images looked for none is there, such as 0.png", "--images"],
+    ),
+    "large batch": (["--batch-size=256"], PLAIN, 1, ["12 samples, fewer", "one batch of 256"]),
+    "no negatives": (
+        [FEW],
+        [f"一匹の犬が公園で{i}" for i in range(12)],
+        1,
+        ["finds no negative for nearly all captions (0 of 12", "--allow-no-negatives"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_data_that_no_run_can_use_is_named(
+    case: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, captions, code, words = REFUSED[case]
+    assert trained(folder, tmp_path, *options, captions=captions) == code
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert not [word for word in words if word not in error], error
+
+
+NOTED: dict[str, tuple[list[str], list[str], list[str]]] = {
+    "short warm-up": ([FEW], PLAIN, ["warm-up: 0 of 3 steps, not 50 (--warmup N sets it)"]),
+    "long warm-up": ([FEW, "--warmup=3"], PLAIN, ["the warm-up of 3 steps is not over before"]),
+    "one caption": (
+        [FEW],
+        PLAIN[:1] * 12,
+        ["100.0% have the same caption or photo: they are left out of contrasts"],
+    ),
+    "a loss as published": (
+        [FEW, "--no-mask-duplicates"],
+        PLAIN,
+        ["9.1% have the same caption or photo: they count as wrong"],
+    ),
+    "other languages": ([FEW, "--allow-no-negatives"], [f"犬{i}" for i in range(12)], ["data: "]),
+}
+
+
+@pytest.mark.parametrize("case", NOTED)
+def test_what_a_user_should_know_is_a_line(
+    case: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, captions, words = NOTED[case]
+    assert trained(folder, tmp_path, *options, captions=captions) == 0
+    shown = capsys.readouterr().err
+    assert not [word for word in words if word not in shown], shown
+
+
+def test_equal_captions_are_no_signal_unless_asked_for(folder: Path, tmp_path: Path) -> None:
+    losses = {}
+    for name in ("--mask-duplicates", "--no-mask-duplicates"):
+        place = tmp_path / name
+        place.mkdir()
+        more = (FEW, "--log-every=1", "--allow-no-negatives", name, "--set=texts.hn_fraction=0")
+        assert trained(folder, place, *more, captions=PLAIN[:1] * 12) == 0
+        log = (place / "run" / "train.jsonl").read_text().splitlines()
+        losses[name] = [json.loads(line)["loss"] for line in log]
+    assert set(losses["--mask-duplicates"]) == {0.0}
+    assert min(losses["--no-mask-duplicates"]) > 1
+
+
+class Few(Source):
+    """Samples of one's own."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.samples[index]
+
+    def describe(self) -> str:
+        return "a few"
+
+
+def test_share_of_repeated_pairs_equals_the_mean_over_pairs() -> None:
+    rows = [("a", "x y"), ("a", "z"), ("b", "x y|Z"), ("c", "x Y|z|w"), ("d", "v|v|z")]
+    samples = [
+        Sample(str(number), Path(photo), tuple(texts.split("|")))
+        for number, (photo, texts) in enumerate(rows)
+    ]
+
+    def chance(one: Sample, other: Sample) -> float:
+        if one.image == other.image:
+            return 1.0
+        pairs = [(a.lower(), b.lower()) for a in one.captions for b in other.captions]
+        return sum(a == b for a, b in pairs) / len(pairs)
+
+    shares = [chance(*pair) for pair in combinations(samples, 2)]
+    assert repeated_share(Few(samples)) == pytest.approx(sum(shares) / len(shares))
+
+
+def test_rows_of_one_photo_are_no_pairs(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("image,caption\n" + "".join(f"{i % 3}.png,text {i}\n" for i in range(9)))
+    assert repeated_share(open_source(str(table))) == 0.0
