@@ -255,7 +255,7 @@ def test_what_finds_no_room_is_turned_away_before_it_takes_memory(
     service, encoder = counted(loaded, BatchSettings(most=4, wait=0.0, queue=8), most=4)
     decoded = []
     read = service._pixels
-    monkeypatch.setattr(service, "_pixels", lambda item: decoded.append(item) or read(item))
+    monkeypatch.setattr(service, "_pixels", lambda item, images: decoded.append(item) or read(item))
     with serving(service) as server, ThreadPoolExecutor(2) as pool:
         encoder.gate.clear()
         waiting = [
@@ -338,8 +338,8 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "model type": ("embeddings", {"input": "a", "model": 3}, "name of the model"),
     "web address": ("embeddings", {"input": {"image": "https://a.b/c.png"}}, "not base64"),
     "path": ("embeddings", {"input": {"image": "/etc/passwd"}}, "not base64|no image"),
-    "no image": ("embeddings", {"input": f"data:image/png;base64,{encoded(b'a')}"}, "no image of"),
-    "svg": ("embeddings", {"input": "data:image/svg+xml,<svg/>"}, "not base64"),
+    "no image": ("embeddings", {"input": f"data:image/png;base64,{encoded(b'a')}"}, "not an image of"),
+    "svg": ("embeddings", {"input": "data:image/svg+xml,<svg/>"}, "no image here"),
     "cut": ("embeddings", {"input": ["a", {"image": encoded(CUT)}]}, r"input\[1\]: the image"),
     "bomb": ("embeddings", {"input": {"image": encoded(huge_header(60000, 60000))}}, "pixels"),
     "large": ("scores", {"images": encoded(huge_header(6000, 5000)), "texts": "a"}, "24,000,000"),

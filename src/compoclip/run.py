@@ -114,6 +114,9 @@ class TrainingInputs:
             everything.
         image_column: Column with image paths or bytes, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
+        orientation: upright turns images as their EXIF orientation says, before any crop or box;
+            stored leaves them as they are stored. Unless given: stored for data sets in published
+            formats (COCO, Karpathy, Flickr8k, NegCLIP, ...), upright for all other data.
         decoded_cache: Folder for images that are decoded once and kept as pixels, 256 on the
             shorter side for a model that sees 224 (0.26 MB an image); the device crops and resizes
             them. Made by the first run, with --workers processes; several times the images a
@@ -130,6 +133,7 @@ class TrainingInputs:
     split: str | None = None
     image_column: str | None = None
     caption_column: str | None = None
+    orientation: Literal["upright", "stored"] | None = None
     decoded_cache: Path | None = None
     from_scratch: bool = False
     image_weights: Path | None = None
@@ -276,6 +280,7 @@ def train(
                 options.image_column,
                 options.caption_column,
                 options.split,
+                options.orientation,
             )
             source = request.open()
         if options.decoded_cache is not None:

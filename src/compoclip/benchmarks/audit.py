@@ -14,8 +14,6 @@ from functools import lru_cache, singledispatch
 from pathlib import Path
 from typing import Any, Protocol
 
-from PIL import Image
-
 from compoclip.benchmarks.case import (
     Benchmark,
     Case,
@@ -43,7 +41,7 @@ from compoclip.benchmarks.files import (
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
 from compoclip.console import track
-from compoclip.data.decode import decode
+from compoclip.data.decode import decode, opened
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
@@ -282,9 +280,9 @@ def _judge(ref: ImageRef, members: Members, decoding: bool) -> tuple[Kind, str] 
 def _size(path: Path) -> tuple[int, int] | None:
     """Width and height as the file states them, None where it cannot be told."""
     try:
-        with Image.open(path) as opened:
-            return opened.size
-    except (OSError, ValueError, Image.DecompressionBombError):
+        with opened(path) as file:
+            return file.size
+    except CompoclipError:
         return None
 
 

@@ -17,7 +17,7 @@ from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.serve.images import MAX_IMAGE, read_image
+from compoclip.serve.images import MAX_IMAGE, RequestImages
 from compoclip.version import __version__
 
 # --- What a page may send, checked before anything is computed. ---
@@ -47,7 +47,7 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
     text = data.get("image")
     if not isinstance(text, str):
         raise UsageError("'image' is missing: send the image file in base64")
-    return read_image(text)
+    return RequestImages().read(text)
 
 
 # --- Answers. ---

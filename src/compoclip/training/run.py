@@ -251,7 +251,7 @@ def _run(
     workers = reading_processes(settings, method, len(source))
     crop = RandomCrop(fixed=settings.crops) if settings.crop else None
     kind = DeviceTransform if source.decoded else ImageTransform
-    transform = kind(model.preprocess, crop, settings.draft)
+    transform = kind(model.preprocess, crop, settings.draft, source.upright)
     companions = _companions(model, method, source, settings, ranks)
     loader = BatchLoader(
         source,
@@ -314,6 +314,7 @@ def _run(
         **method.record(),
         "optim": asdict(method.optim),
         "data": source.describe(),
+        "orientation": source.orientation,
         **settings.recorded(),
         **({"init_from": model.provenance["soup"]} if "soup" in model.provenance else {}),
         **({"watch": watch.about} if watch is not None else {}),
@@ -549,6 +550,7 @@ def _signature(
         "lora": asdict(method.lora) if method.lora else None,
         **method.record(),
         "data": source.describe(),
+        **({"orientation": source.orientation} if source.upright else {}),  # older states have none
         "samples": len(source),
         **settings.decisive(),
         **watched,
