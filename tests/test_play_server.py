@@ -192,7 +192,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a thread": ({"image": encoded(huge_header(20000, 1))}, "50 times the other"),
     "cut off": ({"image": encoded(huge_header(64, 64)[:60])}, "image"),
     "no image": ({"image": encoded(b"hello there")}, "not an image of a known format"),
-    "a script": ({"image": encoded(b"%!PS-Adobe-3.0 EPSF-3.0\n")}, "not an image of a known format"),
+    "a script": (
+        {"image": encoded(b"%!PS-Adobe-3.0 EPSF-3.0\n")},
+        "not an image of a known format",
+    ),
     "a path": ({"image": "/etc/passwd"}, "not base64|no image"),
     "a file address": ({"image": "file:///etc/passwd"}, "not base64"),
     "a number": ({"image": 3}, "'image' is missing"),

@@ -116,6 +116,8 @@ class OpenedImage:
         rgb = _to_rgb(self.stored)
         if self.turn is not None:
             rgb = rgb.transpose(self.turn)
+            for key in _STATE_TURNS:  # else who gets the image would turn it again
+                rgb.info.pop(key, None)
         return ImageOps.mirror(rgb) if self.mirror else rgb
 
     def _sides(self, size: tuple[int, int]) -> tuple[int, int]:
