@@ -254,3 +254,12 @@ def test_images_without_an_orientation_are_read_as_ever() -> None:
     upright, stored = (ImageTransform(SMALL, upright=u) for u in (True, False))
     one, two = (each.read(data, random.Random(1)) for each in (upright, stored))
     assert torch.equal(one, two)
+
+
+def test_a_header_is_read_in_a_bounded_number_of_pieces() -> None:
+    data = encode(photo(64, 64), "JPEG")
+    for many in (b"\xff" * 50_000, b"\xff\xe5\x00\x02" * 20_000):
+        with pytest.raises(CompoclipError, match="header of too many parts"):
+            decode(data[:2] + many + data[2:])
+    comments = b"".join(b"\xff\xfe\x03\xea" + b"a" * 1000 for _ in range(1000))
+    assert np.array_equal(decode(data[:2] + comments + data[2:]), decode(data))

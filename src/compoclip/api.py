@@ -461,6 +461,8 @@ def _pixels(image: Image | str | Path) -> Image:
     """An image as RGB. Raises CompoclipError for a file that is missing or damaged."""
     from compoclip.data.decode import decode
 
+    if isinstance(image, str) and image.lstrip()[:5].lower() == "data:":
+        raise UsageError("images: a data URI is not a path; give the PIL image that it holds")
     return decode(Path(image) if isinstance(image, str) else image, upright=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -172,8 +173,9 @@ def opened(
         elif isinstance(image, Path) and image.suffix.lower() == ARRAY:
             yield OpenedImage(_from_array(image, label), mirror=mirror)
         else:
-            source = io.BytesIO(image) if isinstance(image, bytes) else image
-            with Image.open(source, formats=FORMATS) as file:
+            source = io.BytesIO(image) if isinstance(image, bytes) else io.FileIO(image)
+            with _HeaderReader(source) as header, Image.open(header, formats=FORMATS) as file:
+                header.left = math.inf
                 _check_size(*file.size)
                 yield OpenedImage(file, _turn(file) if upright else None, mirror)
     except _RefusedError as error:
@@ -191,6 +193,19 @@ def opened(
     except Exception as error:  # decoders fail on damaged files with errors of every kind
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CompoclipError(f"{label}: damaged image ({reason}); replace or remove it") from error
+
+
+class _HeaderReader(io.BufferedReader):
+    """A file whose header is read in a bounded number of pieces: Pillow parses it in Python."""
+
+    left: float = 10_000
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read some bytes."""
+        self.left -= 1
+        if self.left < 0:
+            raise _RefusedError("has a header of too many parts; save it again without metadata")
+        return super().read(size)
 
 
 def _check_size(width: int, height: int) -> None:
