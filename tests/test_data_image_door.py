@@ -122,6 +122,7 @@ def test_scans_are_counted_where_they_are_scans(monkeypatch: pytest.MonkeyPatch)
         (plain + progressive * 100, 1),  # a film behind the photo
         (repeated_scans(40), 40 + progressive.count(b"\xff\xda") - 1),
         (encode(photo(64, 64)) + progressive, 1),
+        (b"P3 64 64 255\n" + b"1 " * 3 * 64 * 64, door.MAX_SCANS),  # as slow as that
     ):
         with opened(data) as file:
             assert file.scans == scans

@@ -391,7 +391,11 @@ def test_data_uris_are_known_however_they_are_written(
     content = url(1).partition(",")[2]
     written = [
         f"{head},{content}"
-        for head in ("DATA:image/png;base64", " data:image/png;BASE64", "data:IMAGE/any;base64")
+        for head in (
+            "DATA:image/png;base64",
+            " \ufeffdata:image/png;BASE64",
+            "data:IMAGE/any;base64",
+        )
     ]
     status, answer = post(server, "/v1/embeddings", {"input": [*written, {"text": "data: a"}]})
     assert status == 200

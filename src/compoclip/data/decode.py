@@ -90,7 +90,7 @@ class OpenedImage:
 
     @cached_property
     def scans(self) -> int:
-        """Times that a JPEG paints its pixels, more than once in progressive ones; else 1."""
+        """Times that a JPEG paints its pixels; 1 for other formats, but for slow ones."""
         return _scans(self.stored)
 
     @property
@@ -111,7 +111,9 @@ class OpenedImage:
             CompoclipError: For too much work, and for a depth without a scale.
         """
         if self.scans > MAX_SCANS or self.work > MAX_WORK:
-            raise _RefusedError("has too many scans for its size; save it again as a plain JPEG")
+            raise _RefusedError(
+                "has too many scans for its size; save it again as an ordinary JPEG or PNG"
+            )
         if least is not None:
             self.stored.draft(None, self._sides(least))
         rgb = _to_rgb(self.stored)
@@ -251,7 +253,10 @@ _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")  # those that are follo
 
 
 def _scans(image: Image.Image) -> int:
-    if image.format not in ("JPEG", "MPO") or not getattr(image, "tile", ()):  # or decoded already
+    tiles = getattr(image, "tile", ())  # none once it is decoded
+    if tiles and tiles[0][0] == "ppm_plain":  # numbers in letters, which Pillow reads in Python
+        return MAX_SCANS
+    if not tiles or image.format not in ("JPEG", "MPO"):
         return 1
     file: IO[bytes] = image.fp  # type: ignore[attr-defined]
     place = file.tell()

@@ -13,9 +13,10 @@ from compoclip.errors import UsageError
 
 MAX_IMAGE = 8_000_000  # bytes of an encoded image
 MAX_PIXELS = 24_000_000  # of a decoded one
+_UNSEEN = r"[\s\u200b-\u200d\u2060\ufeff]*"  # what a copied text may begin with
 #: The start of any data URI, and of one that holds an image in base64.
-DATA_URI = re.compile(r"\s*data:", re.IGNORECASE)
-IMAGE_URI = re.compile(r"\s*data:image/[\w.+-]+;base64,", re.IGNORECASE)
+DATA_URI = re.compile(f"{_UNSEEN}data:", re.IGNORECASE)
+IMAGE_URI = re.compile(rf"{_UNSEEN}data:image/[\w.+-]+;base64,", re.IGNORECASE)
 
 
 class RequestImages:
