@@ -23,7 +23,7 @@ from compoclip.captions.store import ParseStore
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.data.batch import TextBlock
-from compoclip.data.decode import decode, opened, reduce, to_rgb
+from compoclip.data.decode import decode, opened
 from compoclip.data.loader import BatchLoader
 from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.data.plan import StoredCaptions, TextPlan
@@ -167,9 +167,7 @@ def our_speed(source: Source, transform: ImageTransform, repeats: int) -> Speed:
             with opened(data) as file:
                 stored = file.size
                 box = transform.box(stored, random.Random(index))
-                if transform.draft:
-                    reduce(file, transform.least(stored, box))
-                rgb = to_rgb(file)
+                rgb = file.rgb(transform.least(stored, box) if transform.draft else None)
             clock.done("decode")
             pixels.append(transform.pixels(rgb, stored, box))
             clock.done("crop and resize")

@@ -25,14 +25,14 @@ def ref(name: str) -> ImageRef:
     return ImageRef(Path(name))
 
 
-def features_from(scores: dict[str, dict[str, float]]) -> EncodedFeatures:
+def features_from(scores: Mapping[str | ImageRef, dict[str, float]]) -> EncodedFeatures:
     """Features with s(image, text) = scores[image][text]: images are one-hot vectors."""
     images = list(scores)
     texts = list(dict.fromkeys(text for row in scores.values() for text in row))
     matrix = np.array([[scores[i].get(t, 0.0) for i in images] for t in texts], dtype=np.float32)
     return EncodedFeatures(
         images=np.eye(len(images), dtype=np.float32),
-        image_rows={ref(name): k for k, name in enumerate(images)},
+        image_rows={ref(n) if isinstance(n, str) else n: k for k, n in enumerate(images)},
         texts=matrix,
         text_rows={text: k for k, text in enumerate(texts)},
         bad={},

@@ -115,6 +115,7 @@ def test_pictures_with_transparency_are_read_like_files(
         ([Image.new("L", (9, 9))], "a caption", "captions are a list"),
         ([np.zeros((9, 9, 3), np.uint8)], ["a"], r"images\[0\]: .*ndarray.* PIL.Image.fromarray"),
         (["a.png", b"\x89PNG"], ["a"], r"images\[1\]: .*\(bytes\) is not a path or a PIL image"),
+        ([" DATA:image/png;base64,iVBOR"], ["a"], "a data URI is not a path"),
         ([None], ["a"], r"images\[0\]: None \(NoneType\)"),
         (5, ["a"], r"images: 5 \(int\) is not a list"),
         ([Image.new("L", (9, 9))], ["a", 5], r"captions\[1\]: 5 \(int\) is not a text"),

@@ -203,6 +203,12 @@ def documented(path: Path) -> Iterator[tuple[str, bool]]:
     yield from within(tree, name_of(path))
 
 
+def test_image_files_are_opened_at_one_door() -> None:
+    """The limits of an image, and which way it is turned, are decided there."""
+    openers = [path for path in modules() if re.search(r"\bImage\.open\(", path.read_text())]
+    assert openers == [PACKAGE / "data" / "decode.py"]
+
+
 def test_everything_public_is_documented() -> None:
     assert [name for path in modules() for name, good in documented(path) if not good] == []
 

@@ -61,7 +61,7 @@ def test_every_caption_is_an_order_item_by_the_rules_of_aro(tmp_path: Path) -> N
 def test_an_order_tie_is_right_and_a_better_shuffle_is_not(tmp_path: Path) -> None:
     write_own(tmp_path, "order_own", [{"image": "1.jpg", "caption": ["a dog runs", "a cat"]}])
     found = load_benchmark("order_own", tmp_path)
-    path = str(found.content[0].images[0].path)
+    path = found.content[0].images[0]
     first, second = found.content
     scores = {text: 0.1 for case in found.content for text in case.texts}
     better = next(text for text in second.texts if text != second.texts[0])
@@ -118,7 +118,7 @@ def test_augmented_and_brittleness_by_hand(tmp_path: Path) -> None:
     found = load_benchmark("hard_positives_own:replace_object", tmp_path)
     assert len(found.content) == 3
     both, brittle, none = (case.texts for case in found.content)
-    paths = [str(case.images[0].path) for case in found.content]
+    paths = [case.images[0] for case in found.content]
     scores = {
         paths[0]: dict(zip(both, (0.9, 0.8, 0.1))),
         paths[1]: dict(zip(brittle, (0.9, 0.1, 0.5))),  # beaten by the caption, not by the other

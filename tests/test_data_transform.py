@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip.data.decode import decode, opened
+from compoclip.data.decode import OpenedImage, decode, opened
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised, pixels_of
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess, random_crop
@@ -64,11 +64,11 @@ def test_kinds_of_jpeg_and_grey_ones(tmp_path: Path) -> None:
 def test_what_is_shown_is_never_enlarged_by_the_draft(
     size: tuple[int, int], crop: RandomCrop | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import compoclip.data.transform as module
-
     seen: list[Image.Image] = []
-    whole = module.to_rgb
-    monkeypatch.setattr(module, "to_rgb", lambda image: seen.append(whole(image)) or seen[-1])
+    whole = OpenedImage.rgb
+    monkeypatch.setattr(
+        OpenedImage, "rgb", lambda file, least: seen.append(whole(file, least)) or seen[-1]
+    )
     data = encoded(photo(*size))
     transform = ImageTransform(Preprocess(size=(64, 48)), crop)
     for seed in range(20):

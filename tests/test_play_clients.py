@@ -152,21 +152,6 @@ def test_slow_bodies_do_not_keep_others_waiting(
     until(lambda: server.site.held == 0)
 
 
-def test_a_get_with_a_body_is_answered_once(server: Server) -> None:
-    inner = b"GET /api/info HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    head = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(inner)
-    with connected(server) as client:
-        client.sendall(head + b"Connection: close\r\n\r\n" + inner)
-        assert client.makefile("rb").read().count(b"HTTP/1.1 ") == 1
-
-
-def test_a_body_that_is_cut_off_gets_no_answer(server: Server) -> None:
-    with connected(server) as client:
-        client.sendall(post_head(len(BODY) + 100) + BODY)
-        client.shutdown(socket.SHUT_WR)
-        assert b" 200 " not in client.makefile("rb").readline()
-
-
 def test_work_stops_when_its_client_has_gone(server: Server) -> None:
     """The second request waits for the first one; its client leaves meanwhile."""
     playground = server.playground

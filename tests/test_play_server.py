@@ -184,12 +184,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "too many pixels": ({"image": encoded(huge_header(6000, 5000))}, "6000 x 5000 pixels"),
     "a thread": ({"image": encoded(huge_header(20000, 1))}, "50 times the other"),
     "cut off": ({"image": encoded(huge_header(64, 64)[:60])}, "image"),
-    "no image": ({"image": encoded(b"hello there")}, "no image of a known kind"),
-    "a script": ({"image": encoded(b"%!PS-Adobe-3.0 EPSF-3.0\n")}, "no image of a known kind"),
+    "no image": ({"image": encoded(b"hello there")}, "not an image of a known format"),
+    "a script": (
+        {"image": encoded(b"%!PS-Adobe-3.0 EPSF-3.0\n")},
+        "not an image of a known format",
+    ),
     "a path": ({"image": "/etc/passwd"}, "not base64|no image"),
     "a file address": ({"image": "file:///etc/passwd"}, "not base64"),
     "a number": ({"image": 3}, "'image' is missing"),
-    "nothing": ({"image": ""}, "no image of a known kind"),
+    "nothing": ({"image": ""}, "not an image of a known format"),
     "long text": ({"caption": "a " * MAX_TEXT}, "600 characters; at most 300"),
     "no text": ({"caption": " \n\u200b"}, "is empty"),
     "a list": ({"caption": ["a"]}, "'caption' is missing"),
@@ -243,12 +246,6 @@ def test_too_many_waiting_are_turned_away(server: Server, monkeypatch: pytest.Mo
     assert post(server, "/api/score", {})[0] == 503
     monkeypatch.setattr(server.site, "held", 0)
     assert post(server, "/api/score", {})[0] == 400
-
-
-def test_a_request_of_very_many_values_is_refused_unread(server: Server) -> None:
-    body = b'{"image": "", "caption": [' + b"[]," * 100_000 + b"1]}"
-    status, answer = post(server, "/api/score", body)
-    assert (status, "commas and brackets" in answer["error"]) == (400, True)
 
 
 def test_flips_by_hand() -> None:

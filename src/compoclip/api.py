@@ -458,16 +458,11 @@ def _list_of(items: Any, name: str, kinds: tuple[type, ...], wanted: str) -> Seq
 
 def _pixels(image: Image | str | Path) -> Image:
     """An image as RGB. Raises CompoclipError for a file that is missing or damaged."""
-    from compoclip.data.decode import decode, to_rgb
+    from compoclip.data.decode import decode
 
-    if isinstance(image, str | Path):
-        return decode(Path(image))
-    try:
-        return to_rgb(image)
-    except Exception as error:  # Pillow reads a file that it has opened only now
-        reason = " ".join(str(error).split()) or type(error).__name__
-        name = getattr(image, "filename", "") or "image"
-        raise CompoclipError(f"{name}: damaged image ({reason}); replace it") from error
+    if isinstance(image, str) and image.lstrip()[:5].lower() == "data:":
+        raise UsageError("images: a data URI is not a path; give the PIL image that it holds")
+    return decode(Path(image) if isinstance(image, str) else image, upright=True)
 
 
 def _by_batch(items: Sequence[Any], encode: Callable[[Sequence[Any]], Features]) -> Features:

@@ -108,6 +108,9 @@ class DataOptions:
         caption_column: Column or columns (comma-separated) with captions, for tables.
         quoting: Read CSV and TSV files with quoted cells; --no-quoting takes quotes as text, for
             captions that begin with one.
+        orientation: upright turns images as their EXIF orientation says, before any crop or box;
+            stored leaves them as they are stored. Unless given: stored for data sets in published
+            formats (COCO, Karpathy, Flickr8k, NegCLIP, ...), upright for all other data.
     """
 
     images: Path | None = None
@@ -115,6 +118,7 @@ class DataOptions:
     image_column: str | None = None
     caption_column: str | None = None
     quoting: bool = True
+    orientation: Literal["upright", "stored"] | None = None
 
     def request(self, spec: str) -> Request:
         """Return what opens the data that `spec` names with these options."""

@@ -14,8 +14,6 @@ from functools import lru_cache, singledispatch
 from pathlib import Path
 from typing import Any, Protocol
 
-from PIL import Image
-
 from compoclip.benchmarks.case import (
     Benchmark,
     Case,
@@ -43,7 +41,7 @@ from compoclip.benchmarks.files import (
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
 from compoclip.console import track
-from compoclip.data.decode import decode
+from compoclip.data.decode import opened
 from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
@@ -66,6 +64,7 @@ class Kind(StrEnum):
     UNDECODABLE = "image-undecodable"
     SAME_WORDS = "same-words"
     BOX_BEYOND = "box-beyond"
+    ROTATED = "image-rotated"
     LONG = "too-long"
 
 
@@ -83,9 +82,11 @@ MEANING = {
     Kind.SAME_WORDS: "a negative has the words of the (first) caption, nearly always in another "
     "order: a model blind to order ties here",
     Kind.BOX_BEYOND: "the box reaches beyond the image and is filled with black there",
+    Kind.ROTATED: "an image is stored rotated: it is shown so, except in a user's own benchmarks, "
+    "where it is turned upright",
     Kind.LONG: "a text is longer than the 77 tokens of CLIP and will be cut",
 }
-FAULTS = frozenset(Kind) - {Kind.SAME_WORDS, Kind.BOX_BEYOND, Kind.LONG}
+FAULTS = frozenset(Kind) - {Kind.SAME_WORDS, Kind.BOX_BEYOND, Kind.ROTATED, Kind.LONG}
 """Defects that make an item meaningless; the others are properties worth knowing."""
 
 
@@ -271,8 +272,12 @@ def _judge(ref: ImageRef, members: Members, decoding: bool) -> tuple[Kind, str] 
         if left < 0 or upper < 0 or right > size[0] or lower > size[1]:
             return Kind.BOX_BEYOND, shown
     if decoding:
+        stored = members(ref.path, ref.member) if ref.member else ref.path
         try:
-            decode(members(ref.path, ref.member) if ref.member else ref.path, name=ref.photo)
+            with opened(stored, ref.photo, upright=ref.upright) as file:
+                file.rgb()
+                if file.rotated:
+                    return Kind.ROTATED, f"{image_key(ref)} is stored rotated"
         except CompoclipError as error:
             return Kind.UNDECODABLE, str(error)
     return None
@@ -282,9 +287,9 @@ def _judge(ref: ImageRef, members: Members, decoding: bool) -> tuple[Kind, str] 
 def _size(path: Path) -> tuple[int, int] | None:
     """Width and height as the file states them, None where it cannot be told."""
     try:
-        with Image.open(path) as opened:
-            return opened.size
-    except (OSError, ValueError, Image.DecompressionBombError):
+        with opened(path) as file:
+            return file.size
+    except CompoclipError:
         return None
 
 

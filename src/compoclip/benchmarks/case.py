@@ -50,7 +50,8 @@ class ImageRef:
     member: where the image lies in the archive or table at `path`: its name in a .zip or .tar,
     "column:row" in a .parquet or .arrow file; "" for a file of its own. squash: resize both sides
     to the model's size, whatever the shape, where the model would crop. mirror: left and right
-    exchanged, after the crop.
+    exchanged, after the crop. upright: turned as its EXIF orientation says, before the crop: a
+    user's photos are, those of published benchmarks are read as they are stored.
     """
 
     path: Path
@@ -58,6 +59,7 @@ class ImageRef:
     member: str = ""
     squash: bool = False
     mirror: bool = False
+    upright: bool = False
 
     @property
     def photo(self) -> str:
@@ -525,15 +527,15 @@ SKILLS: Mapping[str, str] = MappingProxyType(
 # --- What images and texts are called in results and audits: the same on every machine. ---
 
 
-MIRRORED = "#mirrored"
-"""What ends the name of a mirrored image."""
+UPRIGHT, MIRRORED = "#upright", "#mirrored"
+"""What ends the name of an image that is turned upright, and of a mirrored one."""
 
 
 def image_key(ref: ImageRef) -> str:
-    """Name of an image in results: `ImageRef.photo`, "#left,upper,right,lower" when cropped, and
-    MIRRORED."""
+    """Name of an image in results: `ImageRef.photo`, "#left,upper,right,lower" when cropped,
+    UPRIGHT and MIRRORED."""
     box = "" if ref.box is None else f"#{','.join(f'{value:g}' for value in ref.box)}"
-    return f"{ref.photo}{box}{MIRRORED * ref.mirror}"
+    return f"{ref.photo}{box}{UPRIGHT * ref.upright}{MIRRORED * ref.mirror}"
 
 
 def image_names(refs: Sequence[ImageRef]) -> list[str]:

@@ -211,7 +211,7 @@ def _damaged(refs: Sequence[ImageRef]) -> list[str]:
     for ref in track(refs, "decoding", unit="photos"):
         try:
             image = members(ref.path, ref.member) if ref.member else ref.path
-            decode(image, box=ref.box, name=ref.photo)
+            decode(image, box=ref.box, name=ref.photo, upright=ref.upright)
         except CompoclipError as error:
             found.append(str(error))
     return found

@@ -101,7 +101,7 @@ def _load(
             own_id = row.get("id") is not None
             if own_id:
                 key = files.identifier(row, "id", where, seen, "number the rows anew")
-            shown = picture or _photo(row, images or root, where)
+            shown = replace(picture or _photo(row, images or root, where), upright=True)
             for number, caption in enumerate(_captions(row, where), start=1):
                 item = f"{key}#{number}" if number > 1 else str(key)
                 case = _case({**row, "caption": caption}, name, item, shown, where)
@@ -127,7 +127,7 @@ def _load(
     return Benchmark(
         name=META.id,
         content=Cases(case for case in cases if case.subtask in wanted),
-        data_hash=files.data_hash({path.name: path for path in paths}),
+        data_hash=files.data_hash({path.name: path for path in paths}, ("upright",)),
         ties={"": TiePolicy.STRICT},
         skills={name: skills[name] for name in kept if name in skills},
         aggregates=rules,

@@ -166,7 +166,9 @@ def _own(
     path = data.files["boxes"] = annotations or data.root / "positions_own" / "boxes.json"
     folder = data.photos("positions_own/images")
     data.stated += [f"seed {seed}", f"most {most}"]
-    photos = _lines(data, path) if path.suffix.lower() == ".jsonl" else coco_boxes(path)
+    lines = path.suffix.lower() == ".jsonl"  # COCO's boxes refer to photos as they are stored
+    data.stated += ["upright"] if lines else []
+    photos = _lines(data, path) if lines else coco_boxes(path)
     order = random.Random(seed).sample(photos, len(photos))
     for axis, (part, words) in enumerate(OPPOSITES.items()):
         made = 0
@@ -184,7 +186,8 @@ def _own(
             true = rng.randrange(2)  # which of the two words the caption uses
             things = (second, first) if true else (first, second)
             texts = [f"{named(things[0])} {word} {named(things[1])}" for word in words]
-            own = ImageRef(files.image_path(folder, photo.image, f"{path}: {photo.image!r:.80}"))
+            where = f"{path}: {photo.image!r:.80}"
+            own = ImageRef(files.image_path(folder, photo.image, where), upright=lines)
             images = (own, replace(own, mirror=True)) if part == "left_right" else (own,)
             both = (texts[true], texts[1 - true])
             yield from _asked(part, f"{part}/{photo.image}", images, both, words[true])

@@ -188,11 +188,13 @@ class OwnPhotos:
             raise UsageError(f"{data.name}: most must be at least 1, not {most}")
         path = annotations or data.root / data.name / "captions.json"
         folder = data.photos(f"{data.name}/images")
+        data.stated += ["upright"]
         return cls(captioned(data, path, split_file), path, folder)
 
     def image(self, name: str) -> ImageRef:
         """The photo of that name; raises CompoclipError for one outside of the folder."""
-        return ImageRef(files.image_path(self.folder, name, f"{self.path}: photo {name!r:.80}"))
+        path = files.image_path(self.folder, name, f"{self.path}: photo {name!r:.80}")
+        return ImageRef(path, upright=True)
 
 
 def keep_drawn(data: Loading, drawn: Sequence[Sequence[str]], *stated: str) -> None:

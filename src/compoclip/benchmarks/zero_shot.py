@@ -345,7 +345,9 @@ def _load(
     if name in SETS:
         _note_others(name, names, used, known)
     content = Classification(
-        images=tuple(replace(each, squash=about.squash) for each in photos.images),
+        images=tuple(
+            replace(each, squash=about.squash, upright=name not in SETS) for each in photos.images
+        ),
         labels=tuple(place[label] for labels in photos.labels for label in labels),
         classes=names,
         prompts=tuple(fill(used, each) for each in names),
@@ -357,6 +359,7 @@ def _load(
     _check(content, photos, str(classes or index or folder))
     parts = names if content.metric == MAP11 else (_SUBTASK,)
     extra = (*photos.names, *names, *used, *photos.keys, *(["squash"] if about.squash else []))
+    extra += () if name in SETS else ("upright",)
     rules = classification_rules(content)
     if name.startswith("imagenet-"):
         rules["top5"] = Aggregate((_SUBTASK,), metric="top5")

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     from compoclip.analysis.maps import overlay, patch_maps
     from compoclip.data.decode import decode
 
-    image = decode(options.image, name=str(options.image))
+    image = decode(options.image, upright=True)
     records, rows = [], []
     for name, model in models.items():
         maps = patch_maps(model, image, options.caption)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +28,12 @@ EXTENSIONS |= {"avif"} if _AVIF else set()
 
 ARRAY = ".npy"
 _BITS, _PHOTOMETRIC = 258, 262  # TIFF tags
+# The limits of an image, the same for every reader.
 MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: Pillow's own threshold for a bomb
+MAX_ASPECT = 50  # times that one side is as long as the other
+_PLAIN_SCANS = 10  # of an ordinary progressive JPEG
+MAX_WORK = _PLAIN_SCANS * MAX_PIXELS  # pixels times scans: the largest image in so many scans
+MAX_SCANS = 500  # of a small JPEG: each costs something beside its pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,70 +64,130 @@ def unmirrored(image: Picture) -> Path | bytes:
     return image.image if isinstance(image, Mirrored) else image
 
 
-def as_shown(image: Picture, rgb: Image.Image) -> Image.Image:
-    """The decoded pixels of what a picture is stored as, mirrored where it asks for that."""
-    return ImageOps.mirror(rgb) if isinstance(image, Mirrored) else rgb
+@dataclass(frozen=True)
+class OpenedImage:
+    """An image whose header is read and whose pixels are not.
+
+    Args:
+        stored: The image as Pillow opens it.
+        turn: How its pixels are turned to stand upright; None leaves them as they are stored.
+        mirror: Whether left and right are exchanged, after that.
+    """
+
+    stored: Image.Image
+    turn: Image.Transpose | None = None
+    mirror: bool = False
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the pixels that `rgb` returns."""
+        return self._sides(self.stored.size)
+
+    @property
+    def rotated(self) -> bool:
+        """Whether the file says that its pixels are to be turned."""
+        return _turn(self.stored) is not None
+
+    @cached_property
+    def scans(self) -> int:
+        """Times that a JPEG paints its pixels; 1 for other formats, but for slow ones."""
+        return _scans(self.stored)
+
+    @property
+    def work(self) -> int:
+        """Pixels times scans: what decoding costs."""
+        return self.stored.width * self.stored.height * self.scans
+
+    def rgb(self, least: tuple[int, int] | None = None) -> Image.Image:
+        """Decode the pixels to RGB, in the way that `decode` describes.
+
+        Args:
+            least: (width, height). A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if it is then
+                at least so large. The decoder leaves out the fine frequencies of each block of 8 x
+                8 pixels, which costs less than to decode them and scale them away; the pixels are
+                not those of scaling the whole image down.
+
+        Raises:
+            CompoclipError: For too much work, and for a depth without a scale.
+        """
+        if self.scans > MAX_SCANS or self.work > MAX_WORK:
+            raise _RefusedError(
+                "has too many scans for its size; save it again as an ordinary JPEG or PNG"
+            )
+        if least is not None:
+            self.stored.draft(None, self._sides(least))
+        rgb = _to_rgb(self.stored)
+        if self.turn is not None:
+            rgb = rgb.transpose(self.turn)
+            for key in _STATE_TURNS:  # else who gets the image would turn it again
+                rgb.info.pop(key, None)
+        return ImageOps.mirror(rgb) if self.mirror else rgb
+
+    def _sides(self, size: tuple[int, int]) -> tuple[int, int]:
+        return size[::-1] if self.turn in _ON_ITS_SIDE else size
 
 
 def decode(
-    image: Picture,
+    image: Picture | Image.Image,
     *,
     box: tuple[float, float, float, float] | None = None,
     name: str = "",
     least: tuple[int, int] | None = None,
+    upright: bool = False,
 ) -> Image.Image:
-    """The image as RGB, cropped to `box` (left, upper, right, lower, in pixels) when given.
+    """Return the image as RGB, cropped to `box` (left, upper, right, lower) when given.
 
-    EXIF orientation is not applied: neither open_clip nor the published benchmark scores do, and
-    boxes refer to the stored pixels. Transparency is laid over white, 12 and 16 bits a channel are
-    scaled to 8, palette, grey and CMYK images become RGB, and of an animation the first frame is
-    read. 32-bit and signed grey (TIFF, PFM) is refused: nothing says which values are black and
-    white. A box that reaches beyond the image is filled with black there, as the benchmarks' own
-    code does.
+    Pixels are those stored, as in open_clip and the published benchmark scores, whose boxes refer
+    to them; `upright` turns them as the EXIF orientation says, before the crop. (Pillow turns TIFF
+    files in any case.) Transparency is laid over white, 12 and 16 bits a channel are scaled to 8,
+    palette, grey and CMYK images become RGB, and of an animation the first frame is read. 32-bit
+    and signed grey (TIFF, PFM) is refused: nothing says which values are black and white. A box
+    that reaches beyond the image is filled with black there, as the benchmarks' own code does.
     A path that ends in .npy is a numpy array (height, width, 3) of bytes with blue first, as OpenCV
     reads frames (the YouCook2 part of EqBen); arrays that hold Python objects are never loaded.
 
-    `name` is what errors call the image; a path names itself. least: see `reduce`; not with a box.
-    Raises CompoclipError when the file is missing, not an image, truncated, larger than MAX_PIXELS,
-    of a depth without a scale, or when the box is empty, lies outside the image or is itself larger
-    than MAX_PIXELS.
+    `name` is what errors call the image; a path names itself. least: see `OpenedImage.rgb`; not
+    with a box.
+    Raises CompoclipError when the file is missing, not an image, truncated, beyond the limits of
+    this module, of a depth without a scale, or when the box is empty, lies outside the image or is
+    itself larger than MAX_PIXELS.
     """
-    with opened(image, name) as file:
-        if least is not None:
-            reduce(file, least)
-        rgb = as_shown(image, to_rgb(file))
+    with opened(image, name, upright=upright) as file:
+        rgb = file.rgb(least)
     return rgb if box is None else _crop(rgb, box, name or _label(image))
 
 
 @contextmanager
-def opened(image: Picture, name: str = "") -> Iterator[Image.Image]:
-    """The image as it is stored, with its size known and its pixels not yet decoded (`to_rgb` does
-    that, `as_shown` mirrors them where the picture asks for it).
+def opened(
+    image: Picture | Image.Image, name: str = "", *, upright: bool = False
+) -> Iterator[OpenedImage]:
+    """Open an image without decoding it.
 
-    Raises what `decode` does, also for errors within the block.
+    The one place where compoclip opens image files: formats are told by content, and limits are
+    checked in the header. Raises what `decode` does, also for errors within the block.
     """
-    label = name or _label(image)
-    image = unmirrored(image)
+    label, mirror = name or _label(image), isinstance(image, Mirrored)
+    image = image.image if isinstance(image, Mirrored) else image
     try:
-        if isinstance(image, Path) and image.suffix.lower() == ARRAY:
-            yield _from_array(image, label)
-            return
-        source = io.BytesIO(image) if isinstance(image, bytes) else image
-        with Image.open(source, formats=FORMATS) as file:
-            if file.width * file.height > MAX_PIXELS:
-                raise CompoclipError(
-                    f"{label}: {file.width} x {file.height} pixels is more than the "
-                    f"{MAX_PIXELS:,} allowed; scale the image down"
-                )
-            yield file
-    except _NoScaleError as error:
+        if isinstance(image, Image.Image):
+            _check_size(*image.size)
+            yield OpenedImage(image, _turn(image) if upright else None, mirror)
+        elif isinstance(image, Path) and image.suffix.lower() == ARRAY:
+            yield OpenedImage(_from_array(image, label), mirror=mirror)
+        else:
+            source = io.BytesIO(image) if isinstance(image, bytes) else io.FileIO(image)
+            with _HeaderReader(source) as header, Image.open(header, formats=FORMATS) as file:
+                header.left = math.inf
+                _check_size(*file.size)
+                yield OpenedImage(file, _turn(file) if upright else None, mirror)
+    except _RefusedError as error:
         raise CompoclipError(f"{label}: {error}") from None
     except CompoclipError:
         raise
     except FileNotFoundError:
         raise CompoclipError(f"{label}: image not found; check the images folder") from None
     except (Image.DecompressionBombError, MemoryError):
-        raise CompoclipError(f"{label}: image too large; scale it down") from None
+        raise CompoclipError(f"{label}: too many pixels; scale the image down") from None
     except UnidentifiedImageError:
         raise CompoclipError(
             f"{label}: not an image of a known format ({', '.join(FORMATS)}); replace or remove it"
@@ -129,14 +197,87 @@ def opened(image: Picture, name: str = "") -> Iterator[Image.Image]:
         raise CompoclipError(f"{label}: damaged image ({reason}); replace or remove it") from error
 
 
-def reduce(image: Image.Image, least: tuple[int, int]) -> None:
-    """Have an opened JPEG decoded at 1/2, 1/4 or 1/8 of its size, if it is then at least `least`
-    (width, height) large; other formats stay as they are.
+class _HeaderReader(io.BufferedReader):
+    """A file whose header is read in a bounded number of pieces: Pillow parses it in Python."""
 
-    The decoder leaves out the fine frequencies of each block of 8 x 8 pixels, which costs less than
-    to decode them and scale them away. The pixels are not those of scaling the whole image down.
-    """
-    image.draft(None, least)
+    left: float = 10_000
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read some bytes."""
+        self.left -= 1
+        if self.left < 0:
+            raise _RefusedError("has a header of too many parts; save it again without metadata")
+        return super().read(size)
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise _RefusedError(
+            f"{width} x {height} pixels is more than the {MAX_PIXELS:,} allowed; scale the image "
+            "down"
+        )
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise _RefusedError(
+            f"{width} x {height} pixels: one side is more than {MAX_ASPECT} times the other; "
+            "replace or remove the image"
+        )
+
+
+# --- Which way an image is turned, and how many times a JPEG paints it. ---
+
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ON_ITS_SIDE = {_TURNS[number] for number in (5, 6, 7, 8)}
+_STATE_TURNS = {"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"}
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """How an image is turned to stand upright; None for one that does, or does not say."""
+    if _STATE_TURNS.isdisjoint(image.info):
+        return None
+    with suppress(Exception):  # a damaged header of a camera is no damage to the pixels
+        return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    return None
+
+
+_SCAN, _END = 0xDA, 0xD9  # the second bytes of markers
+_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")  # those that are followed by a length
+
+
+def _scans(image: Image.Image) -> int:
+    tiles = getattr(image, "tile", ())  # none once it is decoded
+    if tiles and tiles[0][0] == "ppm_plain":  # numbers in letters, which Pillow reads in Python
+        return MAX_SCANS
+    if not tiles or image.format not in ("JPEG", "MPO"):
+        return 1
+    file: IO[bytes] = image.fp  # type: ignore[attr-defined]
+    place = file.tell()
+    file.seek(0)
+    data = file.read()
+    file.seek(place)
+    values = np.frombuffer(data, np.uint8)
+    # No less than there are: pixels never hold these two bytes. (bytes.count is ten times as slow.)
+    most = int((values[1:][values[:-1] == 0xFF] == _SCAN).sum())
+    return most if most <= _PLAIN_SCANS else max(1, _walked_scans(data))
+
+
+def _walked_scans(data: bytes) -> int:
+    """The scans of a JPEG, without those of thumbnails and of what follows its end."""
+    scans, place = 0, 2
+    while scans <= MAX_SCANS and (found := _MARKER.search(data, place)):
+        if found[1][0] == _END:
+            break
+        scans += found[1][0] == _SCAN
+        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
+    return scans
 
 
 # --- Images that are decoded already: PPM files that any program reads, naming their photo. ---
@@ -176,7 +317,9 @@ def raw_pixels(image: bytes) -> NDArray[np.uint8] | None:
     return np.frombuffer(image, np.uint8, offset=found.end()).reshape(height, width, 3)
 
 
-def _label(image: Picture) -> str:
+def _label(image: Picture | Image.Image) -> str:
+    if isinstance(image, Image.Image):
+        return getattr(image, "filename", "") or "image"
     return "image" if isinstance(image, bytes) else str(image)
 
 
@@ -197,19 +340,11 @@ def _from_array(path: Path, label: str) -> Image.Image:
             f"{label}: an array of {array.dtype} {array.shape} is no image; expected uint8 "
             "(height, width, 3)"
         )
-    if array.shape[0] * array.shape[1] > MAX_PIXELS:
-        raise CompoclipError(
-            f"{label}: {array.shape[1]} x {array.shape[0]} pixels is more than the "
-            f"{MAX_PIXELS:,} allowed; scale the image down"
-        )
+    _check_size(array.shape[1], array.shape[0])
     return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """An opened image as RGB, in the way that `decode` describes.
-
-    Raises CompoclipError for a depth without a scale.
-    """
+def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         image.load()
         return image.copy() if image.readonly else image
@@ -224,8 +359,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-class _NoScaleError(CompoclipError):
-    """Pixels of which nothing says what is black and what is white."""
+class _RefusedError(CompoclipError):
+    """Why an image is not decoded; `opened` adds which one it is."""
 
 
 def _from_deep_grey(image: Image.Image) -> Image.Image:
@@ -234,7 +369,7 @@ def _from_deep_grey(image: Image.Image) -> Image.Image:
     Pillow calls it I;16, of some formats I, as it does grey of 32 bits.
     """
     if not (image.mode.startswith("I;16") or image.format in ("PNG", "PPM")) or image.mode == "F":
-        raise _NoScaleError(
+        raise _RefusedError(
             f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from black "
             "to white; convert the image to 8 or 16 bits"
         )

@@ -29,7 +29,6 @@ from compoclip.data.decode import (
     opened,
     raw_image,
     raw_photo,
-    to_rgb,
 )
 from compoclip.data.extras import (
     GROUP,
@@ -42,7 +41,7 @@ from compoclip.data.extras import (
 )
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.data.sources import Sample, Source
-from compoclip.data.sources.open import open_source
+from compoclip.data.sources.open import Orientation, open_source
 from compoclip.data.sources.shards import CAPTION_LIMIT
 from compoclip.data.textfiles import require_local
 from compoclip.errors import CompoclipError, UsageError
@@ -81,6 +80,7 @@ class Request:
     caption_column: str | None = None
     split: str | None = None
     quoting: bool = True
+    orientation: Orientation | None = None
 
     def open(self) -> Source:
         """The source. Raises what `open_source` raises, UsageError without the folder of images."""
@@ -260,6 +260,7 @@ def _fingerprint(source: Source, spec: PackSpec) -> Fingerprint:
     values = {
         "source": source.describe(),
         "samples": len(source),
+        "orientation": source.orientation,
         "spec": spec.record(),
         "made_by": {"compoclip": __version__, "pillow": PIL.__version__},
     }
@@ -344,13 +345,13 @@ def _members(
         fields[MIRROR] = True
         negative = None if negative.image == sample.image else negative.image
     try:
-        yield _image(sample, sample.image, spec, made)
+        yield _image(sample, sample.image, spec, made, data.source.upright)
     except CompoclipError as error:
         _leave_out(made, IMAGE, sample.id, error)
         fields["left_out"] = str(error)
     if negative is not None and "left_out" not in fields:
         try:
-            extension, content = _image(sample, negative, spec, made)
+            extension, content = _image(sample, negative, spec, made, data.source.upright)
             yield f"{NEG_IMAGE}.{extension}", content
         except CompoclipError as error:
             fields.pop(MIRROR, None)
@@ -362,9 +363,10 @@ def _members(
 
 
 def _image(
-    sample: Sample, image: Path | bytes, spec: PackSpec, made: PackSummary
+    sample: Sample, image: Path | bytes, spec: PackSpec, made: PackSummary, upright: bool
 ) -> tuple[str, bytes]:
-    extension, content = packed_image(image, spec, sample.id if isinstance(image, bytes) else "")
+    name = sample.id if isinstance(image, bytes) else ""
+    extension, content = packed_image(image, spec, name, upright)
     if content is None:
         made.as_they_were += 1
         return extension, image if isinstance(image, bytes) else image.read_bytes()
@@ -372,20 +374,22 @@ def _image(
     return extension, content
 
 
-def packed_image(image: Path | bytes, spec: PackSpec, name: str = "") -> tuple[str, bytes | None]:
+def packed_image(
+    image: Path | bytes, spec: PackSpec, name: str = "", upright: bool = True
+) -> tuple[str, bytes | None]:
     """The extension of an image in a pack and its bytes; None stands for those it has.
 
-    It is decoded in any case. Arrays (.npy) that are not scaled become PNG. Raises what `decode`
-    raises.
+    It is decoded in any case. Not scaled, arrays (.npy) become PNG, and so does what is stored
+    rotated and is to stay so, as packs are read upright. Raises what `decode` raises.
     """
     if spec.decoded:
-        rgb = decode(image, name=name)
+        rgb = decode(image, name=name, upright=upright)
         stored = image if isinstance(image, bytes) else image.read_bytes()
         photo = raw_photo(stored) or hashlib.blake2b(stored, digest_size=16).hexdigest()
         return "ppm", raw_image(_small(rgb, spec.size), photo)
-    with opened(image, name) as file:
-        known = _EXTENSIONS.get(file.format or "")
-        rgb = to_rgb(file)
+    with opened(image, name, upright=upright) as file:
+        known = _EXTENSIONS.get(file.stored.format or "") if upright or not file.rotated else None
+        rgb = file.rgb()
     buffer = io.BytesIO()
     if spec.keep or min(rgb.size) <= spec.size:
         if known:

@@ -17,11 +17,8 @@ from torch.utils.data import get_worker_info
 from compoclip.data.decode import (
     Mirrored,
     Picture,
-    as_shown,
     opened,
     raw_pixels,
-    reduce,
-    to_rgb,
     unmirrored,
 )
 from compoclip.models.preprocess import Preprocess, random_crop
@@ -57,23 +54,23 @@ class ImageTransform:
         crop: The random crop; None treats images as evaluation does.
         draft: Whether large JPEGs are decoded at a fraction of their size, never below what is
             shown.
+        upright: Whether images are turned as their EXIF orientation says, before the crop.
     """
 
     preprocess: Preprocess
     crop: RandomCrop | None = RandomCrop()
     draft: bool = True
+    upright: bool = False
 
     def read(self, image: Picture, rng: random.Random, name: str = "") -> torch.Tensor:
         """Read an image file or its bytes, which errors call `name`: (3, H, W) uint8 pixels.
 
         `rng` places the crop and is not used without one. Raises what `decode` raises.
         """
-        with opened(image, name) as file:
+        with opened(image, name, upright=self.upright) as file:
             stored = file.size
             box = self.box(stored, rng)
-            if self.draft:
-                reduce(file, self.least(stored, box))
-            rgb = as_shown(image, to_rgb(file))
+            rgb = file.rgb(self.least(stored, box) if self.draft else None)
         return self.pixels(rgb, stored, box)
 
     def __call__(self, image: Image.Image, rng: random.Random) -> torch.Tensor:

@@ -48,14 +48,14 @@ def content_key(*parts: bytes) -> bytes:
 
 
 def image_content_key(ref: ImageRef, members: Members) -> bytes:
-    """Key of an image: its bytes, the box, and whether it is squashed or mirrored."""
+    """Key of an image: its bytes, the box, and whether it is squashed, mirrored or turned."""
     try:
         data = members(ref.path, ref.member) if ref.member else ref.path.read_bytes()
     except OSError as error:
         raise CompoclipError(
             f"{ref.path}: cannot be read ({error.strerror}); check the images folder"
         ) from error
-    changes = [b"squash"] * ref.squash + [b"mirror"] * ref.mirror
+    changes = [b"squash"] * ref.squash + [b"mirror"] * ref.mirror + [b"upright"] * ref.upright
     return content_key(data, repr(ref.box).encode(), *changes)
 
 

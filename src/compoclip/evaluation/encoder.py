@@ -174,7 +174,7 @@ class ImageReader:
             CompoclipError: it is missing or damaged.
         """
         stored = self._members(ref.path, ref.member) if ref.member else ref.path
-        image = decode(stored, box=ref.box, name=ref.photo)
+        image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
         return self.pixels(ImageOps.mirror(image) if ref.mirror else image, ref.squash)
 
     def pixels(self, image: Image.Image, squash: bool = False) -> np.ndarray:

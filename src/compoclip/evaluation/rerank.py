@@ -174,4 +174,4 @@ class Reranker:
 
 
 def _rgb(image: Image.Image | str | Path) -> Image.Image:
-    return image.convert("RGB") if isinstance(image, Image.Image) else decode(Path(image))
+    return decode(image if isinstance(image, Image.Image) else Path(image), upright=True)

@@ -348,6 +348,7 @@ def _identify(inner: Any, vocabulary: Mapping[str, int]) -> str:
 
 _FILTERS = ("bicubic", "bilinear")
 _MOST_PIXELS = 8192  # a side
+_MOST_RESIZED = 89_478_485  # pixels of a whole image before its middle is cut out
 _RESIZE_MODES = ("shortest", "longest", "squash")
 
 
@@ -432,15 +433,36 @@ class Preprocess:
         }
 
     def evaluation(self, image: Image.Image) -> torch.Tensor:
-        """(3, H, W) float32 pixels, exactly as open_clip's evaluation transform makes them."""
-        pixels: torch.Tensor = self._transform()(image)
+        """Return (3, H, W) float32 pixels, exactly as open_clip's evaluation transform makes them.
+
+        Raises what `framed` raises.
+        """
+        *_, to_numbers, normalise = self._transform().transforms
+        pixels: torch.Tensor = normalise(to_numbers(self.framed(image)))
         return pixels
 
     def framed(self, image: Image.Image) -> Image.Image:
-        """The image that `evaluation` makes pixels of: resized, cropped or padded."""
-        *steps, _, _ = self._transform().transforms  # the last two: to numbers, normalised
-        for step in steps:
-            image = step(image)
+        """Return the image that `evaluation` makes pixels of: resized, cropped or padded.
+
+        Raises:
+            CompoclipError: For an elongated image, most of which would be enlarged to be cut away,
+                and for one that would have a side of no pixel.
+        """
+        (width, height), (high, wide) = image.size, self.size
+        enlarged = width * height / min(width / wide, height / high) ** 2
+        if self.resize_mode == "shortest" and enlarged > _MOST_RESIZED:
+            raise CompoclipError(
+                f"an image of {width} x {height} pixels is too elongated for a model that sees "
+                f"{wide} x {high}; crop or remove it"
+            )
+        *steps, _, _ = self._transform().transforms
+        try:
+            for step in steps:
+                image = step(image)
+        except ValueError as error:
+            raise CompoclipError(
+                f"an image of {width} x {height} pixels cannot be resized ({error}); remove it"
+            ) from None
         return image
 
     def _transform(self) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
-from compoclip.benchmarks.case import MIRRORED
+from compoclip.benchmarks.case import MIRRORED, UPRIGHT
 from compoclip.data.decode import decode
 from compoclip.data.members import SUFFIXES, Members
 from compoclip.errors import CompoclipError
@@ -71,15 +71,16 @@ class Album:
         if key.endswith(MIRRORED):
             image = self.photo(key.removesuffix(MIRRORED))
             return image and ImageOps.mirror(image)
+        upright, key = key.endswith(UPRIGHT), key.removesuffix(UPRIGHT)
         found = _BOX.fullmatch(key)
         photo = found[1] if found else key
         try:
             inside = None if Path(photo).is_file() else _MEMBER.fullmatch(photo)
             data = self.members(Path(inside[1]), inside[2]) if inside else Path(photo)
             if not found:
-                return decode(data, name=photo)
+                return decode(data, name=photo, upright=upright)
             left, upper, right, lower = (float(value) for value in found.groups()[1:])
-            return decode(data, box=(left, upper, right, lower), name=photo)
+            return decode(data, box=(left, upper, right, lower), name=photo, upright=upright)
         except (CompoclipError, ValueError):
             return None
 

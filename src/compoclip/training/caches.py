@@ -331,6 +331,7 @@ class _Maker:
             "preprocess": asdict(self.transform.preprocess),
             "crops": None if crop is None else asdict(crop),
             "draft": self.transform.draft,
+            "upright": self.transform.upright,
             "decoded": self.source.describe() if self.source.decoded else "",
             "photos": self.photos.digest,
         }

@@ -272,7 +272,7 @@ def _run(
     workers = reading_processes(settings, method, len(source))
     crop = RandomCrop(fixed=settings.crops) if settings.crop else None
     kind = DeviceTransform if source.decoded else ImageTransform
-    transform = kind(model.preprocess, crop, settings.draft)
+    transform = kind(model.preprocess, crop, settings.draft, source.upright)
     plan = TextPlan(method.plan, seed=settings.seed, parsed=parsed)
     if not settings.allow_no_negatives:
         require_negatives(method, source, plan)
@@ -336,6 +336,7 @@ def _run(
         **method.record(),
         "optim": asdict(method.optim),
         "data": source.describe(),
+        "orientation": source.orientation,
         **settings.recorded(),
         **({"init_from": model.provenance["soup"]} if "soup" in model.provenance else {}),
         **({"watch": watch.about} if watch is not None else {}),

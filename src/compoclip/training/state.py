@@ -294,6 +294,7 @@ def run_fingerprint(
         **record.pop("sources", {}),
         **record,
         "data": source.describe(),
+        "orientation": source.orientation,
         "samples": len(source),
         **settings.decisive(),
         **watched,

@@ -4,52 +4,63 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 import re
 
 from PIL import Image
 
-from compoclip.data.decode import FORMATS, decode
+from compoclip.data.decode import MAX_WORK, opened
 from compoclip.errors import UsageError
 
 MAX_IMAGE = 8_000_000  # bytes of an encoded image
 MAX_PIXELS = 24_000_000  # of a decoded one
-_DATA_URI = re.compile(r"data:image/[\w.+-]+;base64,")
+_UNSEEN = r"[\s\u200b-\u200d\u2060\ufeff]*"  # what a copied text may begin with
+#: The start of any data URI, and of one that holds an image in base64.
+DATA_URI = re.compile(f"{_UNSEEN}data:", re.IGNORECASE)
+IMAGE_URI = re.compile(rf"{_UNSEEN}data:image/[\w.+-]+;base64,", re.IGNORECASE)
 
 
-def read_image(text: str, called: str = "'image'") -> Image.Image:
-    """An image that came as text.
+class RequestImages:
+    """Reads the images of one request, upright; all of them together cost a bounded work."""
 
-    Pixels are counted in the header of the file, before any is decoded.
+    def __init__(self) -> None:
+        self._left = MAX_WORK
 
-    Args:
-        text: An encoded image file in base64, or a data URI of one.
-        called: What to call it when it is not base64.
+    def read(self, text: str, called: str = "'image'") -> Image.Image:
+        """Read an image that came as text.
 
-    Returns:
-        The RGB image.
+        Pixels and scans are counted before any is decoded.
 
-    Raises:
-        UsageError: It is too large in bytes or pixels, or no image.
-        CompoclipError: It is damaged.
-    """
-    head = _DATA_URI.match(text)
-    try:
-        raw = base64.b64decode(text[head.end() :] if head else text, validate=True)
-    except (binascii.Error, ValueError):
-        raise UsageError(f"{called} is not base64; send the bytes of an image file so") from None
-    if len(raw) > MAX_IMAGE:
-        raise UsageError(f"the image has {len(raw):,} bytes; at most {MAX_IMAGE:,} are allowed")
-    try:
-        with Image.open(io.BytesIO(raw), formats=FORMATS) as opened:
-            width, height = opened.size
-    except Image.DecompressionBombError:
-        raise UsageError("the image has far too many pixels; scale it down") from None
-    except Exception:  # decoders fail on damaged files with errors of every kind
-        raise UsageError(f"the file is no image of a known kind ({', '.join(FORMATS)})") from None
-    if width * height > MAX_PIXELS or max(width, height) > 50 * min(width, height):
-        raise UsageError(
-            f"the image has {width} x {height} pixels; at most {MAX_PIXELS:,} are allowed, and no "
-            "side more than 50 times the other"
-        )
-    return decode(raw, name="the image")
+        Args:
+            text: An encoded image file in base64, or a data URI of one.
+            called: What to call it when it is not base64.
+
+        Returns:
+            The RGB image.
+
+        Raises:
+            UsageError: It is too large in bytes or pixels, too much with those before it, or no
+                image in base64.
+            CompoclipError: It is damaged or no image.
+        """
+        head = IMAGE_URI.match(text)
+        try:
+            raw = base64.b64decode(text[head.end() :] if head else text, validate=True)
+        except (binascii.Error, ValueError):
+            raise UsageError(
+                f"{called} is not base64; send the bytes of an image file so"
+            ) from None
+        if len(raw) > MAX_IMAGE:
+            raise UsageError(f"the image has {len(raw):,} bytes; at most {MAX_IMAGE:,} are allowed")
+        with opened(raw, "the image", upright=True) as file:
+            width, height = file.size
+            if width * height > MAX_PIXELS:
+                raise UsageError(
+                    f"the image has {width} x {height} pixels; at most {MAX_PIXELS:,} are allowed"
+                )
+            if file.work > self._left:
+                raise UsageError(
+                    "the images of the request have too many pixels together; send fewer, or "
+                    "smaller ones"
+                )
+            self._left -= file.work
+            return file.rgb()

@@ -22,7 +22,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.version import __version__
 from compoclip.web.app import Answer, Page, Website, require_client
-from compoclip.web.images import MAX_IMAGE, read_image
+from compoclip.web.images import MAX_IMAGE, RequestImages
 
 # --- What a page may send, checked before anything is computed. ---
 
@@ -51,7 +51,7 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
     text = data.get("image")
     if not isinstance(text, str):
         raise UsageError("'image' is missing: send the image file in base64")
-    return read_image(text)
+    return RequestImages().read(text)
 
 
 # --- Answers. ---

@@ -19,7 +19,7 @@ from compoclip.models.checkpoint import LoadedModel
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Page, Website, require_client
 from compoclip.web.batches import Batcher, BatchSettings, Encoding
-from compoclip.web.images import read_image
+from compoclip.web.images import DATA_URI, IMAGE_URI, RequestImages
 from compoclip.workers import available_cores
 
 MAX_TEXT = 20_000  # characters of a text; what is beyond the model's context is cut anyway
@@ -189,18 +189,18 @@ class Service:
 
     def _encoded(self, items: Sequence[_Item]) -> Encoding:
         with self.batcher.room(len(items)):
-            images = [self._pixels(item) for item in items if item.is_image]
-            return self.batcher.encode([i.content for i in items if not i.is_image], images)
+            images = RequestImages()
+            pixels = [self._pixels(item, images) for item in items if item.is_image]
+            return self.batcher.encode([i.content for i in items if not i.is_image], pixels)
 
-    def _pixels(self, item: _Item) -> np.ndarray:
+    def _pixels(self, item: _Item, images: RequestImages) -> np.ndarray:
         """What the model sees of an image, read as `compoclip.load` has it read."""
         with self._decoding:
             require_client()
             try:
-                image = read_image(item.content, "the image")
+                return self.encoder.read_image.pixels(images.read(item.content, "the image"))
             except CompoclipError as error:
                 raise UsageError(f"{item.where}: {error}") from None
-            return self.encoder.read_image.pixels(image)
 
     def _told(self, encoded: Encoding) -> dict[str, Any]:
         usage = {"prompt_tokens": encoded.tokens, "total_tokens": encoded.tokens}
@@ -220,8 +220,13 @@ def _item(value: Any, where: str, is_image: bool | None) -> _Item:
         is_image = kind == "image"
     else:
         content = value
-        if is_image is None:
-            is_image = isinstance(value, str) and value.startswith("data:image/")
+        uri = isinstance(value, str) and DATA_URI.match(value)
+        if uri and (is_image is False or not IMAGE_URI.match(value)):
+            raise UsageError(
+                f"{where} is a data URI that is no image here; write an image as "
+                'data:image/TYPE;base64,DATA, and a text that begins so as {"text": TEXT}'
+            )
+        is_image = bool(uri) if is_image is None else is_image
     if not isinstance(content, str):
         numbers = isinstance(content, int | list)
         hint = "; token ids are not taken" if numbers and not is_image else ""

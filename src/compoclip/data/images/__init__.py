@@ -258,7 +258,8 @@ class BatchBuilder:
         mask, image = caption.mask, sample.image
         if mask is None or mask.shown:
             return caption
-        with _unreadable(sample.id), opened(image, _name(sample.id, image)) as file:
+        upright, name = self.transform.upright, _name(sample.id, image)
+        with _unreadable(sample.id), opened(image, name, upright=upright) as file:
             stored = file.size
         crop = self.transform.box(stored, self._crop_rng(image, sample.drawn_by))
         return replace(caption, mask=mask.as_shown(stored, crop, self.transform))
@@ -279,7 +280,8 @@ class BatchBuilder:
         """A whole image, at least `least` large if it is stored so. Raises UnreadableError."""
         with _unreadable(id):
             least = least if self.transform.draft else None
-            return decode(image, name=_name(id, image), least=least)
+            upright = self.transform.upright
+            return decode(image, name=_name(id, image), least=least, upright=upright)
 
     def batch(self, normalisation: tuple[tuple[float, ...], tuple[float, ...]]) -> Batch:
         """The finished batch."""

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from PIL import Image, ImageOps
 
 from compoclip.captions.chunks import sentences
 from compoclip.console import note, track
-from compoclip.data.decode import FORMATS, Picture
+from compoclip.data.decode import Picture, opened
 from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.images import (
     BatchBuilder,
@@ -300,13 +299,12 @@ def orientations(source: Source, threads: int = 8) -> NDArray[np.int64]:
 
 
 def _orientation(source: Source, index: int) -> int:
-    image = source[index].image
     try:
-        opened: Any = BytesIO(image) if isinstance(image, bytes) else image
-        with Image.open(opened, formats=FORMATS) as header:
-            return LANDSCAPE if header.width >= header.height else PORTRAIT
-    except Exception:  # damaged headers fail in many ways; decoding will say what is wrong
+        with opened(source[index].image, upright=source.upright) as file:
+            width, height = file.size
+    except CompoclipError:  # decoding will say what is wrong
         return UNREADABLE
+    return LANDSCAPE if width >= height else PORTRAIT
 
 
 # --- A source of long captions, cut into sentences. ---
@@ -327,7 +325,7 @@ class SentenceSource(Source):
         self._kept = np.fromiter(kept, np.int64)
         few = len(source) - len(self._kept)
         self.left_out = {**source.left_out, FEW_SENTENCES: few}
-        self.decoded = source.decoded
+        self.decoded, self.upright = source.decoded, source.upright
         self.mix = source.mix and source.mix.of(self._kept)
 
     def __len__(self) -> int:

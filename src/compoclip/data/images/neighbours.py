@@ -109,7 +109,7 @@ def mine(source: Source, encode: Encode, preprocess: Preprocess, count: int) -> 
     parts: list[torch.Tensor] = []
     for start in track(range(0, len(source), _BATCH), "encoding images for neighbours"):
         samples = [source[i] for i in range(start, min(start + _BATCH, len(source)))]
-        pixels = [_evaluated(sample, preprocess) for sample in samples]
+        pixels = [_evaluated(sample, preprocess, source.upright) for sample in samples]
         readable = [each for each in pixels if each is not None]
         encoded = iter(_encoded(encode, readable))
         for sample, each in zip(samples, pixels):
@@ -121,9 +121,9 @@ def mine(source: Source, encode: Encode, preprocess: Preprocess, count: int) -> 
     return nearest(features, torch.tensor(numbers), count).numpy()
 
 
-def _evaluated(sample: Sample, preprocess: Preprocess) -> torch.Tensor | None:
+def _evaluated(sample: Sample, preprocess: Preprocess, upright: bool) -> torch.Tensor | None:
     try:
-        return preprocess.evaluation(decode(sample.image, name=sample.id))
+        return preprocess.evaluation(decode(sample.image, name=sample.id, upright=upright))
     except CompoclipError:
         return None
 

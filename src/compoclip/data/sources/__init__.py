@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,12 +82,19 @@ class Source(ABC):
 
     left_out: how many captions and samples the reader left out, by reason. decoded: whether images
     are stored as pixels, which a device can crop and resize. mix: how a mixture of data sets is
-    drawn; an epoch of all others goes through every sample once.
+    drawn; an epoch of all others goes through every sample once. upright: whether images are turned
+    as their EXIF orientation says, which those of published data sets are not.
     """
 
     left_out: Mapping[str, int] = MappingProxyType({})
     decoded: bool = False
     mix: DrawOrder | None = None
+    upright: bool = True
+
+    @property
+    def orientation(self) -> Literal["upright", "stored"]:
+        """`upright` as a record states it."""
+        return "upright" if self.upright else "stored"
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -87,7 +87,7 @@ class DecodedImages(Source):
         """
         self._source, self._side = source, spec.size
         self._shards = shard_paths(folder, len(source), spec)
-        self.left_out, self.mix = source.left_out, source.mix
+        self.left_out, self.mix, self.upright = source.left_out, source.mix, source.upright
         # Of each sample: the shard, offset and size of its image, and of its negative image, and
         # whether that is mirrored (the image itself where there is no other).
         self._places = np.zeros((len(source), 6), np.int64)

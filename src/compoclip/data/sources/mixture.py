@@ -178,6 +178,7 @@ class MixedSource(Source):
         for part in self._parts:
             left_out.update(part.left_out)
         self.left_out = left_out
+        self.upright = any(part.upright for part in self._parts)
 
     def __len__(self) -> int:
         return int(self._starts[-1])

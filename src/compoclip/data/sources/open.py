@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources import Source
@@ -154,6 +154,9 @@ _ENDINGS = (".json", ".csv", ".tsv", ".txt", ".tar", *ROW_FILES)
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging Face hub
 
 
+Orientation = Literal["upright", "stored"]
+
+
 def open_source(
     spec: str,
     *,
@@ -162,6 +165,7 @@ def open_source(
     caption_column: str | None = None,
     split: str | None = None,
     quoting: bool = True,
+    orientation: Orientation | None = None,
 ) -> Source:
     """The image-text source that a path, brace pattern or folder names; see FORMATS.
 
@@ -177,6 +181,10 @@ def open_source(
             such as "train"): the one to read. Unless given it is "train", and what is left out is
             counted in `left_out`; "all" reads everything.
         quoting: Of CSV and TSV files: whether cells may be quoted; if not, quotes are text.
+        orientation: "upright" turns images as their EXIF orientation says; "stored" leaves them, as
+            open_clip does. Unless given, data sets in published formats (Karpathy and COCO JSON,
+            Flickr8k, NegCLIP and the other published training sets) are read as stored, all other
+            data upright; a mixture upright unless all of its parts are published.
 
     Returns:
         The source.
@@ -186,6 +194,19 @@ def open_source(
             split that is not there, or what is no local path.
         CompoclipError: For files that are missing or malformed.
     """
+    source = _open(spec, images, image_column, caption_column, split)
+    if orientation is not None:
+        source.upright = orientation == "upright"
+    return source
+
+
+def _open(
+    spec: str,
+    images: Path | None,
+    image_column: str | None,
+    caption_column: str | None,
+    split: str | None,
+) -> Source:
     if (weights := mixture_of(spec)) is not None:
         return _open_mixture(
             weights,
@@ -220,9 +241,9 @@ def open_source(
     usual = image_column in (None, "filepath") and caption_column in (None, "title") and quoting
     if len(files) == 1 and usual and _is_negclip(files[0]):
         _refuse(spec, "NegCLIP tables", split=split)
-        return open_negclip(files[0], images)
+        return _published(open_negclip(files[0], images))
     if len(files) == 1 and not any(table.values()) and _has_bar_header(path):
-        return open_flickr8k(path, images, split)
+        return _published(open_flickr8k(path, images, split))
     if has_ending(files[0], ".csv", ".tsv", *ROW_FILES):
         return _open_rows(files, images, image_column, caption_column, split, quoting)
     if has_ending(files[0], ".json") and len(files) == 1:
@@ -230,7 +251,7 @@ def open_source(
         return _open_json(files[0], images, caption_column, split)
     if has_ending(files[0], ".txt") and len(files) == 1 and _holds_tokens(files[0]):
         _refuse(spec, "token files", **table)
-        return open_flickr8k(files[0], images, split)
+        return _published(open_flickr8k(files[0], images, split))
     raise _unknown(spec)
 
 
@@ -274,7 +295,7 @@ def _open_folder(
     if (path / KAGGLE_FILE).is_file() and _holds_tokens(path / KAGGLE_FILE):
         tokens.append(path / KAGGLE_FILE)
     if tokens:
-        return open_flickr8k(tokens[0], images, split)
+        return _published(open_flickr8k(tokens[0], images, split))
     if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
         _refuse(
             str(path),
@@ -299,7 +320,7 @@ def _open_rows(
     if image_column is None and caption_column is None and quoting:
         published = open_published(files, images, split)
         if published is not None:
-            return published
+            return _published(published)
     return open_table(files, images, image_column, caption_column, split, quoting=quoting)
 
 
@@ -309,20 +330,26 @@ def _open_json(
     data = read_json(path, damaged="fetch the file again")
     if holds_units(data):
         _refuse(str(path), "files of units", split=split)
-        return open_unit_file(path, images)
+        return _published(open_unit_file(path, images))
     if isinstance(data, dict) and KEY in data:
         options = {"images": images, "caption_column": caption_column, "split": split}
         _refuse(str(path), "selections", **options)
         return open_selection(path, data, open_source)
     if isinstance(data, dict) and "annotations" in data:
         _refuse(str(path), "COCO annotations", split=split)
-        return open_coco(path, images, caption_column)
+        return _published(open_coco(path, images, caption_column))
     _refuse(str(path), "caption JSON", caption_column=caption_column)
     published = open_published_json(path, data, images)
     if published is not None:
         _refuse(str(path), "published caption sets", split=split)
-        return published
-    return open_karpathy(path, images, split)
+        return _published(published)
+    return _published(open_karpathy(path, images, split))
+
+
+def _published(source: RowSource) -> RowSource:
+    """A published data set: its images are used as they are stored."""
+    source.upright = False
+    return source
 
 
 def _refuse(spec: str, kind: str, **options: object) -> None:

@@ -59,7 +59,7 @@ class Selection(Source):
         self._place = np.full(len(ids), -1, np.int64)
         self._place[self._kept] = np.arange(len(self._kept))
         self.left_out: Mapping[str, int] = {**source.left_out, because: len(ids) - len(self._kept)}
-        self.decoded = source.decoded
+        self.decoded, self.upright = source.decoded, source.upright
 
     def __len__(self) -> int:
         return len(self._kept)
