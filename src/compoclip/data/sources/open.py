@@ -194,7 +194,7 @@ def open_source(
             split that is not there, or what is no local path.
         CompoclipError: For files that are missing or malformed.
     """
-    source = _open(spec, images, image_column, caption_column, split)
+    source = _open(spec, images, image_column, caption_column, split, quoting)
     if orientation is not None:
         source.upright = orientation == "upright"
     return source
@@ -206,6 +206,7 @@ def _open(
     image_column: str | None,
     caption_column: str | None,
     split: str | None,
+    quoting: bool,
 ) -> Source:
     if (weights := mixture_of(spec)) is not None:
         return _open_mixture(
