@@ -155,8 +155,6 @@ class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
         terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method,
             +./my_loss.py those of a file of yours.
         set: Compose: PATH=VALUE, e.g. terms.local_hn.weight=0.5 or texts.hn_fraction=0.5.
-        counts: File that says which words captions like yours put together, made by `compoclip
-            rewrite CAPTIONS --count-words`: rewrites draw from them, too.
         push_to_hub: When all steps are done, put the checkpoint on the Hugging Face hub too, as
             `compoclip push OUT/model REPO` does (OUT/adapter with --no-merge).
         json: Print the summary as JSON.
@@ -173,7 +171,6 @@ class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
     texts: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
     terms: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
     set: tuple[str, ...] = ()
-    counts: Path | None = None
     push_to_hub: Annotated[str | None, OptionMark.ONCE] = None
     json: Annotated[bool, OptionMark.ONCE] = False
 
@@ -196,10 +193,6 @@ def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Meth
     from compoclip.methods.compose import compose
 
     method = compose(method, options.texts, options.terms, options.set)
-    if options.counts is not None:
-        if not method.needs_parsing:
-            raise UsageError(f"--counts goes with rewrites, and {method.name} makes no texts")
-        method = replace(method, plan=replace(method.plan, counts=str(options.counts)))
     names = ("rank", "alpha", "towers", "targets", "init")
     given = {name: getattr(options, f"lora_{name}") for name in names}
     given = {name: value for name, value in given.items() if value is not None}

@@ -239,8 +239,7 @@ class PairTexts:
         self, mains: Sequence[str], rng: random.Random, positives: Sequence[str]
     ) -> str | Refused:
         first, second = map(self.plan.parse, mains)
-        with self.plan.attesting():
-            swapped = get_pair_rewrite(CROSS_SWAP)(first, second, rng)
+        swapped = get_pair_rewrite(CROSS_SWAP)(first, second, rng)
         if isinstance(swapped, Refused):
             return swapped
         text = _shuffled([side.text for side in swapped], rng)
