@@ -490,8 +490,8 @@ class EvaluateOptions(Measuring):
         precision: bf16 runs the towers under autocast, meant for GPUs: cosines change by 1e-3,
             and features and results are kept apart from those of fp32.
         activation: Override the activation that a checkpoint states.
-        exclude_faulty: Also score without the items that an audit finds faulty, ties wrong (see
-            data audit); both numbers are shown and stored.
+        exclude_faulty: Leave out the items that data audit finds faulty. Results are marked
+            partial and name the faults.
         cache: Folder for encoded features [default: OUT/.features].
         details: Of several models also print a table for each model and benchmark, after the one
             with all side by side.

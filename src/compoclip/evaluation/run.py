@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from compoclip.benchmarks.audit import Audit
+import numpy as np
+
+from compoclip.benchmarks.audit import Audit, Faulty
 from compoclip.benchmarks.case import Aggregate, Benchmark, Content, TiePolicy, image_key, present
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
@@ -33,6 +35,7 @@ from compoclip.evaluation.forms.cases import (
     Sizes,
     group_sizes,
     groups_by_part,
+    with_joint,
 )
 from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.evaluation.results import (
@@ -43,7 +46,7 @@ from compoclip.evaluation.results import (
     score_named,
 )
 from compoclip.evaluation.statistics import RESAMPLES
-from compoclip.evaluation.summary import clean_scores, same_faults, summarise
+from compoclip.evaluation.summary import summarise
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import WatchSettings
@@ -57,8 +60,8 @@ class Options(EncodeOptions):
     """How to encode and measure; of several ranks, rank 0 scores and writes.
 
     allow_partial: score what is there and mark it. resamples, seed: of the bootstrap. fresh: ignore
-    results already there. audits: benchmark -> its audit, for clean scores beside those of all
-    items. score: cosines of features ("itc"), or scores of pairs by a matching head ("itm").
+    results already there. audits: benchmark -> its audit, whose faulty items are left out. score:
+    cosines of features ("itc"), or scores of pairs by a matching head ("itm").
     """
 
     allow_partial: bool = False
@@ -238,7 +241,7 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
         and found.known_as == job.benchmark.known_as
         and (found.resamples, found.seed) == (options.resamples, options.seed)
         and found.score == options.score
-        and same_faults(found.clean, options.audits.get(job.benchmark.name))
+        and found.left_out == _left_out(job, options)
         and Path(found.items).is_file()
     )
     if same:
@@ -278,6 +281,9 @@ def _measure(
         )
     items = score(benchmark, features, content)
     _unique(benchmark, items)
+    scored = len(items)
+    if (audit := options.audits.get(benchmark.name)) is not None:
+        items = _without(items, audit.faulty, benchmark)
     rules, headline = _rules(job)
     summary = summarise(
         items, rules, _scored(job), options.resamples, options.seed, listed=benchmark.content.listed
@@ -285,9 +291,6 @@ def _measure(
     if headline not in summary.aggregates:
         headline = next(iter(summary.aggregates))
     missing = (*job.missing, *sorted(image_key(ref) for ref in bad))
-    audit = options.audits.get(benchmark.name)
-    about = (benchmark, rules, _scored(job), options.resamples, options.seed)
-    clean = clean_scores(items, audit, *about) if audit is not None else None
     results = Results(
         model=name,
         benchmark=benchmark.name,
@@ -301,20 +304,37 @@ def _measure(
         skills=dict(benchmark.skills),
         items=f"{file_stem(benchmark.name)}.parquet",
         rules=_rules_json(job),
-        left_out=dict(benchmark.left_out),
+        left_out=_left_out(job, options),
         missing=missing[:_LISTED_MISSING],
         missing_count=len(missing),
-        partial=sum(here.values()) < sum(job.expected.values()),
+        partial=sum(here.values()) < sum(job.expected.values()) or len(items) < scored,
         truncated_texts=sum(t in features.truncated for t in distinct_texts([content])),
         versions=_versions(),
         seconds=round(encoding + time.monotonic() - start, 3),
         known_as=benchmark.known_as,
         resamples=options.resamples,
         seed=options.seed,
-        clean=clean,
         score=options.score,
     )
     return save_results(results, items.to_arrow(), folder)
+
+
+def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
+    """Return the items without the faulty ones, and without joint outcomes of broken groups."""
+    named = zip(items.subtasks, items.ids)
+    kept = [row for row, name in enumerate(named) if name not in faulty]
+    if not kept:
+        raise CompoclipError(
+            f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or mend the data"
+        )
+    return with_joint(items.take(np.array(kept)), benchmark.joint, _sizes(benchmark))
+
+
+def _left_out(job: _Job, options: Options) -> dict[str, int]:
+    """Return reason -> items left out, by the reader or as faulty."""
+    audit = options.audits.get(job.benchmark.name)
+    faults = audit.faults if audit is not None else {}
+    return {**job.benchmark.left_out, **{f"faulty item ({kind})": n for kind, n in faults.items()}}
 
 
 def _sizes(benchmark: Benchmark) -> Sizes:
