@@ -298,8 +298,6 @@ def _require_watchable(options: WatchSettings) -> None:
         raise UsageError("--patience waits for a better model: say by what with --keep-best NAME")
     if options.keep_best and not options.eval_every:
         raise UsageError("--keep-best goes with --eval-every N: else nothing but the end is known")
-    if len(set(options.keep_best)) < len(options.keep_best) or len(options.keep_best) > 2:
-        raise UsageError("--keep-best takes one name, or two different ones")
 
 
 def _watched(options: WatchSettings) -> Measuring:

@@ -184,8 +184,8 @@ def watch_model(
         results = evaluate(f"step-{step:08d}", encoder, benchmarks, out / "eval", options)
         with ranks.agreed():
             scores = {each.benchmark: each.headline_score for each in results}
-            if ranks.first:
-                scores |= {name: score_named(results, name) for name in settings.keep_best}
+            if ranks.first and (name := settings.keep_best):
+                scores[name] = score_named(results, name)
         return {
             name: WatchedScore(score.value, score.low, score.high, score.chance)
             for name, score in scores.items()

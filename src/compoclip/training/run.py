@@ -382,8 +382,6 @@ def _run(
     writes = finished and ranks.first
     with ranks.agreed():
         if watch is not None and summary.best is not None:
-            if writes:
-                _write_front(model, lora, watch, settings.out / "front", provenance)
             watch.restored(model.encoder.model, summary.best["step"])
         # An earlier finish of the same run may have written them, and then been interrupted.
         if lora is not None and writes and not adapter.exists():
@@ -410,26 +408,6 @@ def _repeatable(out: Path, config: str) -> Iterator[None]:
     finally:
         if config and not (out / LOG).exists() and latest_state(out / "state") is None:
             (out / CONFIG).unlink(missing_ok=True)
-
-
-def _write_front(
-    model: LoadedModel,
-    lora: Lora | None,
-    watch: Watch,
-    folder: Path,
-    provenance: Mapping[str, Any],
-) -> None:
-    """Write what else --keep-best keeps: a checkpoint, or adapters, of each step but the best."""
-    for step in watch.kept():
-        place = folder / f"step-{step:08d}"
-        if step == watch.best() or place.exists():
-            continue
-        watch.restored(model.encoder.model, step)
-        told = {**provenance, "run": {**provenance["run"], "steps": step}}
-        if lora is not None:
-            save_adapter(model, lora, place, provenance=told)
-        else:
-            save_model(model, place, provenance=told)
 
 
 def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
