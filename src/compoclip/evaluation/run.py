@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from compoclip.benchmarks.audit import Audit, Faulty
-from compoclip.benchmarks.case import Aggregate, Benchmark, Content, TiePolicy, image_key, present
+from compoclip.benchmarks.case import Aggregate, Benchmark, Content, image_key, present
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import (
@@ -290,6 +290,7 @@ def _measure(
     )
     if headline not in summary.aggregates:
         headline = next(iter(summary.aggregates))
+    ties = {"": form_of(benchmark.content).ties, **benchmark.ties}
     missing = (*job.missing, *sorted(image_key(ref) for ref in bad))
     results = Results(
         model=name,
@@ -297,7 +298,7 @@ def _measure(
         protocol=benchmark.protocol,
         identity=dict(_plain(encoder)),
         data_hash=benchmark.data_hash,
-        tie_policy={part: str(policy) for part, policy in _ties(benchmark).items()},
+        tie_policy={part: str(policy) for part, policy in ties.items()},
         scores=summary.scores,
         aggregates=summary.aggregates,
         headline=headline,
@@ -347,11 +348,6 @@ def _scored(job: _Job) -> dict[str, int]:
     tuning = set(job.benchmark.tuned_on.values())
     own = {part: n for part, n in job.expected.items() if part not in tuning}
     return {**own, **groups_by_part(_sizes(job.benchmark))}
-
-
-def _ties(benchmark: Benchmark) -> dict[str, TiePolicy]:
-    """The benchmark's policies, with the default of its form under ""."""
-    return {"": form_of(benchmark.content).ties, **benchmark.ties}
 
 
 def _unique(benchmark: Benchmark, items: Items) -> None:

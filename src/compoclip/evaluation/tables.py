@@ -287,7 +287,9 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     for benchmark in benchmarks:
         columns = [by_key.get((model, benchmark)) for model in models]
         first = next(each for each in columns if each is not None)
-        name = f"{benchmark} ({first.headline}{_part_of(first)})"
+        head = first.headline_score
+        part_of = f", {head.n} of {head.expected} items" if first.partial else ""
+        name = f"{benchmark} ({first.headline}{part_of})"
         own = [marks.get((model, benchmark, ""), " ") for model in models]
         rows.append(_overview_row(name, [_headline(each) for each in columns], own))
         for part in _parts(columns):
@@ -308,11 +310,6 @@ def _parts(columns: Iterable[Results | None]) -> list[str]:
     """Sub-tasks in order, where a benchmark has more than one."""
     names = list(dict.fromkeys(part for each in columns if each for part in each.scores))
     return names if len(names) > 1 else []
-
-
-def _part_of(results: Results) -> str:
-    score = results.headline_score
-    return f", {score.n} of {score.expected} items" if results.partial else ""
 
 
 def _headline(results: Results | None) -> Score | None:

@@ -268,7 +268,7 @@ def _run(
         kept=frozen_features(model, method, source, transform, settings, ranks),
     )
     total = total_steps(method.optim, loader, settings.max_steps)
-    left_out = _left_out(source)
+    left_out = {reason: n for reason, n in source.left_out.items() if n}
     counts = ", ".join(f"{n} x {reason}" for reason, n in left_out.items())
     note(
         f"{method.name}: {counted(len(source), 'sample')}"
@@ -534,11 +534,6 @@ def _signature(
     text = json.dumps(record, sort_keys=True)
     own = "".join(f" {file}@{digest}" for file, digest in method.sources.items())
     return f"{method.name}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}{own}"
-
-
-def _left_out(source: Source) -> dict[str, int]:
-    """How many captions and samples the reader of `source` left out, by reason."""
-    return {reason: n for reason, n in source.left_out.items() if n}
 
 
 class _Reporter:
