@@ -2,11 +2,11 @@
 
     python scripts/judge_rewrites.py draw ANNOTATIONS -o SHEET.tsv --key KEY.tsv [--texts 60]
     python scripts/judge_rewrites.py table SHEET.tsv KEY.tsv VERDICTS.txt [--write FOLDED.tsv]
-    python scripts/judge_rewrites.py counted ANNOTATIONS -o coco_karpathy_test.txt
+    python scripts/judge_rewrites.py counted ANNOTATIONS -o src/compoclip/rewrites/data/attested.xz
 
 ANNOTATIONS holds coco_karpathy, negclip and sugarcrepe. Captions are those of the Karpathy test
-split whose photo number leaves 3 when divided by 10, or those of NegCLIP's file. The others of the
-split are those that the package's counts of words are made of; `counted` writes them. Texts of all
+split whose photo number leaves 3 when divided by 10, or those of NegCLIP's file. `counted` makes
+the package's counts of words of the other captions of the split. Texts of all
 rewrites, official negatives and human captions of other photos are mixed; the key says which is
 which and is not to be looked at before the verdicts are written.
 
@@ -21,6 +21,7 @@ import argparse
 import ast
 import csv
 import json
+import lzma
 import random
 import re
 import sys
@@ -33,6 +34,7 @@ from compoclip.captions.parser import parse_many
 from compoclip.captions.types import Caption
 from compoclip.console import table
 from compoclip.evaluation.statistics import wilson
+from compoclip.rewrites.attested import count_slots
 from compoclip.rewrites.base import (
     Rewritten,
     get_pair_rewrite,
@@ -63,6 +65,14 @@ def karpathy(folder: Path, *, held_out: bool) -> Iterator[str]:
         number = int(re.findall(r"(\d+)\.jpg", row["image"])[0])
         if (number % 10 == HELD_OUT) == held_out:
             yield from (" ".join(text.split()) for text in row["caption"])
+
+
+def write_counts(path: Path, captions: Sequence[str]) -> None:
+    """Count which words the captions put together; the same captions give the same bytes."""
+    counts = count_slots(parse_many(captions))
+    rows = (f"{key}\t{count}" for key, count in sorted(counts.items()))
+    text = "\n".join(("compoclip-attested-2\tcoco_karpathy_test.txt", *rows)) + "\n"
+    path.write_bytes(lzma.compress(text.encode("utf-8"), preset=9 | lzma.PRESET_EXTREME))
 
 
 def drawn(caption: Caption, other: Caption, name: str, seed: int) -> str | None:
@@ -223,8 +233,7 @@ def main() -> int:
     counting.add_argument("--write", type=Path)
     options = parser.parse_args()
     if options.command == "counted":
-        texts = dict.fromkeys(karpathy(options.data, held_out=False))
-        options.output.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        write_counts(options.output, [*dict.fromkeys(karpathy(options.data, held_out=False))])
     else:
         {"draw": draw, "table": tabulate}[options.command](options)
     return 0

@@ -177,8 +177,6 @@ def write_ready(folder: Path) -> Path:
     shutil.copy(world / "0.png", folder / "data")
     models = [f"{name}={folder / 'base'}" for name in ("base", "fsc", "first", "mine")]
     on = ["--on", f"sugarcrepe,root={folder / 'data'}", f"--out={folder / 'results'}"]
-    counted = ["--count-words", "-o", str(folder / "words.xz")]
-    assert main(["rewrite", str(folder / "captions.txt"), *counted]) == 0
     assert main(["evaluate", *models, *on, "--resamples=20"]) == 0
     return folder
 

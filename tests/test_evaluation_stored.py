@@ -57,7 +57,6 @@ PLACES: tuple[tuple[str, ...], ...] = (
     ("seconds",),
     ("known_as",),
     ("resamples",),
-    ("clean",),
     ("score",),
 )
 WRONG: tuple[Any, ...] = (True, -1.5, [[None]], {"a": {"b": 1}}, "\ud800", math.nan, 10**400)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import compoclip
-from compoclip.evaluation import Reranker
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import convert
@@ -36,7 +35,6 @@ PROGRAMS = programs("use-elsewhere.md")
 LIBRARY = {
     "sentence-transformers": "sentence_transformers",
     "Qdrant": "qdrant_client",
-    "re-ranked": "faiss",
 }
 SCORED = ["open_clip", "transformers", "sentence-transformers"]
 SEARCHED = ["FAISS", "Qdrant"]
@@ -65,7 +63,7 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
 
 
 def test_every_program_is_run_here() -> None:
-    assert sorted(PROGRAMS) == sorted([*SCORED, *SEARCHED, "re-ranked"])
+    assert sorted(PROGRAMS) == sorted([*SCORED, *SEARCHED])
     assert len(programs("serve.md")) == 1
 
 
@@ -87,17 +85,6 @@ def test_the_same_images_found(name: str, folder: Path, monkeypatch: pytest.Monk
     order = np.argsort(-scores)[:3]
     assert made["best"] == [files[row] for row in order]
     assert np.abs(np.asarray(made["similarity"])[0] - scores[order]).max() < 1e-5
-
-
-def test_the_same_images_re_ranked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = run("re-ranked", folder, monkeypatch)
-    files = [Path("photos") / f"{number}.png" for number in range(6)]
-    model = compoclip.load("runs/fsc/model")
-    scores = model.score(files, TEXTS[:1])[:, 0]
-    found = np.argsort(-scores)[:5]
-    reranker = Reranker(model.loaded, weight=0.25)
-    both = scores + 0.25 * reranker.local_scores(TEXTS[0], reranker.patches(files))
-    assert made["best"] == [files[row] for row in sorted(found, key=lambda row: -both[row])]
 
 
 def test_the_client_of_openai() -> None:

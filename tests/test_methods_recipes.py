@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
@@ -21,7 +23,7 @@ from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import local_hn_loss
-from compoclip.methods import fsc_clip, negclip
+from compoclip.methods import fsc_clip, negclip, registry
 from compoclip.methods.base import CaptionPlan, Lora, LossTerm, Method, Optim
 from compoclip.methods.registry import (
     load_recipe,
@@ -53,6 +55,18 @@ def test_names() -> None:
     assert published <= set(NAMES)
     assert sorted(NAMES) == NAMES
     assert not {"base", "registry"} & set(NAMES)
+
+
+def test_the_table_lists_every_recipe() -> None:
+    folder = Path(registry.__file__).parent
+    rows = []
+    for path in sorted(folder.glob("*.py")):
+        module = importlib.import_module(f"compoclip.methods.{path.stem}")
+        for name, made in registry.recipes_of(vars(module)).items():
+            summary = (inspect.getdoc(made) or "").partition("\n")[0]
+            rows.append(f"{name.replace('_', '-')}\t{path.stem}\t{summary}\n")
+    table = (folder / "recipes.tsv").read_text(encoding="utf-8")
+    assert table == "".join(sorted(rows)), "write these rows to methods/recipes.tsv"
 
 
 def test_listing_imports_no_torch() -> None:

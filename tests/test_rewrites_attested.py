@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import lzma
 import random
-from pathlib import Path
 
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.errors import CompoclipError
-from compoclip.rewrites.attested import (
-    Attested,
-    attested,
-    attesting,
-    count_slots,
-    edit_level,
-    read_counts,
-    write_counts,
-)
+from compoclip.rewrites.attested import Attested, count_slots
 from compoclip.rewrites.base import Rewritten, get_rewrite
 from compoclip.rewrites.exclusion import entity, modifier
 from compoclip.rewrites.negclip import NegclipSwap
-from compoclip.rewrites.reading import read
 from compoclip.rewrites.slots import slots, words_of
 
 
@@ -63,26 +51,10 @@ def test_a_verb_behind_a_place_is_said_of_what_is_there() -> None:
     assert ("subj", "field", "chase") not in made
 
 
-def test_counts_are_written_and_read(tmp_path: Path) -> None:
+def test_slots_are_counted_by_words() -> None:
     counts = count_slots([parse("a red car"), parse("a red car on a road")])
     assert counts["mod red car"] == 2
     assert counts["pn on road"] == 1
-    path = tmp_path / "counts.xz"
-    write_counts(path, counts, "two captions")
-    assert dict(read_counts(path)) == dict(counts)
-    first = path.read_bytes()
-    write_counts(path, dict(reversed(counts.items())), "two captions")
-    assert path.read_bytes() == first
-
-
-@pytest.mark.parametrize("content", [b"", b"no xz", lzma.compress(b"something else\n")])
-def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "counts.xz"
-    path.write_bytes(content)
-    with pytest.raises(CompoclipError, match="not a file of counts"):
-        read_counts(path)
-    with pytest.raises(CompoclipError, match="cannot read the counts"):
-        read_counts(tmp_path / "absent.xz")
 
 
 def test_levels_are_words_then_classes() -> None:
@@ -91,19 +63,6 @@ def test_levels_are_words_then_classes() -> None:
     assert known.level("obj", "ride", "horse") == 2
     assert known.level("obj", "ride", "zebra") == 1
     assert known.level("obj", "ride", "fork") == 0
-
-
-def test_counts_of_ones_own_attest_too() -> None:
-    reading = read(parse("a man holding a fork"))
-    fork = next(i for i, low in enumerate(reading.lows) if low == "fork")
-    assert edit_level(reading, {fork: "gadget"}) < 2
-    before = attested()
-    with attesting(count_slots([parse("a man holding a gadget")] * 5)):
-        assert edit_level(reading, {fork: "gadget"}) == 2
-        with attesting(None):
-            assert attested() is before
-    assert attested() is before
-    assert edit_level(reading, {fork: "gadget"}) < 2
 
 
 def test_the_fluent_swap_refuses_what_captions_do_not_show() -> None:

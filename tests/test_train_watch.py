@@ -29,7 +29,7 @@ from compoclip.training.log import Trackers, read_log
 from compoclip.training.optim import AveragedWeights
 from compoclip.training.run import RunSummary, run_training
 from compoclip.training.settings import RunSettings, WatchSettings
-from compoclip.training.watch import Watch, WatchedScore, front, undisturbed, waited
+from compoclip.training.watch import Watch, WatchedScore, undisturbed, waited
 from distributed_runs import write_base
 from ranks_helpers import in_ranks
 from train_helpers import COLOURS
@@ -132,10 +132,9 @@ def test_the_best_step_is_the_model_whenever_the_run_is_stopped(folder: Path) ->
     step = max(scores, key=lambda step: (scores[step], step))
     assert run["best"] == {
         "step": step,
-        "by": [f"{BENCHMARK}:odd"],
-        "scores": {f"{BENCHMARK}:odd": scores[step]},
-        "base": {f"{BENCHMARK}:odd": base},
-        "front": [step],
+        "by": f"{BENCHMARK}:odd",
+        "score": scores[step],
+        "base": base,
         "measured": len(scores),
     }
     # The checkpoint has the very weights that were measured then.
@@ -172,7 +171,7 @@ def test_of_a_run_with_an_average_the_average_is_measured_and_kept(
     model = load_model(folder / "base")
     network = model.encoder.model
     bench = Measuring(on=(BENCHMARK,), data=folder).benchmarks()
-    settings = WatchSettings(on=(BENCHMARK,), keep_best=(f"{BENCHMARK}:odd",))
+    settings = WatchSettings(on=(BENCHMARK,), keep_best=f"{BENCHMARK}:odd")
     again = watch_model(model, bench, settings, folder / "again", SINGLE)
     for step, score in scores.items():
         if step:
@@ -217,8 +216,7 @@ def test_resuming_with_another_rule_is_refused(
 def scripted(
     folder: Path,
     out: str,
-    values: dict[int, tuple[float, ...]],
-    names: tuple[str, ...] = ("a",),
+    values: dict[int, float],
     patience: int = 0,
     ranks: Ranks = SINGLE,
     lora: bool = False,
@@ -231,15 +229,13 @@ def scripted(
         asked.append(step)
         if not ranks.first:
             return {}
-        return {
-            n: WatchedScore(v, None, None, 0.5) for n, v in zip(names, values[step], strict=True)
-        }
+        return {"a": WatchedScore(values[step], None, None, 0.5)}
 
     method = load_recipe("clip-ft")(optim=Optim(epochs=2, batch_size=10, lr=1e-3, warmup=2))
     if lora:
         method = method.with_lora(load_recipe("fsc-clip-lora")().lora)
     watch = Watch(
-        WatchSettings(on=("x",), eval_every=1, keep_best=names, patience=patience),
+        WatchSettings(on=("x",), eval_every=1, keep_best="a", patience=patience),
         measure,
         folder / out,
         {},
@@ -252,13 +248,13 @@ def scripted(
 
 def plain_steps(folder: Path) -> Callable[[int], dict[str, bytes]]:
     """The weights after every step of the same run without a watch."""
-    scripted(folder, "known", {k: (float(k),) for k in range(TOTAL + 1)})
+    scripted(folder, "known", {k: float(k) for k in range(TOTAL + 1)})
     found: dict[int, dict[str, bytes]] = {}
 
     def after(step: int) -> dict[str, bytes]:
         if step not in found:
             out = f"to-{step}"
-            scripted(folder, out, {k: (0.9 if k == step else 0.1,) for k in range(TOTAL + 1)})
+            scripted(folder, out, {k: 0.9 if k == step else 0.1 for k in range(TOTAL + 1)})
             found[step] = weights(folder / out)
         return found[step]
 
@@ -266,12 +262,12 @@ def plain_steps(folder: Path) -> Callable[[int], dict[str, bytes]]:
 
 
 def test_the_run_ends_when_nothing_gets_better(folder: Path) -> None:
-    values = {0: (0.9,), 1: (0.2,), 2: (0.6,), 3: (0.6,), 4: (0.5,), 5: (0.4,)}
+    values = {0: 0.9, 1: 0.2, 2: 0.6, 3: 0.6, 4: 0.5, 5: 0.4}
     summary, asked = scripted(folder, "run", values, patience=3)
     assert asked == [0, 1, 2, 3, 4, 5]
     assert (summary.steps, summary.total_steps, summary.ended_early) == (5, TOTAL, True)
     assert summary.best is not None
-    assert (summary.best["step"], summary.best["base"]) == (3, {"a": 0.9})  # of equals the newest
+    assert (summary.best["step"], summary.best["base"]) == (3, 0.9)  # of equals the newest
     assert read_log(folder / "run" / "train.jsonl")[-1]["step"] == 5
     assert weights(folder / "run") == plain_steps(folder)(3)
 
@@ -279,7 +275,7 @@ def test_the_run_ends_when_nothing_gets_better(folder: Path) -> None:
 def test_a_run_killed_after_its_early_end_does_not_go_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = {0: (0.9,), 1: (0.6,), 2: (0.5,), 3: (0.4,)}
+    values = {0: 0.9, 1: 0.6, 2: 0.5, 3: 0.4}
     summary, _ = scripted(folder, "whole", values, patience=2)
 
     def killed(*_: object, **__: object) -> None:
@@ -295,31 +291,21 @@ def test_a_run_killed_after_its_early_end_does_not_go_on(
     assert weights(folder / "run") == weights(folder / "whole")
 
 
-FRONT = {
-    0: (0.5, 0.5), 1: (0.6, 0.9), 2: (0.9, 0.6), 3: (0.7, 0.8), 4: (0.7, 0.7),
-    5: (0.7, 0.8), 6: (0.1, 0.1), 7: (0.2, 0.2), 8: (0.6, 0.5),
-}  # fmt: skip
+PEAKS = {0: 0.9, 1: 0.6, 2: 0.8, 3: 0.7, 4: 0.7, 5: 0.8, 6: 0.1, 7: 0.2, 8: 0.6}
 
 
-@pytest.mark.parametrize("lora", [False, True])
-def test_of_two_scores_the_front_is_kept(folder: Path, lora: bool) -> None:
-    summary, _ = scripted(folder, "run", FRONT, ("a", "b"), lora=lora)
-    assert summary.best is not None
-    assert summary.best["front"] == [1, 2, 5]
-    assert summary.best["step"] == 5  # a mean of 0.75, like 1 and 2, and the newest
-    places = sorted(path.name for path in (folder / "run" / "front").iterdir())
-    assert places == ["step-00000001", "step-00000002"]
-    if lora:  # adapters alone, each on the base
-        load_model(folder / "run" / "front" / places[0])
-        return
-    after = plain_steps(folder)
-    assert weights(folder / "run") == after(5)
-    assert weights(folder / "run", f"front/{places[1]}") == after(2)
+def test_adapters_are_of_the_best_step(folder: Path) -> None:
+    for out, values in (("one", PEAKS), ("two", {**PEAKS, 2: 0.1}), ("last", {**PEAKS, 8: 0.9})):
+        summary, _ = scripted(folder, out, values, lora=True)
+        assert summary.best is not None
+        assert summary.best["step"] == (8 if out == "last" else 5)
+    assert weights(folder / "one") == weights(folder / "two") != weights(folder / "last")
+    load_model(folder / "one" / "adapter")
 
 
 def test_what_a_state_needs_is_kept_until_the_next_is_written(folder: Path) -> None:
     """Weights of a step that was the best of the state on disk outlive a better one."""
-    rising = {k: (k / 10,) for k in range(TOTAL + 1)}
+    rising = {k: k / 10 for k in range(TOTAL + 1)}
     scripted(folder, "run", rising, stop_after=4)
     kept = {path.name for path in (folder / "run" / "best").iterdir()}
     assert {"step-00000003.safetensors", "step-00000004.safetensors"} <= kept
@@ -331,7 +317,7 @@ def test_what_a_state_needs_is_kept_until_the_next_is_written(folder: Path) -> N
 
 
 def in_two(ranks: Ranks, folder: Path) -> dict[str, Any]:
-    made, asked = scripted(folder, f"ranks-{ranks.world}", FRONT, ("a", "b"), ranks=ranks)
+    made, asked = scripted(folder, f"ranks-{ranks.world}", PEAKS, ranks=ranks)
     model = load_model(folder / "base")
     place = Measuring(on=(BENCHMARK,), data=folder)
     settings = WatchSettings(on=(BENCHMARK,), eval_every=4)
@@ -350,15 +336,10 @@ def test_two_processes_measure_and_decide_as_one(folder: Path) -> None:
     assert in_ranks(2, in_two, folder) == [alone, alone]
 
 
-def test_front_and_patience_by_hand() -> None:
-    assert front({}) == []
-    assert front({3: [0.5], 1: [0.7], 2: [0.7]}) == [2]
-    assert front({1: [1, 0], 2: [0, 1], 3: [0, 0], 4: [0.5, 0.5]}) == [1, 2, 4]
-    assert [waited({k: [v] for k, v in enumerate(values)}) for values in (
+def test_patience_by_hand() -> None:
+    assert [waited(dict(enumerate(values))) for values in (
         [], [1], [1, 2], [2, 1], [2, 2], [1, 2, 1, 2, 3, 0],
     )] == [0, 0, 0, 1, 1, 1]  # fmt: skip
-    assert waited({1: [1, 0], 2: [0, 1], 3: [0.5, 0.5]}) == 0
-    assert waited({1: [1, 0], 2: [0, 1], 3: [0, 1], 4: [1, -1]}) == 2
 
 
 def test_random_numbers_go_on_as_if_none_had_been_drawn() -> None:
@@ -448,8 +429,6 @@ def test_wrong_names_and_options(folder: Path, capsys: pytest.CaptureFixture[str
     on = (f"--on={BENCHMARK}", f"--eval-data={folder}")
     assert "--keep-best goes with --eval-every" in refused(*on, "--keep-best=foils")
     assert "--keep-best NAME" in refused(*watching(folder, "--patience=2"))
-    three = watching(folder, "--keep-best", "a", "b", "c")
-    assert "one name, or two different ones" in refused(*three)
     assert "--eval-every must not be negative" in refused(*on, "--eval-every=-1")
     wrong = refused(*watching(folder, "--keep-best=foils:nope"))
     assert "foils has no 'nope'; it has micro, macro, positive_score, even, odd" in wrong

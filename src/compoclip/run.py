@@ -178,8 +178,6 @@ class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
         terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method,
             +./my_loss.py those of a file of yours.
         set: Compose: PATH=VALUE, e.g. terms.local_hn.weight=0.5 or texts.hn_fraction=0.5.
-        counts: File that says which words captions like yours put together, made by `compoclip
-            rewrite CAPTIONS --count-words`: rewrites draw from them, too.
         push_to_hub: When all steps are done, put the checkpoint on the Hugging Face hub too, as
             `compoclip push OUT/model REPO` does (OUT/adapter with --no-merge).
         json: Print the summary as JSON.
@@ -196,7 +194,6 @@ class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
     texts: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
     terms: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
     set: tuple[str, ...] = ()
-    counts: Path | None = None
     push_to_hub: Annotated[str | None, OptionMark.ONCE] = None
     json: Annotated[bool, OptionMark.ONCE] = False
 
@@ -226,10 +223,6 @@ def composed_method(options: TrainOptions, method: Method, given: Collection[str
     method = compose(method, options.texts, options.terms, options.set)
     if method.optim.warmup_share == 1 and not {"warmup", "warmup_share"}.intersection(given):
         method = replace(method, optim=replace(method.optim, warmup_share=0.1))
-    if options.counts is not None:
-        if not method.needs_parsing:
-            raise UsageError(f"--counts goes with rewrites, and {method.name} makes no texts")
-        method = replace(method, plan=replace(method.plan, counts=str(options.counts)))
     names = ("rank", "alpha", "towers", "targets", "init")
     lora = {name: getattr(options, f"lora_{name}") for name in names}
     lora = {name: value for name, value in lora.items() if value is not None}
@@ -330,8 +323,6 @@ def _require_watchable(options: WatchSettings) -> None:
         raise UsageError("--patience waits for a better model: say by what with --keep-best NAME")
     if options.keep_best and not options.eval_every:
         raise UsageError("--keep-best goes with --eval-every N: else nothing but the end is known")
-    if len(set(options.keep_best)) < len(options.keep_best) or len(options.keep_best) > 2:
-        raise UsageError("--keep-best takes one name, or two different ones")
 
 
 def _watched(options: WatchSettings) -> Measuring:
@@ -522,8 +513,8 @@ class EvaluateOptions(Measuring):
         precision: bf16 runs the towers under autocast, meant for GPUs: cosines change by 1e-3,
             and features and results are kept apart from those of fp32.
         activation: Override the activation that a checkpoint states.
-        exclude_faulty: Also score without the items that an audit finds faulty, ties wrong (see
-            data audit); both numbers are shown and stored.
+        exclude_faulty: Leave out the items that data audit finds faulty. Results are marked
+            partial and name the faults.
         cache: Folder for encoded features [default: OUT/.features].
         details: Of several models also print a table for each model and benchmark, after the one
             with all side by side.

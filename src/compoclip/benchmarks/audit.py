@@ -106,7 +106,7 @@ class Defect:
 
     @property
     def fault(self) -> bool:
-        """True if the item is left out of clean scores."""
+        """Return whether --exclude-faulty leaves the item out."""
         return self.kind in FAULTS
 
 
@@ -328,7 +328,7 @@ class Audit:
 
     @property
     def faulty(self) -> Faulty:
-        """Items with a fault: those that clean scores leave out."""
+        """Items with a fault: those that --exclude-faulty leaves out."""
         return frozenset((each.subtask, each.id) for each in self.defects if each.fault)
 
     @property

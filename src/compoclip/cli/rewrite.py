@@ -16,23 +16,19 @@ from compoclip import console
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse as parse_caption
 from compoclip.captions.parser import parse_records, provenance
-from compoclip.captions.store import ParseStore
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import (
     DEFAULT_COLUMN,
     CaptionFile,
     caption_file,
-    caption_items,
 )
 from compoclip.cli.options import WorkerCount, parse, processes
 from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
 from compoclip.corpora.run import CorpusOutcome, Engine, process
 from compoclip.corpora.shard import find_shards, kind_of, names_shards
 from compoclip.errors import UsageError
-from compoclip.files import cache_folder
 from compoclip.recordfile import Track, write_records
-from compoclip.rewrites.attested import attesting, count_slots, counts_digest, write_counts
 from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import (
     HEADER,
@@ -265,82 +261,30 @@ class RewriteOptions(CorpusOptions):
         compoclip rewrite captions.txt -o negatives.jsonl --rewrites negclip,replace --workers 4
         compoclip rewrite coco.csv --column title -o out.jsonl --epoch 3
         compoclip rewrite 'cc3m/*.tar' -o cc3m-negatives --rewrites negclip,replace --workers 16
-        compoclip rewrite coco.json --count-words -o words.xz
-        compoclip rewrite captions.txt -o negatives.jsonl --counts words.xz
 
     Args:
         rewrites: Names, or files of yours (./my_rewrite.py), joined by commas; or "all" (see
             compoclip rewrites).
         seed: Fixes, with sample and epoch, which of the possible rewrites is drawn.
         epoch: Another epoch draws anew.
-        counts: File that says which words captions like yours put together, made by --count-words:
-            rewrites draw from them, too.
-        count_words: Write such a file to -o, and no rewrites. The captions may be any data that
-            train reads.
     """
 
     rewrites: str = "all"
     seed: int = 0
     epoch: int = 0
-    counts: Path | None = None
-    count_words: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
     """Parse the options, rewrite a text or a file; returns the exit code."""
     options = parse(RewriteOptions, "rewrite", argv)
-    if options.count_words:
-        return _count_words(options)
     names = rewrites_named(options.rewrites)
-    counts = None
-    if options.counts is not None:
-        counts = (options.counts, counts_digest(options.counts))
-        with attesting(counts):
-            pass  # says what is wrong with the file before work begins
-    settings = Settings(names, options.seed, options.epoch, options.tagger, counts)
+    settings = Settings(names, options.seed, options.epoch, options.tagger)
     return dispatch(
         options,
         "rewrites",
         lambda: _show(options, settings),
         lambda file, out: _produce(options, out, file, settings),
         lambda out: _produce_shards(options, out, settings),
-    )
-
-
-_SELDOM = 100_000  # captions of which slips of the parser are met once, and real pairs more often
-
-
-def _count_words(options: RewriteOptions) -> int:
-    """Count which words the captions put together; returns the exit code."""
-    out = options.out
-    if out is None:
-        raise UsageError("--count-words: name the file to write with -o OUT.xz")
-    if options.counts is not None:
-        raise UsageError("--count-words makes the file that --counts reads: leave one of them out")
-    get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
-    if not Path(options.source).exists() and not any(c in options.source for c in "*:{"):
-        raise UsageError(f"{options.source}: no such file; --count-words takes a file of captions")
-    if Path(options.source).resolve() == out.resolve():
-        raise UsageError(f"{out}: is the input itself; choose another -o")
-    items = caption_items(options.source, options.column, None)
-    texts = list(dict.fromkeys(text for _, captions in items for text in captions if text.strip()))
-    if not texts:
-        raise UsageError(f"{options.source}: holds no captions")
-    store = ParseStore(cache_folder() / "parses.sqlite", options.tagger)
-    work = sum(map(len, texts))
-    shown = console.track(texts, "parsing captions", len(texts), "captions")
-    store.fill(shown, processes(options.workers, work, _MUCH))
-    parsed = (store.get(text) or store.get_or_parse([text])[text] for text in texts)
-    counted = count_slots(console.track(parsed, "counting words", len(texts), "captions"))
-    least = 1 + len(texts) // _SELDOM
-    kept = {key: number for key, number in counted.items() if number >= least}
-    write_counts(out, kept, Path(options.source).name)
-    told = {"out": str(out), "captions": len(texts), "pairs": len(kept), "least": least}
-    seldom = f", each met at least {least} times" if least > 1 else ""
-    return console.tell(
-        options.json,
-        told,
-        f"{len(kept)} pairs of words of {len(texts)} different captions{seldom} -> {out}",
     )
 
 

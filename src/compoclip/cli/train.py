@@ -241,12 +241,6 @@ def _each(made: dict[str, float]) -> str:
 
 
 def _best(best: Mapping[str, Any]) -> str:
-    """The step that the model is of, what it scored, and where others of the front are."""
-    base = best["base"]
-    scores = ", ".join(
-        f"{name} {100 * value:.1f}" + (f" (base {100 * base[name]:.1f})" if name in base else "")
-        for name, value in best["scores"].items()
-    )
-    others = len(best["front"]) - 1
-    more = f"; {console.counted(others, 'other')} that it does not beat in OUT/front"
-    return f"model of step {best['step']}: {scores}" + (more if others else "")
+    """Return the step that the model is of and its score."""
+    base = "" if best["base"] is None else f" (base {100 * best['base']:.1f})"
+    return f"model of step {best['step']}: {best['by']} {100 * best['score']:.1f}{base}"

@@ -243,8 +243,6 @@ class CaptionPlan:
             (the rewrite absent-object; no caption of the image names it). Other texts are made from
             the original.
         masks: What a second pass hides of each pair, if there is one.
-        counts: File of counts of words, of a corpus of one's own, that attest texts beside the
-            bundled ones (see `rewrites.attested`).
     """
 
     rewrites: tuple[str | OneOf, ...] = ()
@@ -260,7 +258,6 @@ class CaptionPlan:
     target: Literal["", "other", "any"] = ""
     absent: bool = False
     masks: MaskPlan | None = None
-    counts: str = ""
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share outside [0, 1] or a negative number of words."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -41,7 +40,6 @@ from compoclip.data.written_units import WrittenUnits
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Role
 from compoclip.rewrites.absent_object import ABSENT_OBJECT
-from compoclip.rewrites.attested import attesting, counts_digest
 from compoclip.rewrites.base import (
     Rewrite,
     Rewritten,
@@ -125,8 +123,6 @@ class TextPlan:
         self._concepts = ConceptFile(Path(masks.file)) if masks and masks.file else None
         words = graph.vocabulary if graph is not None else None
         self._vocabulary = load_vocabulary(Path(words)) if words else None
-        counts = Path(self.plan.counts)
-        self._counts = (counts, counts_digest(counts)) if self.plan.counts else None
 
     def draw(
         self, sample: Sample, epoch: int, key: str | None = None
@@ -145,11 +141,7 @@ class TextPlan:
         Returns:
             The texts, and what was made and refused.
         """
-        with self.attesting():
-            return self._draw(sample, epoch, sample.drawn_by if key is None else key)
-
-    def _draw(self, sample: Sample, epoch: int, key: str) -> tuple[list[Drawn], PlanCounts]:
-        drawing = _Drawing(self, sample, epoch, key)
+        drawing = _Drawing(self, sample, epoch, sample.drawn_by if key is None else key)
         for each in self.plan.rewrites:
             drawing.rewrite(each)
         if self.plan.graph is not None:
@@ -165,10 +157,6 @@ class TextPlan:
         if self.plan.masks is not None:
             drawing.mask(self.plan.masks, self._concepts)
         return drawing.texts, drawing.counts
-
-    def attesting(self) -> AbstractContextManager[None]:
-        """A block in which texts are drawn: the counts of the plan attest them."""
-        return attesting(self._counts)
 
     def parse(self, text: str) -> Caption:
         """The parse of a text, of a plan that has parsed captions."""

@@ -29,8 +29,6 @@ from .published.beside import entries_of as entries_of
 from .published.read import PublishedTable as PublishedTable
 from .published.read import published_table as published_table
 from .published.read import table_names as table_names
-from .rerank import Reranker as Reranker
-from .results import Clean as Clean
 from .results import Results as Results
 from .results import Score as Score
 from .results import card_rows as card_rows

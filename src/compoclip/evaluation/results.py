@@ -74,22 +74,6 @@ def too_few(photos: int) -> str:
 
 
 @dataclass(frozen=True)
-class Clean:
-    """Scores without faulty items (`benchmarks.audit`), a tie being wrong.
-
-    faulty: items of the full benchmark with a fault; faults: kind -> how many have it (an item may
-    have several). left_out: of the items measured, those that are not in here. scores, aggregates:
-    as in Results.
-    """
-
-    faulty: int
-    left_out: int
-    faults: dict[str, int]
-    scores: dict[str, dict[str, Score]]
-    aggregates: dict[str, Score]
-
-
-@dataclass(frozen=True)
 class Results:
     """The result file `<out>/<model>/<benchmark>.json`; per-item outcomes are in parquet beside it.
 
@@ -101,7 +85,6 @@ class Results:
     used for `value`. items: name of the parquet file. known_as: what the reader calls the benchmark
     where `benchmark` is another name (id=NAME), else "". resamples, seed: of the bootstrap. score:
     "itc", cosines of features, or "itm", a matching head's log-odds of pairs.
-    clean: the scores without faulty items, where they were asked for.
     images: hash of the names, sizes and modification times of the images.
     """
 
@@ -127,7 +110,6 @@ class Results:
     known_as: str = ""
     resamples: int = 0
     seed: int = 0
-    clean: Clean | None = None
     score: str = "itc"
     images: str = ""
     schema: int = SCHEMA
@@ -355,6 +337,7 @@ def _load(path: Path) -> Results:
             f"{path}: not a result file of this version (schema {version}, expected {SCHEMA}); "
             f"{remedy}"
         )
+    data.pop("clean", None)  # of earlier versions: scores without faulty items
     try:
         results: Results = _typed(data, Results, "it")
         _check(results)
@@ -380,10 +363,9 @@ def _check(results: Results) -> None:
         _typed(results.identity[name], hints[name], f"identity.{name}")
     for rule in results.rules.values():
         Aggregate.from_json(rule)
-    for each in (results, *((results.clean,) if results.clean else ())):
-        for metrics in (*each.scores.values(), each.aggregates):
-            for name, score in metrics.items():
-                _check_score(score, name)
+    for metrics in (*results.scores.values(), results.aggregates):
+        for name, score in metrics.items():
+            _check_score(score, name)
 
 
 def _check_score(score: Score, name: str) -> None:

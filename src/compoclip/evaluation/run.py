@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from compoclip.benchmarks.audit import Audit
-from compoclip.benchmarks.case import Aggregate, Benchmark, Content, TiePolicy, image_key, present
+import numpy as np
+
+from compoclip.benchmarks.audit import Audit, Faulty
+from compoclip.benchmarks.case import Aggregate, Benchmark, Content, image_key, present
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import (
@@ -34,6 +36,7 @@ from compoclip.evaluation.forms.cases import (
     Sizes,
     group_sizes,
     groups_by_part,
+    with_joint,
 )
 from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.evaluation.results import (
@@ -44,7 +47,7 @@ from compoclip.evaluation.results import (
     score_named,
 )
 from compoclip.evaluation.statistics import RESAMPLES
-from compoclip.evaluation.summary import clean_scores, same_faults, summarise
+from compoclip.evaluation.summary import summarise
 from compoclip.files import fingerprint, sweep_abandoned
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.ranks import SINGLE, Ranks
@@ -59,8 +62,8 @@ class Options(EncodeOptions):
     """How to encode and measure; of several ranks, rank 0 scores and writes.
 
     allow_partial: score what is there and mark it. resamples, seed: of the bootstrap. fresh: ignore
-    results already there. audits: benchmark -> its audit, for clean scores beside those of all
-    items. score: cosines of features ("itc"), or scores of pairs by a matching head ("itm").
+    results already there. audits: benchmark -> its audit, whose faulty items are left out. score:
+    cosines of features ("itc"), or scores of pairs by a matching head ("itm").
     """
 
     allow_partial: bool = False
@@ -183,8 +186,8 @@ def watch_model(
         results = evaluate(f"step-{step:08d}", encoder, benchmarks, out / "eval", options)
         with ranks.agreed():
             scores = {each.benchmark: each.headline_score for each in results}
-            if ranks.first:
-                scores |= {name: score_named(results, name) for name in settings.keep_best}
+            if ranks.first and (name := settings.keep_best):
+                scores[name] = score_named(results, name)
         return {
             name: WatchedScore(score.value, score.low, score.high, score.chance)
             for name, score in scores.items()
@@ -242,7 +245,7 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
         and found.known_as == job.benchmark.known_as
         and (found.resamples, found.seed) == (options.resamples, options.seed)
         and found.score == options.score
-        and same_faults(found.clean, options.audits.get(job.benchmark.name))
+        and found.left_out == _left_out(job, options)
         and Path(found.items).is_file()
     )
     if same:
@@ -289,44 +292,62 @@ def _measure(
         )
     items = score(benchmark, features, content)
     _unique(benchmark, items)
+    scored = len(items)
+    if (audit := options.audits.get(benchmark.name)) is not None:
+        items = _without(items, audit.faulty, benchmark)
     rules, headline = _rules(job)
     summary = summarise(
         items, rules, _scored(job), options.resamples, options.seed, listed=benchmark.content.listed
     )
     if headline not in summary.aggregates:
         headline = next(iter(summary.aggregates))
+    ties = {"": form_of(benchmark.content).ties, **benchmark.ties}
     missing = (*job.missing, *sorted(image_key(ref) for ref in bad))
-    audit = options.audits.get(benchmark.name)
-    about = (benchmark, rules, _scored(job), options.resamples, options.seed)
-    clean = clean_scores(items, audit, *about) if audit is not None else None
     results = Results(
         model=name,
         benchmark=benchmark.name,
         protocol=benchmark.protocol,
         identity=dict(_plain(encoder)),
         data_hash=benchmark.data_hash,
-        tie_policy={part: str(policy) for part, policy in _ties(benchmark).items()},
+        tie_policy={part: str(policy) for part, policy in ties.items()},
         scores=summary.scores,
         aggregates=summary.aggregates,
         headline=headline,
         skills=dict(benchmark.skills),
         items=f"{file_stem(benchmark.name)}.parquet",
         rules=_rules_json(job),
-        left_out=dict(benchmark.left_out),
+        left_out=_left_out(job, options),
         missing=missing[:_LISTED_MISSING],
         missing_count=len(missing),
-        partial=sum(here.values()) < sum(job.expected.values()),
+        partial=sum(here.values()) < sum(job.expected.values()) or len(items) < scored,
         truncated_texts=sum(t in features.truncated for t in distinct_texts([content])),
         versions=_versions(),
         seconds=round(encoding + time.monotonic() - start, 3),
         known_as=benchmark.known_as,
         resamples=options.resamples,
         seed=options.seed,
-        clean=clean,
         score=options.score,
         images=_images_state(job.content),
     )
     return save_results(results, items.to_arrow(), folder)
+
+
+def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
+    """Return the items without the faulty ones, and without joint outcomes of broken groups."""
+    named = zip(items.subtasks, items.ids)
+    kept = [row for row, name in enumerate(named) if name not in faulty]
+    if not kept:
+        raise CompoclipError(
+            f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or mend the data"
+        )
+    return with_joint(items.take(np.array(kept)), benchmark.joint, _sizes(benchmark))
+
+
+def _left_out(job: _Job, options: Options) -> dict[str, int]:
+    """Return reason -> items left out, by the reader or as faulty."""
+    audit = options.audits.get(job.benchmark.name)
+    faults = audit.faults if audit is not None else {}
+    return {**job.benchmark.left_out, **{f"faulty item ({kind})": n for kind, n in faults.items()}}
 
 
 def _sizes(benchmark: Benchmark) -> Sizes:
@@ -339,11 +360,6 @@ def _scored(job: _Job) -> dict[str, int]:
     tuning = set(job.benchmark.tuned_on.values())
     own = {part: n for part, n in job.expected.items() if part not in tuning}
     return {**own, **groups_by_part(_sizes(job.benchmark))}
-
-
-def _ties(benchmark: Benchmark) -> dict[str, TiePolicy]:
-    """The benchmark's policies, with the default of its form under ""."""
-    return {"": form_of(benchmark.content).ties, **benchmark.ties}
 
 
 def _unique(benchmark: Benchmark, items: Items) -> None:

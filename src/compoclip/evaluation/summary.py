@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from compoclip.benchmarks.audit import Audit
-from compoclip.benchmarks.case import Aggregate, Benchmark, Cases, Listed
+from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.evaluation.aggregate import (
     RANKED,
     Plan,
@@ -22,9 +21,8 @@ from compoclip.evaluation.aggregate import (
     rows_of,
     ruled_values,
 )
-from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.items import MAIN, POLICIES, POSITIVE_SCORE, Items, Outcomes, Values
-from compoclip.evaluation.results import Clean, Score
+from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import RESAMPLES, Interval, percentile_interval, wilson
 
 
@@ -42,7 +40,6 @@ def summarise(
     expected: Mapping[str, int] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
-    lenient: bool = False,
     listed: Listed | None = None,
 ) -> Summary:
     """Scores of all sub-tasks and rules, plus the aggregate "positive_score" over all items.
@@ -52,8 +49,8 @@ def summarise(
     have the labels that a rule picks. Intervals: Wilson for items that share no photo, else a
     bootstrap over photos, always for means of means and areas under a curve. Where all items are
     right or all are wrong: Wilson for the number of photos; for a single photo none.
-    A rule whose sub-tasks have no items at all is left out, and for partial data (or `lenient`) one
-    that the items there are do not define.
+    A rule whose sub-tasks have no items at all is left out, and for partial data one that
+    the items there are do not define.
     """
     frame = _Frame.of(items)
     here = Counter(items.subtasks)
@@ -79,7 +76,7 @@ def summarise(
         if here.keys() & rule.subtasks():
             gap = sum(lack(part, rule.metric or MAIN) for part in rule.subtasks())
             about = Listed(items.subtasks, items.labels, items.truth), frame.applies, frame.main
-            found = plan_or_none(rule, *about) if gap or lenient else plan(rule, *about)
+            found = plan_or_none(rule, *about) if gap else plan(rule, *about)
             if found is not None:
                 if gap and listed is not None and rule.by_label():
                     all_items = _listed_items(rule, listed, frame, expected or {})
@@ -231,67 +228,3 @@ def _independent(tree: Plan, clusters: np.ndarray) -> bool:
     """True if the plan is one proportion of items that share no photo."""
     rows = rows_of(tree)
     return tree.share and len(np.unique(clusters[rows])) == len(rows)
-
-
-# --- Scores without the items that an audit found faulty, ties wrong. ---
-
-
-def clean_scores(
-    items: Items,
-    audit: Audit,
-    benchmark: Benchmark,
-    rules: Mapping[str, Aggregate],
-    expected: Mapping[str, int],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Clean:
-    """Every sub-task and rule over the items without a fault, as `summarise`, with strict ties.
-
-    benchmark: as audited, images there or not. expected: items of the full benchmark by sub-task.
-    A group of which one item is faulty is left out of joint metrics. What was fitted or ranked
-    against all items stays: the thresholds of true-or-false statements and the galleries of
-    retrieval hold the faulty ones.
-    """
-    faulty = audit.faulty
-    keep = np.array(
-        [k for k, each in enumerate(zip(items.subtasks, items.ids)) if each not in faulty],
-        dtype=np.int64,
-    )
-    kept = items.take(keep)
-    kept = replace(kept, outcomes={n: o._replace(used=o.strict) for n, o in kept.outcomes.items()})
-    sizes = group_sizes(benchmark.content.cases, benchmark.joint)
-    if benchmark.joint:
-        own = {name: each for name, each in kept.outcomes.items() if name not in benchmark.joint}
-        kept = with_joint(replace(kept, outcomes=own), benchmark.joint, sizes)
-    clean: dict[str, int] = {
-        part: n - sum(subtask == part for subtask, _ in faulty) for part, n in expected.items()
-    }
-    if benchmark.joint:
-        left = group_sizes(
-            (case for case in benchmark.content.cases if (case.subtask, case.id) not in faulty),
-            benchmark.joint,
-        )
-        whole = {group: n for group, n in sizes.items() if left.get(group) == n}
-        clean |= groups_by_part(whole)
-    listed = Cases(
-        case for case in benchmark.content.cases if (case.subtask, case.id) not in faulty
-    ).listed
-    summary = (
-        summarise(kept, rules, clean, resamples, seed, lenient=True, listed=listed)
-        if len(kept)
-        else None
-    )
-    return Clean(
-        faulty=len(faulty),
-        left_out=len(items) - len(keep),
-        faults=audit.faults,
-        scores=summary.scores if summary else {},
-        aggregates=summary.aggregates if summary else {},
-    )
-
-
-def same_faults(clean: Clean | None, audit: Audit | None) -> bool:
-    """True if a result holds the clean scores of this audit, or if there is no audit."""
-    if audit is None:
-        return True
-    return clean is not None and (clean.faulty, clean.faults) == (len(audit.faulty), audit.faults)

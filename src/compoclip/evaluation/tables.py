@@ -10,7 +10,7 @@ from typing import Literal
 from compoclip.console import counted, table
 from compoclip.evaluation.comparison import Comparison, Difference, compare_all, not_judged
 from compoclip.evaluation.items import POSITIVE_SCORE
-from compoclip.evaluation.results import Clean, Results, Score, too_few
+from compoclip.evaluation.results import Results, Score, too_few
 
 Layout = Literal["text", "markdown", "latex", "csv"]
 _LATEX = {
@@ -138,8 +138,8 @@ def chance_flag(score: Score) -> str:
 
 
 def data_notes(results: Results) -> list[str]:
-    """Remarks on the data, one line each: missing images, rows left out, cut texts, faults, and
-    features of less than float32."""
+    """Remarks on the data, one line each: missing images, rows left out, cut texts, and features of
+    less than float32."""
     lines = []
     if results.missing_count:
         first = f", e.g. {results.missing[0]}" if results.missing else ""
@@ -150,26 +150,7 @@ def data_notes(results: Results) -> list[str]:
         lines.append(f"{cut} cut: longer than the model's context")
     if lower := results.identity.get("precision"):
         lines.append(f"features computed in {lower}")
-    if results.clean is not None:
-        lines.append(clean_note(results, results.clean))
     return lines
-
-
-def clean_note(results: Results, clean: Clean) -> str:
-    """The headline without faulty items beside that of all items."""
-    if not clean.left_out:
-        return "clean: an audit found no faulty item among these"
-    kinds = ", ".join(f"{kind} {n}" for kind, n in clean.faults.items())
-    part = f"of {clean.faulty} in all: " if clean.left_out < clean.faulty else ""
-    left = f"clean: without {counted(clean.left_out, 'faulty item')} ({part}{kinds}) and with "
-    left += "ties wrong"
-    score = clean.aggregates.get(results.headline)
-    if score is None:
-        return f"{left} nothing is left of {results.headline}"
-    return (
-        f"{left} {results.headline} is {100 * score.value:.1f} ({span(score.low, score.high)}) "
-        f"instead of {100 * results.headline_score.value:.1f}"
-    )
 
 
 # --- One model, and two. ---
@@ -179,8 +160,7 @@ def results_text(results: Results) -> str:
     """One benchmark as a table: sub-tasks and aggregates with interval, chance, ties and items.
 
     The headline is marked. Scores at or below chance are flagged. Where ties decide outcomes, their
-    number is followed by the strict and the fractional value. Scores without faulty items, where
-    they were measured, have a column of their own.
+    number is followed by the strict and the fractional value.
 
     Args:
         results: of one model on one benchmark.
@@ -189,33 +169,19 @@ def results_text(results: Results) -> str:
         Aligned text, with notes on the data below the table.
     """
     title = f"{results.model} on {results.benchmark}"
-    clean = results.clean
-
-    def row(name: str, score: Score, twin: Score | None) -> list[str]:
-        own = [clean_cell(twin)] if clean else []
-        return [name, *_cells(score), *own, chance_flag(score)]
-
-    rows = []
-    for part, metrics in results.scores.items():
-        twins = clean.scores.get(part, {}) if clean else {}
-        for metric, score in metrics.items():
-            if metric != POSITIVE_SCORE:
-                rows.append(row(part, score, twins.get(metric)))
+    rows = [
+        [part, *_cells(score), chance_flag(score)]
+        for part, metrics in results.scores.items()
+        for metric, score in metrics.items()
+        if metric != POSITIVE_SCORE
+    ]
     for name, score in results.aggregates.items():
         mark = " (headline)" if name == results.headline else ""
-        rows.append(row(f"= {name}{mark}", score, clean.aggregates.get(name) if clean else None))
-    header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties"]
-    header += ["clean", ""] if clean else [""]
+        rows.append([f"= {name}{mark}", *_cells(score), chance_flag(score)])
+    header = ["part", "metric", "score", "95 % interval", "chance", "items", "ties", ""]
     notes = ["PARTIAL: not the score of the whole benchmark"] if results.partial else []
     notes += data_notes(results)
     return "\n".join([title, table(rows, header), *(f"  {line}" for line in notes)])
-
-
-def clean_cell(score: Score | None) -> str:
-    """ "72.9 (60.1 to 80.2) of 42": a score without faulty items; "-" where nothing is left."""
-    if score is None:
-        return "-"
-    return f"{percent(score.value)} ({span(score.low, score.high)}) of {score.n}"
 
 
 def _cells(score: Score) -> list[str]:
@@ -326,7 +292,9 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     for benchmark in benchmarks:
         columns = [by_key.get((model, benchmark)) for model in models]
         first = next(each for each in columns if each is not None)
-        name = f"{benchmark} ({first.headline}{_part_of(first)})"
+        head = first.headline_score
+        part_of = f", {head.n} of {head.expected} items" if first.partial else ""
+        name = f"{benchmark} ({first.headline}{part_of})"
         own = [marks.get((model, benchmark, ""), " ") for model in models]
         rows.append(_overview_row(name, [_headline(each) for each in columns], own))
         for part in _parts(columns):
@@ -349,11 +317,6 @@ def _parts(columns: Iterable[Results | None]) -> list[str]:
     """Sub-tasks in order, where a benchmark has more than one."""
     names = list(dict.fromkeys(part for each in columns if each for part in each.scores))
     return names if len(names) > 1 else []
-
-
-def _part_of(results: Results) -> str:
-    score = results.headline_score
-    return f", {score.n} of {score.expected} items" if results.partial else ""
 
 
 def _headline(results: Results | None) -> Score | None:

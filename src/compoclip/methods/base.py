@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from compoclip import own
@@ -16,7 +15,6 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import HeadPlan, Loss, Role
 from compoclip.models.lora import Lora
 from compoclip.models.masking import MaskVectors
-from compoclip.rewrites.attested import counts_digest
 from compoclip.rewrites.base import rewrite_sources
 
 __all__ = [
@@ -348,14 +346,11 @@ class Method:
 
     @property
     def sources(self) -> dict[str, str]:
-        """File -> hash of each source outside the package that this method is made of: code, with
-        the local modules that it imports, and counts of words.
+        """File -> hash of each source outside the package that this method is made of, with the
+        local modules that it imports.
         """
         losses = own.sources_of(*(term.loss for term in self.losses))
         found = {**self.made_in, **losses, **rewrite_sources(self.plan.all_rewrites)}
-        if self.plan.counts:
-            path = Path(self.plan.counts)
-            found[str(path.absolute())] = counts_digest(path)
         return own.named_sources(found)
 
     def record(self) -> dict[str, Any]:
@@ -364,12 +359,11 @@ class Method:
         For logs, checkpoints and signatures.
         """
         sources = self.sources
-        texts = {k: v for k, v in asdict(self.plan).items() if k != "counts"}  # among the sources
         return {
             "terms": [
                 {"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses
             ],
-            "texts": texts,
+            "texts": asdict(self.plan),
             "images": self.images.record(),
             "composed": list(self.composed),
             **({"teacher": asdict(self.teacher)} if self.teacher and self.needs_teacher else {}),

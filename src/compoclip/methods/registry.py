@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import functools
 import importlib
 import inspect
-import pkgutil
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, get_type_hints
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from compoclip.methods.base import Method
 
 P = ParamSpec("P")
-_FOLDER = Path(__file__).parent
+_MARK = "__recipe__"  # of functions under @recipe and @variant
 
 
 # --- Recipes: functions that return a `Method`, and variants that state what differs. ---
@@ -49,6 +47,7 @@ def recipe(function: Callable[P, Method]) -> Callable[P, Method]:
         bound.apply_defaults()
         return _recorded(function(*args, **kwargs), function, bound.arguments)
 
+    setattr(made, _MARK, True)
     return made
 
 
@@ -97,6 +96,7 @@ def variant(
             [each.replace(annotation=hints[each.name]) for each in parameters],
             return_annotation=hints["return"],
         )
+        setattr(made, _MARK, True)
         return made
 
     return decorate
@@ -130,24 +130,47 @@ def _documented(function: Callable[..., Method]) -> tuple[str, dict[str, str]]:
     return about, {entry.partition(":")[0]: entry.rstrip() for entry in entries if entry}
 
 
-# --- Finding them by name, without importing any: torch stays out of a list of methods. ---
+# --- Finding them by name. `recipes.tsv` lists them, so that a list imports no torch. ---
+
+
+@functools.cache
+def _recipes() -> dict[str, tuple[str, str]]:
+    """Return name -> (module, summary) of the package's recipes."""
+    text = Path(__file__).with_name("recipes.tsv").read_text(encoding="utf-8")
+    rows = (line.split("\t") for line in text.splitlines())
+    return {name: (module, summary) for name, module, summary in rows}
+
+
+def recipes_of(module: Mapping[str, Any]) -> dict[str, Callable[..., Method]]:
+    """Return the recipes that a module defines, by name; not those that it imports.
+
+    Args:
+        module: The names of the module, as `vars` gives them.
+
+    Returns:
+        Name of the function -> the recipe.
+    """
+    return {
+        name: value
+        for name, value in module.items()
+        if inspect.isfunction(value)
+        and hasattr(value, _MARK)
+        and (value.__module__, value.__name__) == (module["__name__"], name)
+    }
 
 
 def method_names() -> list[str]:
     """Every method, as written on the command line (`fsc-clip`), sorted. Imports no recipe."""
-    return sorted({*(name for name, _, _ in _recipes()), *own.installed("methods")})
+    return sorted({*_recipes(), *own.installed("methods")})
 
 
 def method_summaries() -> dict[str, str]:
-    """Name -> first line of the recipe's docstring, sorted by name. Imports no recipe.
+    """Return name -> first line of the recipe's docstring, sorted by name. Imports no recipe.
 
     Of a method that another package adds it says which package.
     """
     added = {name: f"(of {own.origin(each)})" for name, each in own.installed("methods").items()}
-    summaries = {
-        name: inspect.cleandoc(ast.get_docstring(recipe) or "").partition("\n")[0]
-        for name, _, recipe in _recipes()
-    }
+    summaries = {name: summary for name, (_, summary) in _recipes().items()}
     return dict(sorted({**added, **summaries}.items()))
 
 
@@ -162,8 +185,7 @@ def method_origin(name: str) -> str:
     """
     if own.is_file(name):
         return str(own.split(name)[0])
-    is_own = name in {found for found, _, _ in _recipes()}
-    return own.origin(None if is_own else own.installed("methods").get(name))
+    return own.origin(None if name in _recipes() else own.installed("methods").get(name))
 
 
 def load_recipe(name: str) -> Callable[..., Method]:
@@ -183,9 +205,8 @@ def load_recipe(name: str) -> Callable[..., Method]:
     """
     if own.is_file(name):
         return _from_file(name)
-    modules = {found: module for found, module, _ in _recipes()}
-    if name in modules:
-        module = importlib.import_module(f"compoclip.methods.{modules[name]}")
+    if name in _recipes():
+        module = importlib.import_module(f"compoclip.methods.{_recipes()[name][0]}")
         found: Callable[..., Method] = getattr(module, name.replace("-", "_"))
         return found
     added = own.installed("methods")
@@ -197,40 +218,16 @@ def load_recipe(name: str) -> Callable[..., Method]:
                 "@recipe"
             )
         return found
-    names = sorted({*modules, *added})
+    names = method_names()
     close = difflib.get_close_matches(name.replace("_", "-").lower(), names)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
     raise UsageError(f"no method '{name}'; {hint}")
 
 
-def _recipes() -> Iterator[tuple[str, str, ast.FunctionDef]]:
-    """Method name, module and definition of each recipe, read from source: torch stays out."""
-    for module in sorted(pkgutil.iter_modules([str(_FOLDER)]), key=lambda m: m.name):
-        for node in _in_source((_FOLDER / f"{module.name}.py").read_text(encoding="utf-8")):
-            yield node.name.replace("_", "-"), module.name, node
-
-
-@functools.lru_cache(maxsize=256)  # every look at a recipe asks for all of them
-def _in_source(source: str) -> tuple[ast.FunctionDef, ...]:
-    """The recipes that a source defines."""
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return tuple(node for node in functions if any(map(_makes_one, node.decorator_list)))
-
-
 def _from_file(name: str) -> Callable[..., Method]:
     """The recipe in a file of the user's own, which is run."""
     own.refresh(name)
-    defined = own.parts_of(name)
     path, wanted = own.split(name)
-    names = [node.name for node in _in_source(path.read_text(encoding="utf-8"))]
-    recipes = {each: defined[each] for each in names}
     spelled = f"{path}:{wanted.replace('-', '_')}"
-    found: Callable[..., Method]
-    found = own.chosen(spelled, recipes, "recipes", "a function under @recipe")
-    return found
-
-
-def _makes_one(decorator: ast.expr) -> bool:
-    """Whether it is `@recipe` or `@variant(...)`."""
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return isinstance(called, ast.Name) and called.id in (recipe.__name__, variant.__name__)
+    recipes = recipes_of(own.parts_of(name))
+    return own.chosen(spelled, recipes, "recipes", "a function under @recipe")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from compoclip.benchmarks.case import SKILLS
-from compoclip.console import counted
 from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import BRITTLENESS, MATCH
 from compoclip.evaluation.items import POSITIVE_SCORE
@@ -47,8 +46,7 @@ class NumberRow:
 
 @dataclass(frozen=True)
 class Detail:
-    """One number of one model in a benchmark's own table. clean: the number without faulty items,
-    clean_about: its interval and items; "" where it was not asked for."""
+    """One number of one model in a benchmark's own table."""
 
     part: str
     metric: str
@@ -62,14 +60,11 @@ class Detail:
     fractional: str
     flags: tuple[str, ...]
     headline: bool = False
-    clean: str = ""
-    clean_about: str = ""
 
 
 @dataclass(frozen=True)
 class BenchmarkSheet:
-    """A benchmark: its headline by model, its numbers, what was left out. cleaned: whether numbers
-    without faulty items are there."""
+    """A benchmark: its headline by model, its numbers, what was left out."""
 
     benchmark: str
     headline: str
@@ -78,7 +73,6 @@ class BenchmarkSheet:
     aggregates: tuple[Detail, ...]
     notes: tuple[str, ...]
     partial: bool
-    cleaned: bool
 
 
 def profile_rows(study: Study) -> tuple[NumberRow, ...]:
@@ -194,21 +188,13 @@ def _sheet(study: Study, benchmark: str) -> BenchmarkSheet:
         headline=first.headline,
         headlines=tuple((m, percent(r.headline_score.value)) for m, r in measured.items()),
         details=tuple(
-            _with_clean(
-                _detail(part, metric, model, each.scores[part][metric]),
-                each,
-                each.clean.scores.get(part, {}).get(metric) if each.clean else None,
-            )
+            _detail(part, metric, model, each.scores[part][metric])
             for part, metric in parts
             for model, each in measured.items()
             if metric in each.scores.get(part, {})
         ),
         aggregates=tuple(
-            _with_clean(
-                _detail(rule, score.metric, m, score, rule == first.headline),
-                each,
-                each.clean.aggregates.get(rule) if each.clean else None,
-            )
+            _detail(rule, score.metric, m, score, rule == first.headline)
             for rule in rules
             for m, each in measured.items()
             for score in [each.aggregates.get(rule)]
@@ -216,7 +202,6 @@ def _sheet(study: Study, benchmark: str) -> BenchmarkSheet:
         ),
         notes=_notes(measured),
         partial=any(each.partial for each in measured.values()),
-        cleaned=any(each.clean is not None for each in measured.values()),
     )
 
 
@@ -238,15 +223,6 @@ def _detail(part: str, metric: str, model: str, score: Score, headline: bool = F
         flags=tuple(flag for flag in flags if flag),
         headline=headline,
     )
-
-
-def _with_clean(detail: Detail, results: Results, score: Score | None) -> Detail:
-    if results.clean is None:
-        return detail
-    if score is None:
-        return replace(detail, clean="–", clean_about="no items left")
-    about = f"{interval(score.low, score.high)}, {counted(score.n, 'item')}"
-    return replace(detail, clean=percent(score.value), clean_about=about)
 
 
 def _notes(measured: Mapping[str, Results]) -> tuple[str, ...]:

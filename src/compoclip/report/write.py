@@ -47,7 +47,6 @@ from compoclip.report.study import Study, read_study
 from compoclip.report.tables import invariance_rows, profile_rows, sheets, skill_rows
 from compoclip.report.training import Run, read_run
 from compoclip.report.wording import count, listed, words_for
-from compoclip.report.wording import percent as wording_percent
 from compoclip.version import __version__
 
 # --- The tables of a study as files: Markdown, LaTeX and CSV, models as rows as papers print
@@ -157,8 +156,7 @@ class CoverageRow:
 
     items: measured, of all. share: the same in percent. missing: photos absent or damaged.
     left_out: rows that made no items, with reasons. cut: texts longer than the model's context.
-    ties: items whose outcome hangs on equal scores. faulty: items with a fault, with kinds; ""
-    where no audit was asked for. clean: the headline without them, by model.
+    ties: items whose outcome hangs on equal scores.
     """
 
     benchmark: str
@@ -168,9 +166,6 @@ class CoverageRow:
     left_out: str
     cut: str
     ties: str
-    faulty: str
-    headline: str
-    clean: str
     whole: bool
 
 
@@ -183,15 +178,8 @@ def coverage_rows(study: Study) -> tuple[CoverageRow, ...]:
 
 
 def _row(benchmark: str, measured: Sequence[Results]) -> CoverageRow:
-    heads = [each.headline_score for each in measured]
     every = [max(each.aggregates.values(), key=lambda s: s.expected) for each in measured]
-    first, audits = measured[0], [each.clean for each in measured]
-    audit = next((each for each in audits if each is not None), None)
-    faulty = ""
-    if audit is not None:
-        kinds = ", ".join(f"{kind} {count(n)}" for kind, n in audit.faults.items())
-        faulty = f"{count(audit.faulty)} ({kinds})" if kinds else count(audit.faulty)
-    clean = [each.aggregates.get(first.headline) if each is not None else None for each in audits]
+    first = measured[0]
     return CoverageRow(
         benchmark=benchmark,
         items=_same([s.items(",") for s in every]),
@@ -200,11 +188,6 @@ def _row(benchmark: str, measured: Sequence[Results]) -> CoverageRow:
         left_out=", ".join(f"{count(n)} × {why}" for why, n in first.left_out.items() if n) or "0",
         cut=_same([count(each.truncated_texts) for each in measured]),
         ties=_same([count(s.ties) for s in every]),
-        faulty=faulty,
-        headline=" / ".join(wording_percent(s.value) for s in heads),
-        clean=" / ".join("–" if s is None else wording_percent(s.value) for s in clean)
-        if audit is not None
-        else "",
         whole=not any(each.partial for each in measured),
     )
 

@@ -7,25 +7,19 @@ place of another gets the slots of that one, and each must have been met in capt
 word in it (level 2), or with words of its kind ("riding" with animals: level 1). A text with a slot
 that was never met (level 0) is refused.
 
-The counts that ship with the package are of COCO captions (data/README.md); those of a corpus of
-one's own add to them (`attesting`).
+The counts are of COCO captions (data/README.md).
 """
 
 from __future__ import annotations
 
-import hashlib
 import lzma
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption, Token
-from compoclip.errors import CompoclipError
-from compoclip.files import write_atomically
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.exclusion import ANY_THING, families, is_living, members, names_people
 from compoclip.rewrites.reading import Reading, of_last
@@ -37,8 +31,6 @@ BROKEN = -9
 _QUALITIES = frozenset(("mod", "pred"))
 #: Kinds of slots that, unattested, make an odd picture ("a couch on a dog") and no bad English.
 _SENSE = frozenset(("act", "done", "mod", "np", "obj", "pn", "pred", "subj", "tie"))
-FORMAT = "compoclip-attested-2"
-Counts = Mapping[str, int]
 
 # --- What is known of words. ---
 
@@ -150,8 +142,8 @@ def _classes(kind: str, a: str, b: str) -> tuple[str, ...]:
 class Attested:
     """Counts of slots, asked for the level of one."""
 
-    def __init__(self, *counts: Counts) -> None:
-        self.counts = counts
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
         self.level = lru_cache(maxsize=1 << 18)(self._level)
         self.tied = lru_cache(maxsize=1 << 18)(self._tied)
 
@@ -186,7 +178,7 @@ class Attested:
 
     def count(self, key: str) -> int:
         """How often a key was met."""
-        return sum(counts.get(key, 0) for counts in self.counts)
+        return self._counts.get(key, 0)
 
     def _level(self, kind: str, a: str, b: str) -> int:
         met = self.count(f"{kind} {a} {b}")
@@ -255,121 +247,13 @@ def _colours() -> tuple[str, ...]:
     return members("colour", "ADJ")
 
 
-# --- The counts that are asked. ---
-
-
-_REMEDY = "make it with compoclip rewrite CAPTIONS --count-words -o FILE"
-
-
-def read_counts(path: Path) -> Counts:
-    """Read a file of counts.
-
-    Args:
-        path: As `write_counts` writes it.
-
-    Returns:
-        Key -> how often.
-
-    Raises:
-        CompoclipError: When it is missing or no file of counts.
-    """
-    return _decoded(path, _content(path))
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CompoclipError(
-            f"{path}: cannot read the counts of captions ({error.strerror}); {_REMEDY}"
-        ) from error
-
-
-def _decoded(path: Path, content: bytes) -> Counts:
-    try:
-        lines = lzma.decompress(content).decode("utf-8").splitlines()
-        if not lines or lines[0].split("\t")[0] != FORMAT:
-            raise ValueError
-        return {key: int(count) for key, _, count in (x.partition("\t") for x in lines[1:])}
-    except (lzma.LZMAError, EOFError, ValueError) as error:
-        raise CompoclipError(f"{path}: not a file of counts of captions; {_REMEDY}") from error
-
-
-def write_counts(path: Path, counts: Counts, source: str) -> None:
-    """Write counts, keys in order: the same counts give the same bytes.
-
-    Args:
-        path: The file.
-        counts: Key -> how often.
-        source: What was counted, and its licence.
-
-    Raises:
-        CompoclipError: When the file cannot be written.
-    """
-    rows = (f"{key}\t{count}" for key, count in sorted(counts.items()))
-    text = "\n".join((f"{FORMAT}\t{source}", *rows)) + "\n"
-    content = lzma.compress(text.encode("utf-8"), preset=9 | lzma.PRESET_EXTREME)
-    write_atomically(path, lambda place: place.write_bytes(content))
-
-
-def counts_digest(path: Path) -> str:
-    """Hash of a file of counts, which texts depend on.
-
-    Args:
-        path: As `write_counts` writes it.
-
-    Returns:
-        The hash, of the content alone.
-
-    Raises:
-        CompoclipError: When it is missing.
-    """
-    return hashlib.blake2b(_content(path), digest_size=8).hexdigest()
-
-
 @lru_cache(maxsize=1)
-def _bundled() -> Attested:
-    return Attested(read_counts(Path(__file__).with_name("data") / "attested.xz"))
-
-
-@lru_cache(maxsize=2)
-def _with_own(path: Path, digest: str) -> Attested:
-    """The bundled counts and those of a file, which must be the one that was named."""
-    content = _content(path)
-    if hashlib.blake2b(content, digest_size=8).hexdigest() != digest:
-        raise CompoclipError(f"{path}: has changed while it was in use; start again")
-    return Attested(*_bundled().counts, _decoded(path, content))
-
-
-_in_use: ContextVar[Attested | None] = ContextVar("attested", default=None)
-
-
-@contextmanager
-def attesting(counts: tuple[Path, str] | Counts | None) -> Iterator[None]:
-    """Let further counts, of a corpus of one's own, attest texts beside the bundled ones.
-
-    They hold within the block, for this thread, and with them the texts that rewrites draw.
-
-    Args:
-        counts: What `count_slots` or `read_counts` gave; or a file and its `counts_digest`, read
-            once in each process; None for the bundled ones alone.
-
-    Raises:
-        CompoclipError: When the file cannot be read, is none of counts, or has another digest.
-    """
-    chosen = _with_own(*counts) if isinstance(counts, tuple) else None
-    if isinstance(counts, Mapping):
-        chosen = Attested(*_bundled().counts, counts)
-    token = _in_use.set(chosen)
-    try:
-        yield
-    finally:
-        _in_use.reset(token)
-
-
 def attested() -> Attested:
-    """The counts in use, read once."""
-    return _in_use.get() or _bundled()
+    """Return the bundled counts, read once."""
+    content = Path(__file__).with_name("data").joinpath("attested.xz").read_bytes()
+    _, *lines = lzma.decompress(content).decode("utf-8").splitlines()
+    rows = (line.partition("\t") for line in lines)
+    return Attested({key: int(count) for key, _, count in rows})
 
 
 # --- What an edit of a caption comes to. ---

@@ -15,7 +15,6 @@ from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.recordfile import Item, Track, write_records
-from compoclip.rewrites.attested import attesting
 from compoclip.rewrites.base import Edit, Refused, Rewritten, get_rewrite, rewrite_sources, rng_for
 
 # --- What a run of rewrites achieved: coverage, refusal reasons, rules used, edit size. ---
@@ -112,16 +111,12 @@ def reason_lines(tallies: Mapping[str, RewriteTally]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What decides the rewrites of a caption: names, random seed and epoch, tagger, own counts.
-
-    counts: file of counts of words, with its digest, that attest texts beside the bundled ones.
-    """
+    """What decides the rewrites of a caption: names, random seed and epoch, tagger."""
 
     rewrites: tuple[str, ...]
     seed: int = 0
     epoch: int = 0
     tagger: str = DEFAULT_TAGGER
-    counts: tuple[Path, str] | None = None
 
     def provenance(self) -> dict[str, Any]:
         """Every input besides the captions, with versions: the same provenance, the same bytes."""
@@ -135,7 +130,6 @@ class Settings:
             "tagger": tagger_version(self.tagger),
             "parser": PARSER_VERSION,
             "lexicon": lexicon_name(),
-            **({"counts": self.counts[1]} if self.counts else {}),
         }
 
 
@@ -159,8 +153,7 @@ def drawn(sample_id: str, caption: Caption, name: str, settings: Settings) -> Re
     """What the rewrite `name` makes of the caption of a sample, by seed and epoch."""
     rewrite = get_rewrite(name)
     rng = rng_for(settings.seed, sample_id, settings.epoch, rewrite.name)
-    with attesting(settings.counts):
-        return rewrite(caption, rng)
+    return rewrite(caption, rng)
 
 
 def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> dict[str, Any]:
@@ -184,7 +177,6 @@ def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> d
         "epoch": settings.epoch,
         "tagger": tagger_version(settings.tagger),
         "lexicon": lexicon_name(),
-        **({"counts": settings.counts[1]} if settings.counts else {}),
     }
 
 

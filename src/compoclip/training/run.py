@@ -292,7 +292,7 @@ def _run(
         kept=frozen_features(model, method, source, transform, settings, ranks),
     )
     total = total_steps(method.optim, loader, settings.max_steps)
-    left_out = _left_out(source)
+    left_out = {reason: n for reason, n in source.left_out.items() if n}
     counts = ", ".join(f"{n} x {reason}" for reason, n in left_out.items())
     note(
         f"{method.name}: {counted(len(source), 'sample')}"
@@ -402,8 +402,6 @@ def _run(
     writes = finished and ranks.first
     with ranks.agreed():
         if watch is not None and summary.best is not None:
-            if writes:
-                _write_front(model, lora, watch, settings.out / "front", provenance)
             watch.restored(model.encoder.model, summary.best["step"])
         # An earlier finish of the same run may have written them, and then been interrupted.
         if lora is not None and writes and not adapter.exists():
@@ -434,26 +432,6 @@ def _repeatable(out: Path, config: str, begun: Fingerprint | None) -> Iterator[N
         if (config or begun) and not (out / LOG).exists() and latest_state(out / "state") is None:
             for name in (CONFIG, FILE):
                 (out / name).unlink(missing_ok=True)
-
-
-def _write_front(
-    model: LoadedModel,
-    lora: Lora | None,
-    watch: Watch,
-    folder: Path,
-    provenance: Mapping[str, Any],
-) -> None:
-    """Write what else --keep-best keeps: a checkpoint, or adapters, of each step but the best."""
-    for step in watch.kept():
-        place = folder / f"step-{step:08d}"
-        if step == watch.best() or place.exists():
-            continue
-        watch.restored(model.encoder.model, step)
-        told = {**provenance, "run": {**provenance["run"], "steps": step}}
-        if lora is not None:
-            save_adapter(model, lora, place, provenance=told)
-        else:
-            save_model(model, place, provenance=told)
 
 
 def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
@@ -561,11 +539,6 @@ def _finished(model: LoadedModel, written: Path, adapter: Path) -> RunSummary:
     note(f"already finished: {written}")
     told = {"model": written, "adapter": adapter if adapter.exists() else None}
     return RunSummary(**{**loaded.provenance["run"], **told})
-
-
-def _left_out(source: Source) -> dict[str, int]:
-    """How many captions and samples the reader of `source` left out, by reason."""
-    return {reason: n for reason, n in source.left_out.items() if n}
 
 
 class _Reporter:

@@ -139,9 +139,7 @@ class WatchSettings:
         eval_images: Folder with their photos, when it is not in that data root.
         allow_partial: Measure on what is there of them when images or items are missing.
         keep_best: OUT/model is the best that was measured, not the last: BENCHMARK by its headline,
-            BENCHMARK:NAME by another mean or sub-task of it. Of two the best ones are those that
-            no other beats in both: OUT/model is the one with the highest mean, the others go to
-            OUT/front.
+            BENCHMARK:NAME by another mean or sub-task of it.
         patience: Stop after this many measurements without anything better; 0 never does.
     """
 
@@ -150,5 +148,5 @@ class WatchSettings:
     eval_data: Path = Path("data")
     eval_images: Path | None = None
     allow_partial: bool = False
-    keep_best: tuple[str, ...] = ()
+    keep_best: str = ""
     patience: int = 0

@@ -8,10 +8,11 @@ resumed run takes the same ones.
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ class WatchedScore:
 
 
 Measure = Callable[[int], Mapping[str, WatchedScore]]
-"""Measures the model as it is after a step: scores by name, those of `keep_best` among them. All
+"""Measures the model as it is after a step: scores by name, that of `keep_best` among them. All
 ranks call it together, and rank 0 alone need return something."""
 
 
@@ -86,8 +87,8 @@ class Watch:
             CompoclipError: When weights that it kept are gone.
         """
         self._measured = {int(step): dict(values) for step, values in state.items()}
-        self._needed = [set(self.kept())]
-        for step in self.kept():
+        self._needed = [self._kept()]
+        for step in self._kept():
             if not self.weights(step).is_file():
                 raise CompoclipError(
                     f"{self.weights(step)}: gone, and it may be the best; start without --resume"
@@ -95,7 +96,7 @@ class Watch:
 
     def state(self) -> dict[str, dict[str, float]]:
         """What `restore` takes. Called when a state is written, whose weights are kept for it."""
-        self._needed = [*self._needed[-1:], set(self.kept())]
+        self._needed = [*self._needed[-1:], self._kept()]
         return {str(step): values for step, values in self._measured.items()}
 
     def due(self, step: int, total: int) -> bool:
@@ -130,7 +131,7 @@ class Watch:
         return {"step": step, "eval": found, "eval_seconds": round(time.monotonic() - start, 3)}
 
     def _keep(self, step: int, network: nn.Module) -> None:
-        kept = set(self.kept())
+        kept = self._kept()
         if step in kept:
             tensors = {
                 name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -146,17 +147,13 @@ class Watch:
         """The file of the weights that are kept of a step."""
         return self._folder / f"step-{step:08d}.safetensors"
 
-    def kept(self) -> list[int]:
-        """The steps whose weights are kept."""
-        return front(self._values())
+    def _kept(self) -> set[int]:
+        return set() if (best := self.best()) is None else {best}
 
     def best(self) -> int | None:
-        """The step whose weights are the result: of those kept the one with the highest mean.
-
-        Of equal ones the newest. None where nothing is kept.
-        """
+        """Return the best step, of equal ones the newest; None without --keep-best."""
         values = self._values()
-        return max(self.kept(), key=lambda step: (sum(values[step]), step), default=None)
+        return max(values, key=lambda step: (values[step], step), default=None)
 
     def over(self) -> bool:
         """Whether the run ends here: nothing better for as long as its patience lasts."""
@@ -166,14 +163,12 @@ class Watch:
         """What is said of the best step in the summary of a run; None where nothing is kept."""
         if (best := self.best()) is None:
             return None
-        names = self.settings.keep_best
-        first = self._measured.get(0, {})
+        name, first = self.settings.keep_best, self._measured.get(0, {})
         return {
             "step": best,
-            "by": list(names),
-            "scores": {name: self._measured[best][name] for name in names},
-            "base": {name: first[name] for name in names if name in first},
-            "front": self.kept(),
+            "by": name,
+            "score": self._measured[best][name],
+            "base": first.get(name),
             "measured": len(self._values()),
         }
 
@@ -195,50 +190,25 @@ class Watch:
         """Remove what is kept, once the result is written."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _values(self) -> dict[int, list[float]]:
-        """The numbers that decide, by step; the model before the first step is no result."""
-        names = self.settings.keep_best
-        steps = sorted(step for step in self._measured if step) if names else []
-        return {step: [self._measured[step][name] for name in names] for step in steps}
+    def _values(self) -> dict[int, float]:
+        """Return step -> the score that decides; the model before the first step is no result."""
+        name = self.settings.keep_best
+        return {step: scores[name] for step, scores in self._measured.items() if step and name}
 
 
-def front(values: Mapping[int, Sequence[float]]) -> list[int]:
-    """Find the steps that no other one dominates; of equal ones the newest.
-
-    Args:
-        values: Step -> its numbers, more being better. Of one number the front is one step.
-
-    Returns:
-        The steps in ascending order.
-    """
-
-    def beaten(step: int) -> bool:
-        own = values[step]
-        return any(
-            all(a >= b for a, b in zip(theirs, own)) and (list(theirs) != list(own) or other > step)
-            for other, theirs in values.items()
-            if other != step
-        )
-
-    return sorted(step for step in values if not beaten(step))
-
-
-def waited(values: Mapping[int, Sequence[float]]) -> int:
+def waited(values: Mapping[int, float]) -> int:
     """Count the measurements since the last one that was better than all before it.
 
     Args:
-        values: Step -> its numbers. With several, better is what no earlier one equals or
-            dominates.
+        values: Step -> the score.
 
     Returns:
         0 when the last one is.
     """
-    since = 0
-    before: list[Sequence[float]] = []
+    since, best = 0, -math.inf
     for step in sorted(values):
-        better = not any(all(a >= b for a, b in zip(other, values[step])) for other in before)
-        since = 0 if better else since + 1
-        before.append(values[step])
+        since = 0 if values[step] > best else since + 1
+        best = max(best, values[step])
     return since
 
 

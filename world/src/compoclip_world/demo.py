@@ -194,7 +194,7 @@ def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[R
             write_card(options.out / "runs" / name / "model", card_rows(found, identity))
 
     suite, out = str(options.out / "suite"), options.out / "results"
-    return evaluate(EvaluateOptions(on=(suite,), out=out, exclude_faulty=True), models, done)
+    return evaluate(EvaluateOptions(on=(suite,), out=out), models, done)
 
 
 def _bounds(options: DemoOptions, model: LoadedModel) -> list[Results]:

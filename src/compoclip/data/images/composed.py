@@ -165,7 +165,8 @@ def join_images(
         raise CompoclipError(f"{height} x {width} pixels cannot be cut in half; use an even size")
     half = half_of(size, landscape)
     joined = Image.new("RGB", (width, height))
-    for image, corner in (first, (0, 0)), (second, _corner(half, landscape)):
+    below_or_beside = (0, half[1]) if landscape else (half[0], 0)
+    for image, corner in (first, (0, 0)), (second, below_or_beside):
         if layout == "squash":
             part = image.resize(half, resampling)
         else:
@@ -178,10 +179,6 @@ def half_of(size: tuple[int, int], landscape: bool) -> tuple[int, int]:
     """(width, height) of what each image gets of `size` (height, width)."""
     height, width = size
     return (width, height // 2) if landscape else (width // 2, height)
-
-
-def _corner(half: tuple[int, int], landscape: bool) -> tuple[int, int]:
-    return (0, half[1]) if landscape else (half[0], 0)
 
 
 # --- The texts that describe both. ---
@@ -238,8 +235,7 @@ class PairTexts:
         self, mains: Sequence[str], rng: random.Random, positives: Sequence[str]
     ) -> str | Refused:
         first, second = map(self.plan.parse, mains)
-        with self.plan.attesting():
-            swapped = get_pair_rewrite(CROSS_SWAP)(first, second, rng)
+        swapped = get_pair_rewrite(CROSS_SWAP)(first, second, rng)
         if isinstance(swapped, Refused):
             return swapped
         text = _shuffled([side.text for side in swapped], rng)
