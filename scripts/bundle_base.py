@@ -13,6 +13,7 @@ from pathlib import Path
 
 from compoclip.console import end_with
 from compoclip.models.checkpoint import load_model, save_model
+from compoclip.models.config import read_config, write_json
 from compoclip.world.dataset import read_world_config
 
 _TARGET = Path(__file__).parents[1] / "src" / "compoclip" / "world" / "base"
@@ -28,6 +29,8 @@ def main() -> int:
     loaded = load_model(options.model)
     shutil.rmtree(_TARGET, ignore_errors=True)
     save_model(loaded, _TARGET, dtype="float16")
+    config = _TARGET / "open_clip_config.json"
+    write_json(config, read_config(config).to_json())  # without this machine's path
     (_TARGET / "README.md").unlink()  # docs/base-model.md is its card
     shutil.copyfile(options.world, _TARGET / "world.json")
     bundled = load_model("bundled")
