@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         console.emit_json(found.to_json())
     else:
-        print("\n".join(f"{name:<13}{value}" for name, value in _lines(found)))
+        print(console.columns(_lines(found)))
     return 0
 
 
@@ -77,12 +76,11 @@ def _lines(found: Inspection) -> list[tuple[str, str]]:
         lines.append(("trained from", str(found.identity["base"]) or "unknown"))
     if found.base:
         base = found.base
-        distance = f"{base['verdict']}: {base['distance']}, {base['changed']} tensors differ"
+        changed = console.counted(base["changed"], "changed tensor")
+        distance = f"{base['verdict']}: {base['distance']}, {changed}"
         lines.append(("base", f"{base['name']} ({base['activation']}): {distance}"))
-    for name, value in found.provenance.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        lines.append((f"  {name}", f" {text}" if len(name) > 10 else text))
-    return lines
+    made = ((name, console.worded(value)) for name, value in found.provenance.items())
+    return lines + [(f"  {name.replace('_', ' ')}", text) for name, text in made if text]
 
 
 def _or_unknown(value: int | None) -> str:
@@ -154,7 +152,7 @@ def convert_main(argv: Sequence[str]) -> int:
     if options.json:
         console.emit_json({"source": options.source, "written": str(options.destination), **made})
     else:
-        facts = ", ".join(f"{key} {value}" for key, value in made.items() if key != "form")
+        facts = console.worded({**made, "form": None})
         print(f"{options.source} -> {options.destination} ({made['form']}): {facts}")
     if options.push_to_hub:
         pushed = hub.publish(options.destination, options.push_to_hub)

@@ -157,9 +157,10 @@ def _text(options: MapsOptions, means: Mapping[str, Shares], gaps: Mapping[str, 
             for name, each in gaps.items()
         ]
         lines.append(console.table(rows, [f"minus {first}", "words", *MEASURES], left=2))
+    scenes = console.counted(options.scenes, "scene")
     lines.append(
         "\n".join(f"{name}: {about}" for name, about in MEASURES.items())
-        + f"\npercent with 95 % intervals, {options.scenes} scenes, seed {options.seed}; chance: a "
+        + f"\npercent with 95 % intervals, {scenes}, seed {options.seed}; chance: a "
         "map that is even over the image"
     )
     return "\n\n".join(lines)

@@ -24,6 +24,7 @@ from typing import IO, Any, AnyStr
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
 
@@ -326,8 +327,8 @@ def read_delimited(path: Path, delimiter: str = "") -> Iterator[tuple[int, dict[
             number += 1
             if len(row) != len(names):
                 raise CompoclipError(
-                    f"{path}: line {line} has {len(row)} cells, the header has {len(names)}; "
-                    "check quoting and delimiter"
+                    f"{path}: line {line} has {counted(len(row), 'cell')}, the header has "
+                    f"{len(names)}; check quoting and delimiter"
                 )
             yield number, dict(zip(names, row))
 

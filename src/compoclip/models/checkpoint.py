@@ -538,6 +538,9 @@ def format_of(source: str) -> Format:
         if each.sniff(source):
             return each
     if Path(source).is_dir():
+        for below in (Path(source) / name for name in ("model", "adapter")):
+            if any(each.sniff(str(below)) for each in formats()):
+                raise UsageError(f"{source}: is not a model folder; did you mean {below}?")
         read_object(Path(source) / "open_clip_config.json")  # says that it is missing
     if source in open_clip.list_models():
         raise UsageError(
