@@ -60,8 +60,11 @@ CAPTION_LIMIT = 1 << 20  # bytes; a longer .txt or .json member is no caption
 TOO_LONG = f".txt or .json member of more than {CAPTION_LIMIT >> 20} MiB"
 
 
+_KINDS = {"cap": "txt", "caption": "txt", "img": "jpg"}  # other names of kinds
+
+
 def sample_key(member: str) -> tuple[str, str]:
-    """The sample that a member belongs to, and what kind of member of it this is.
+    """Return the sample that a member belongs to, and what kind of member of it this is.
 
     Consecutive members that share folder and name up to the first dot are one sample; the rest of
     the name is the kind: "00/17.neg_image.jpg" is "neg_image.jpg" of "00/17". The key of hidden
@@ -69,7 +72,8 @@ def sample_key(member: str) -> tuple[str, str]:
     """
     folder, _, base = member.rpartition("/")
     stem, _, extension = base.partition(".")
-    return (f"{folder}/{stem}" if folder and stem else stem), extension
+    kind = _KINDS.get(extension.lower(), extension)
+    return (f"{folder}/{stem}" if folder and stem else stem), kind
 
 
 def member_text(data: bytes) -> str | None:
@@ -204,7 +208,7 @@ NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-_VERSION = 4
+_VERSION = 5
 _SUFFIX = ".compoclip-index"
 _SCHEMA = pa.schema(
     [
