@@ -47,7 +47,7 @@ def open_karpathy(path: Path, images: Path | None = None, split: str | None = No
         rows = _rows(data, path)
     else:
         raise CompoclipError(
-            f"{path}: no list of rows, no object with 'images', and no object of image names"
+            f"{path}: neither a list of rows nor an object with 'images' or names of images"
         )
     builder = RowBuilder(path)
     captions: dict[str, tuple[str, list[Any]]] = {}
