@@ -98,6 +98,7 @@ def test_other_forms(tmp_path: Path, pushed: dict[str, Any]) -> None:
         pushed["files"].clear()
         hub.publish(tmp_path / form, "me/model")
         assert set(pushed["files"]) == names
+    assert "html.unescape(ftfy.fix_text(text))" in (tmp_path / "hf" / "README.md").read_text()
     index = tmp_path / "hf" / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "../x"}}))
     with pytest.raises(CompoclipError, match="names no files of the folder"):

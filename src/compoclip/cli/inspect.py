@@ -99,6 +99,7 @@ class ConvertOptions:
         hf         folder of transformers' CLIPModel (or SiglipModel, or BLIP), with tokenizer and
                    image processor
         hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
+        hf-text    folder of transformers' CLIPTextModelWithProjection: the text tower alone
         merged     an adapter merged into its base, as a checkpoint folder
         lora       an adapter folder, from a PEFT folder or from published files with LoRA inside
         peft       a PEFT folder for the CLIPModel of the base
@@ -117,14 +118,14 @@ class ConvertOptions:
         base: What the weights were trained from. It names the architecture, and the activation if
             the weights are near to it.
         activation: Your word on the activation of weights that do not record it.
-        dtype: float16 halves the size of open-clip, merged, hf and hf-vision.
+        dtype: float16 halves the size of open-clip, merged and the hf forms.
         push_to_hub: Put DST on the Hugging Face hub too, as `compoclip push DST REPO` does.
         json: Print what was written as JSON.
     """
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
     destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
-    to: Literal["open-clip", "hf", "hf-vision", "lora", "peft", "merged", "onnx"]
+    to: Literal["open-clip", "hf", "hf-vision", "hf-text", "lora", "peft", "merged", "onnx"]
     base: str | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
     dtype: Literal["float32", "float16"] = "float32"

@@ -135,7 +135,7 @@ def save_model(
         loaded: The model; its weights are taken as they are now.
         directory: Folder to write, which must not exist.
         form: What `compoclip convert --to` calls the layout: "open-clip", "hf", "hf-vision",
-            "onnx".
+            "hf-text", "onnx".
         provenance: JSON-ready record of how the weights were made (default: what was loaded).
         dtype: "float32" or "float16", which halves the files: matrices are rounded, vectors and
             scalars stay float32.
