@@ -385,7 +385,7 @@ class SpacyTagger:
         inside = {place for span in addresses(text) for place in range(*span)}
         tokens = []
         for t in self._pipeline(text):
-            tags = ("SYM", "SYM") if t.idx in inside else (t.pos_, t.tag_)
+            pos, tag = ("SYM", "SYM") if t.idx in inside else (t.pos_, t.tag_)
             if not t.is_space:
-                tokens.append(Token(t.text, t.lemma_, *tags, t.idx, t.idx + len(t.text)))
+                tokens.append(Token(t.text, t.lemma_, pos, tag, t.idx, t.idx + len(t.text)))
         return tuple(tokens)

@@ -296,8 +296,8 @@ def _overlapping(
         names = ", ".join(held_out)
         because = f"photo held out by {names}"
         write_selection(options.kept, spec, found.ids, because, options.images)
-        rows = counted(len(found.ids), "row")
-        note(f"{options.kept}: {spec} without {rows}; train --data {options.kept}")
+        without = counted(len(found.ids), "row")
+        note(f"{options.kept}: {spec} without {without}; train --data {options.kept}")
     lines = [
         f"  held-out photos of {name}: {len(ids):,} of {found.samples:,} rows show one of its "
         f"{len(held_out[name]):,}"
