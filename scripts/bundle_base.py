@@ -13,6 +13,7 @@ from pathlib import Path
 
 from compoclip.console import end_with
 from compoclip.models.checkpoint import load_model, save_model
+from compoclip.models.config import read_config, write_json
 from compoclip_world.dataset import BASE, read_world_config
 
 
@@ -26,6 +27,8 @@ def main() -> int:
     loaded = load_model(options.model)
     shutil.rmtree(BASE, ignore_errors=True)
     save_model(loaded, BASE, dtype="float16")
+    config = BASE / "open_clip_config.json"
+    write_json(config, read_config(config).to_json())  # without this machine's path
     (BASE / "README.md").unlink()  # docs/base-model.md is its card
     shutil.copyfile(options.world, BASE / "world.json")
     bundled = load_model("bundled")

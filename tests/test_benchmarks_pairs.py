@@ -111,7 +111,7 @@ def test_cola_photos_lie_in_either_folder(tmp_path: Path) -> None:
     [
         ({"a": 1}, "expected a JSON list"),
         ([], "no pairs"),
-        ([["http://x/1.jpg", "a", "http://x/2.jpg"]], "row 0: expected .* found 3 entries"),
+        ([["http://x/1.jpg", "a", "http://x/2.jpg"]], "row 0: expected .* found 3"),
         ([["http://x/1.jpg", "", "http://x/2.jpg", "b"]], "row 0: entry 1 is empty"),
         ([["http://x/..", "a", "http://x/2.jpg", "b"]], "leads outside"),
     ],

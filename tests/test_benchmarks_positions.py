@@ -248,7 +248,7 @@ def test_at_most_so_many_photos_by_the_seed(tmp_path: Path) -> None:
             "annotation 2: of no image",
         ),
         (coco({"image_id": 9, "category_id": 3, "bbox": [0, 0, 1, 1]}), "category 3 is not listed"),
-        (coco({"image_id": 9, "category_id": 1, "bbox": [0, 0, 1]}), "expected .* found 3 numbers"),
+        (coco({"image_id": 9, "category_id": 1, "bbox": [0, 0, 1]}), "expected .* found 3"),
         (coco({"image_id": 9, "category_id": 1, "bbox": [0, 0, -1, 1]}), "a box -1 x 1 pixels"),
         (coco({"image_id": 9, "category_id": 1, "bbox": [0, 0, "1", 1]}), "must be a number"),
         (coco(images=[{"id": 9, "file_name": "9.jpg"}]), "no key 'width'"),

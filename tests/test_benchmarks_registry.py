@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,30 @@ def test_bad_specs(tmp_path: Path) -> None:
         load_benchmark("sugarcrepe", tmp_path, annotation=tmp_path)
     with pytest.raises(UsageError, match="no option 'subtasks'"):
         load_benchmark("sugarcrepe", tmp_path, subtasks=("swap_obj",))
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("sugarcrepe:swap_*", "`compoclip data fetch sugarcrepe --data ROOT` downloads"),
+        ("retrieval:coco", "`compoclip data fetch retrieval:coco --data ROOT` downloads"),
+        ("crepe_prod", "`compoclip data fetch crepe_prod --data ROOT` downloads"),
+        ("retrieval:flickr8k", "Official files: .*Illinois.*by request form"),
+        ("vismin_bench", "Official files: dataset-hub page mair-lab/vismin-bench"),
+        ("half_truths", "Official files: dataset-hub page kbora/Half-Truths"),
+        ("zero_shot:cifar-10", "Official files: repository Computer-Vision-in-the-Wild"),
+        ("winoground", "Official files: .*accept the terms"),
+    ],
+)
+def test_a_missing_file_names_how_to_get_it(tmp_path: Path, spec: str, expected: str) -> None:
+    root = tmp_path / "a b"
+    words = expected.replace("ROOT", re.escape(f"'{root}'"))
+    with pytest.raises(CompoclipError, match=words) as caught:
+        load_benchmark(spec, root)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(CompoclipError) as caught:  # the user's own place
+        load_benchmark("sugarcrepe", tmp_path / "root", annotations=tmp_path / "none")
+    assert "data fetch" not in str(caught.value)
 
 
 def install(site: Path, package: str, code: str, **entries: str) -> None:

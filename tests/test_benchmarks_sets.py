@@ -241,7 +241,7 @@ def test_absent_photos_leave_a_classification_set_but_classes_stay(tmp_path: Pat
     assert len(content.classes) == 3
 
 
-def test_malformed_class_folders(tmp_path: Path) -> None:
+def test_malformed_class_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_classes(tmp_path)
     index = folder / "index.json"
     write_json(index, {"Box": "box", "empty": "no"})
@@ -252,6 +252,7 @@ def test_malformed_class_folders(tmp_path: Path) -> None:
         load_benchmark("zero_shot:shapes", tmp_path)
     write_json(index, {"Box": "box", "empty": "box", "red_disc": "disc"})
     assert "mean-per-class" not in load_benchmark("zero_shot:shapes", tmp_path).aggregates
+    assert "1 name of several classes ('box'): they score alike" in capsys.readouterr().err
     with pytest.raises(CompoclipError, match="two classes are called 'box'"):
         load_benchmark("zero_shot:shapes", tmp_path, metric="mean-per-class")
     bare = tmp_path / "elevater" / "bare"

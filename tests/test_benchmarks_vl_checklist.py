@@ -128,7 +128,7 @@ def test_absent_hake_photos_are_counted_not_skipped(tmp_path: Path) -> None:
     ("bad", "message"),
     [
         ({}, "row 1: expected a JSON list, found an object"),
-        (["1.jpg"], "row 1: expected [photo, texts], found 1 values"),
+        (["1.jpg"], "row 1: expected [photo, texts], found 1"),
         ([5, {}], "row 1: photo must be text, found the number 5"),
         (["1.jpg", []], "row 1: texts: expected a JSON object, found a list"),
         (["1.jpg", {"POS": ["a"]}], "row 1: no key 'NEG'"),

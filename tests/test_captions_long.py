@@ -161,7 +161,7 @@ def test_files_say_how_many_captions_were_cut(
     options = ["--rewrites", "negclip"] if verb == "rewrite" else []
     out = tmp_path / "out.jsonl"
     assert main([verb, str(source), "-o", str(out), *options]) == 0
-    assert "2 captions were cut to 150 words and marks" in capsys.readouterr().err
+    assert "2 captions cut to 150 words and marks" in capsys.readouterr().err
     assert [r["caption"] for r in lines(out)] == [beginning(LONG), SHORT, beginning(LONG)]
     again = tmp_path / "again.jsonl"
     assert main([verb, str(source), "-o", str(again), "--json", *options]) == 0
@@ -176,13 +176,13 @@ def test_texts_and_shards_say_it_too(
     options = ["--rewrites", "negclip"] if verb == "rewrite" else []
     assert main([verb, LONG, *options]) == 0
     shown = capsys.readouterr()
-    assert "1 caption was cut to 150 words and marks" in shown.err
+    assert "1 caption cut to 150 words and marks" in shown.err
     assert len(shown.out) < len(LONG) / 2
     shards = tmp_path / "in"
     shards.mkdir()
     write_jsonl(shards / "000.jsonl", [LONG, SHORT, LONG])
     assert main([verb, str(shards), "-o", str(tmp_path / "out"), *options]) == 0
-    assert "2 captions were cut" in capsys.readouterr().err
+    assert "2 captions cut" in capsys.readouterr().err
     assert main([verb, str(shards), "-o", str(tmp_path / "out"), "--json", *options]) == 0
     assert json.loads(capsys.readouterr().out)["total"]["cut"] == 2
     first = json.loads((tmp_path / "out" / "000.jsonl").read_text().splitlines()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -295,8 +296,25 @@ def test_inspect_a_folder(base: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert half.base["verdict"] == "derived"
     assert main(["inspect", str(base)]) == 0
     text = capsys.readouterr().out
-    assert "activation   quick_gelu (recorded in compoclip.json)" in text
-    assert "adapter      none" in text
+    assert re.search(r"^activation +quick_gelu \(recorded in compoclip.json\)$", text, re.M)
+    assert re.search(r"^adapter +none$", text, re.M)
+
+
+def test_facts_are_printed_as_words(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {"texts": {"hn_fraction": 1.0, "graph": None, "kinds": ["a", "b"]}, "settings": {}}
+    run = tmp_path / "runs" / "fsc"
+    save_model(load_model(base), run / "model", provenance=made)
+    assert main(["inspect", str(run / "model")]) == 0
+    assert main(["convert", str(run / "model"), str(tmp_path / "to"), "--to=open-clip"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^  texts +hn fraction 1\.0, kinds a; b$", text, re.M)
+    assert not re.search(r"[{}\[\]]|settings", text)
+    for verb, *more in (["inspect"], ["maps"], ["convert", str(tmp_path / "x"), "--to=hf"]):
+        assert main([verb, str(run), *more]) == 2
+        (said,) = capsys.readouterr().err.splitlines()  # nothing on the device before
+        assert f"{run}: is not a model folder; did you mean {run / 'model'}?" in said
 
 
 def test_inspect_a_file_without_and_with_its_base(

@@ -237,12 +237,15 @@ def test_targets_carry_their_places_and_options():
         ("sugarcrepe,images=", "not KEY=VALUE"),
         ("sugarcrepe,root=a,root=b", "twice"),
         ("./nowhere", "no such folder"),
+        ("retrieval_3:coco", "a suite has no parts; name a benchmark: retrieval:coco, retr"),
+        ("FOLDER:aro", "a suite has no parts; name a benchmark: NAME,root="),
+        ("FOLDER/suite.json:aro", "a suite has no parts; name a benchmark: NAME,root="),
         ("retrieval:coco,pre_caption_words=few", "whole number"),
     ],
 )
-def test_malformed_targets_are_usage_errors(text, message):
+def test_malformed_targets_are_usage_errors(tmp_path, text, message):
     with pytest.raises(UsageError, match=message):
-        parse_targets([text], Path("data"))
+        parse_targets([text.replace("FOLDER", str(tmp_path))], Path("data"))
 
 
 @pytest.mark.parametrize(

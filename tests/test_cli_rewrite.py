@@ -148,7 +148,7 @@ def test_interrupted_runs_go_on(
     assert run(text_file, "-o", out) == 0
     assert out.read_bytes() == whole
     kept = len(records) if cut == "nothing" else 4
-    assert f"{kept} records were there already" in capsys.readouterr().err
+    assert f"already there: {kept} record" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", ["twice", "lost", "other", "more"])

@@ -47,7 +47,7 @@ def test_train_writes_shards(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert "already exists" in err
     code, text, _ = run(capsys, "train", "--out", tmp_path / "b", "--count", 2, "--captions", 2)
     assert code == 0
-    assert "2 scenes, 4 captions, 1 shards" in text
+    assert "2 scenes, 4 captions, 1 shard," in text
 
 
 def test_train_writes_a_suite_of_the_same_world(

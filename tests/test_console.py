@@ -1,12 +1,14 @@
-"""Progress lines where there is no terminal."""
+"""Progress lines where there is no terminal, tables that fit one, numbers of things."""
 
 from __future__ import annotations
 
+import re
 from itertools import count
 
 import pytest
 
-from compoclip.console import time_left, track
+from compoclip.cli.main import main
+from compoclip.console import counted, table, time_left, track
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def test_lines_give_the_speed_where_the_end_is_not_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert list(track(iter("abcd"), "reading", unit="files")) == list("abcd")
-    assert capsys.readouterr().err.splitlines()[0] == "reading: 1 files, 0.1/s"
+    assert capsys.readouterr().err.splitlines()[0] == "reading: 1 file, 0.1/s"
 
 
 def test_minutes_are_counted_from_one_and_a_half() -> None:
@@ -41,3 +43,37 @@ def test_minutes_are_counted_from_one_and_a_half() -> None:
         "2 min left",
         "10 min left",
     ]
+
+
+def test_numbers_agree_with_their_nouns() -> None:
+    assert [counted(number, "shard") for number in (0, 1, 2, 1234)] == [
+        "0 shards",
+        "1 shard",
+        "2 shards",
+        "1,234 shards",
+    ]
+
+
+@pytest.mark.parametrize(
+    "verb", ["rewrites", "losses", "benchmarks", "methods", "data ls", "cache"]
+)
+def test_lists_fit_the_terminal_and_name_their_columns(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(verb.split()) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert main(verb.split()) == 0
+    header, rule = capsys.readouterr().out.splitlines()[:2]
+    assert len(re.split(r"  +", header)) == len(rule.split())
+
+
+def test_a_narrow_table_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    rows = [["x" * 30, "[red] :smile: and", "1.25"], ["b", "short", "-3.5"]]
+    narrow = table(rows, ["name", "what it is", "score"], left=2)
+    assert max(map(len, narrow.splitlines())) <= 30
+    for word in ("name", "what it is", "score", "[red]", ":smile:", "and", "1.25", "short", "-3.5"):
+        assert word in narrow
+    assert narrow.count("x") == 30

@@ -94,9 +94,19 @@ def test_original_karpathy_file_and_its_splits(tmp_path: Path) -> None:
         open_karpathy(path, split="dev")
 
 
+def test_captions_by_the_name_of_their_photo(tmp_path: Path) -> None:
+    data = {"a.jpg": ["one", "two", " "], "b/c.PNG": "three", "./a.jpg": ["four"], "e.jpg": []}
+    source = open_source(str(dump(tmp_path / "captions.json", data)))
+    found = {source[i].id: source[i].captions for i in range(len(source))}
+    assert found == {"a.jpg": ("one", "two", "four"), "b/c.PNG": ("three",)}
+    assert source.left_out == {EMPTY_CAPTION: 1, NO_CAPTION: 1}
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
+        ({"1.jpg": 3}, "row 1 has no 'caption'"),
+        ({"1.jpg": "x", "../2.jpg": "x"}, "row 2: image '../2.jpg' lies outside"),
         ({"a": 1}, "neither a list of rows nor an object"),
         ([{"file": "1.jpg", "caption": ["x"]}], "row 1 has no 'image' path .*file, caption"),
         ([{"image": "1.jpg", "text": ["x"]}], "row 1 has no 'caption'; it has: image, text"),

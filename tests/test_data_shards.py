@@ -73,6 +73,19 @@ def test_samples_of_several_shards_in_order(tmp_path: Path) -> None:
         source[8]
 
 
+def test_other_names_of_members(tmp_path: Path) -> None:
+    members = [("1.img", b"1"), ("1.cap", b"one"), ("d/2.Caption", b"two"), ("d/2.IMG", b"2")]
+    members += [("3.img", b"3"), ("3.txt", b"three"), ("3.caption", b"again")]
+    source = ShardSource([make_tar(tmp_path / "a.tar", members)])
+    found = [(source[i].id, source[i].image, *source[i].captions) for i in range(len(source))]
+    assert found == [
+        ("a.tar/1", b"1", "one"),
+        ("a.tar/d/2", b"2", "two"),
+        ("a.tar/3", b"3", "three"),
+    ]
+    assert source.left_out == {SECOND: 1}
+
+
 def test_captions_from_json_and_what_is_left_out(tmp_path: Path) -> None:
     path = make_tar(
         tmp_path / "a.tar",

@@ -13,10 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from compoclip.data.caption_plan import Bags, WrittenTexts
+from compoclip.data.decode import decode
 from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.tables import open_table
-from compoclip.data.textfiles import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
+from compoclip.data.textfiles import (
+    EMPTY_CAPTION,
+    EMPTY_CELL,
+    LONG_TEXT,
+    LONGEST_TEXT,
+    NO_CAPTION,
+    NO_TEXT,
+)
 from compoclip.errors import CompoclipError, UsageError
 from test_data_transform import encoded, photo
 
@@ -171,6 +179,33 @@ def test_empty_captions_are_left_out_and_counted(tmp_path: Path) -> None:
     source = open_table([path])
     assert [source[i].id for i in range(len(source))] == ["3.jpg#2"]
     assert source.left_out == {EMPTY_CAPTION: 2, NO_CAPTION: 2}
+
+
+def test_words_for_an_empty_cell_are_no_captions(tmp_path: Path) -> None:
+    rows = "".join(f"{k}.jpg,{word}\n" for k, word in enumerate(("nan", "NaN", "None", "<NA>")))
+    path = write(tmp_path / "t.csv", f"image,caption\n{rows}5.jpg,a naan bread\n")
+    source = open_table([path])
+    assert list(source.captions()) == ["a naan bread"]
+    assert source.left_out == {EMPTY_CELL: 4, NO_CAPTION: 4}
+
+
+def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:
+    (tmp_path / "im").mkdir()
+    for name in ("im/1.jpg", "im\\2.jpg"):
+        (tmp_path / name).write_bytes(b"")
+    rows = "".join(f"{name},a cat\n" for name in ("im\\1.jpg", "im\\2.jpg", "im\\3.jpg"))
+    source = open_table([write(tmp_path / "t.csv", f"image,caption\n{rows}")])
+    assert [source[i].image for i in range(3)] == [
+        tmp_path / "im" / "1.jpg",
+        tmp_path / "im\\2.jpg",  # a name of this system
+        tmp_path / "im\\3.jpg",
+    ]
+    with pytest.raises(CompoclipError, match=r"not found; check .* backslashes: folders .* by /"):
+        decode(source[2].image)
+    (tmp_path.parent / "out.jpg").write_bytes(b"")
+    outside = write(tmp_path / "o.csv", "image,caption\n..\\out.jpg,a cat\n")
+    with pytest.raises(CompoclipError, match="lies outside"):
+        open_table([outside])
 
 
 def test_nothing_usable_is_an_error_with_counts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import shutil
@@ -14,7 +15,9 @@ from PIL import Image
 
 from compoclip.cli import sweep, train
 from compoclip.cli.main import main
+from compoclip.training.settings import RunSettings
 from doc_commands import (
+    PAGES,
     ROOT,
     Command,
     commands_of,
@@ -168,6 +171,14 @@ def test_the_python_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {each.benchmark for each in made["results"]} >= {"world-sugarcrepe"}
     assert {each.model for each in made["results"]} == {"base", "tuned"}
     assert made["mine"].identity.base == made["tuned"].identity.base
+
+
+def test_only_the_help_says_what_workers_auto_means() -> None:
+    told = [page for page in PAGES if "cores but" in (ROOT / page).read_text(encoding="utf-8")]
+    assert not told
+    account = " ".join((inspect.getdoc(RunSettings) or "").split())
+    for words in ("all cores but one, 16 at most", "one for every eight cores", "4,096 images"):
+        assert words in account
 
 
 def test_every_page_is_in_the_contents() -> None:

@@ -42,12 +42,15 @@ SEARCHED = ["FAISS", "Qdrant"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with CLIP's vocabulary and untrained weights, and photos."""
+    """A checkpoint with the bundled vocabulary and untrained weights, and photos."""
     place = tmp_path_factory.mktemp("recipes")
-    text = {"vocab_size": 49408, "context_length": 77}
+    bundled = compoclip.load("bundled").loaded.config
+    kwargs = bundled.model_cfg["text_cfg"]["tokenizer_kwargs"]
+    text = {"vocab_size": 1056, "context_length": 77, "tokenizer_kwargs": kwargs}
     (place / "runs" / "fsc").mkdir(parents=True)
     (place / "photos").mkdir()
-    save_model(create_model(ModelConfig(config(text=text)), seed=1), place / "runs/fsc/model")
+    made = ModelConfig(config(text=text), folder=bundled.folder)
+    save_model(create_model(made, seed=1), place / "runs/fsc/model")
     for number in range(6):
         picture(number).save(place / "photos" / f"{number}.png")
     return place

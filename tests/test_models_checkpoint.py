@@ -80,7 +80,7 @@ def test_plain_open_clip_loads_a_directory_with_equal_features(saved: Path) -> N
     image = Image.effect_noise((40, 33), 90).convert("RGB")
     pixels = model.preprocess.evaluation(image)
     assert torch.equal(pixels, evaluate(image))
-    tokenizer = open_clip.get_tokenizer(f"local-dir:{saved}", bpe_path=str(saved / "bpe.txt.gz"))
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{saved}")
     ids = model.tokenizer(CAPTIONS)
     assert torch.equal(ids, tokenizer(CAPTIONS))
     with torch.no_grad():
@@ -98,6 +98,14 @@ def test_open_clips_tokenizer_needs_no_help_for_clips_own_vocabulary(tmp_path: P
     assert not (tmp_path / "model" / "bpe.txt.gz").exists()
     tokenizer = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'model'}")
     assert torch.equal(tokenizer(CAPTIONS), model.tokenizer(CAPTIONS))
+
+
+def test_a_moved_directory_has_the_same_vocabulary(saved: Path) -> None:
+    expected = load_model(saved).identity
+    moved = saved.rename(saved.parent / "moved")
+    assert load_model(moved).identity == expected
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{moved}", bpe_path=str(moved / "bpe.txt.gz"))
+    assert torch.equal(tokenizer(CAPTIONS), load_model(moved).tokenizer(CAPTIONS))
 
 
 def test_a_directory_written_by_others_has_an_identity_too(saved: Path) -> None:

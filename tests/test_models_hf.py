@@ -16,7 +16,7 @@ from torch import Tensor
 
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
-from compoclip.models.config import ModelConfig
+from compoclip.models.config import ModelConfig, part_of
 from compoclip.models.formats.hf_clip import (
     from_hf_config,
     from_hf_state,
@@ -278,6 +278,26 @@ def test_an_image_tower_goes_alone_whatever_the_text_tower_is(tmp_path: Path) ->
         assert torch.equal(stored, own.to(number))
 
 
+def test_a_text_tower_goes_alone_whatever_the_image_tower_is(tmp_path: Path) -> None:
+    odd = ModelConfig(config(vision={"layers": [1, 1, 1, 1]}, text=VOCABULARY, quick_gelu=True))
+    loaded = create_model(odd, seed=1)
+    save_model(loaded, tmp_path / "text", form="hf-text")
+    state = load_file(tmp_path / "text" / "model.safetensors")
+    assert all(name.startswith(("text_model.", "text_projection.")) for name in state)
+    own = {k: v for k, v in loaded.encoder.model.state_dict().items() if part_of(k) == "text"}
+    back = from_hf_state(state, "f")
+    assert back.keys() == own.keys()
+    assert all(torch.equal(back[key], own[key]) for key in own)
+    found = json.loads((tmp_path / "text" / "config.json").read_text())
+    assert found["architectures"] == ["CLIPTextModelWithProjection"]
+    assert (found["hidden_act"], found["model_type"]) == ("quick_gelu", "clip_text_model")
+    assert (tmp_path / "text" / "merges.txt").is_file()
+    assert not (tmp_path / "text" / "preprocessor_config.json").exists()
+    other = create_model(ModelConfig(config(text={**VOCABULARY, "no_causal_mask": True})), seed=1)
+    with pytest.raises(CompoclipError, match="Projection cannot express 'no_causal_mask'"):
+        save_model(other, tmp_path / "odd", form="hf-text")
+
+
 def test_foreign_parameters_are_named() -> None:
     with pytest.raises(CompoclipError, match=r"has no 'visual\.trunk\.weight'"):
         to_hf_state({"visual.trunk.weight": torch.ones(1)})
@@ -301,6 +321,7 @@ def test_transformers_computes_the_same(transformers: Any, tmp_path: Path, shape
     before = model(shape)
     save_model(before, tmp_path / "hf", form="hf")
     save_model(before, tmp_path / "vision", form="hf-vision")
+    save_model(before, tmp_path / "text", form="hf-text")
     theirs, info = transformers.CLIPModel.from_pretrained(tmp_path / "hf", output_loading_info=True)
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     theirs.eval()
@@ -314,6 +335,11 @@ def test_transformers_computes_the_same(transformers: Any, tmp_path: Path, shape
             tmp_path / "vision", output_loading_info=True
         )
         pooled = vision.eval()(pixels(before)).pooler_output
+        alone, text_info = transformers.CLIPTextModelWithProjection.from_pretrained(
+            tmp_path / "text", output_loading_info=True
+        )
+        assert torch.allclose(alone.eval()(**inputs).text_embeds, text, atol=1e-5)
+    assert not any(text_info[key] for key in ("missing_keys", "unexpected_keys"))
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     unit = torch.nn.functional.normalize
     assert torch.allclose(found.image_embeds, unit(image, dim=-1), atol=1e-5)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -20,8 +22,20 @@ def note(message: str) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 image", "2 images"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Return "1 image", "2,000 images"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def worded(value: Any) -> str:
+    """Return a JSON value as one line to read, without what is empty."""
+    if isinstance(value, dict):
+        said = {key.replace("_", " "): worded(each) for key, each in value.items()}
+        return ", ".join(f"{key} {each}" for key, each in said.items() if each)
+    if isinstance(value, list):
+        return "; ".join(filter(None, map(worded, value)))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
 
 
 def end_with(main: Callable[[], int], program: str) -> NoReturn:
@@ -89,7 +103,8 @@ def _lines(items: Iterable[T], description: str, total: int | None, unit: str) -
             last = now
             if total is None:
                 speed = done / (now - start)
-                note(f"{description}: {done} {unit}, {speed:.{0 if speed >= 10 else 1}f}/s")
+                already = counted(done, unit.removesuffix("s"))
+                note(f"{description}: {already}, {speed:.{0 if speed >= 10 else 1}f}/s")
             else:
                 left = time_left((now - start) / done * (total - done))
                 note(f"{description}: {done} of {total} {unit}, {left}")
@@ -109,7 +124,14 @@ def time_left(seconds: float) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], left: int = 1) -> str:
-    """Rows as an aligned plain-text table: the first `left` columns left, the others right."""
+    """Return rows as an aligned plain-text table that fits the terminal, if there is one.
+
+    Args:
+        rows: The cells of each row.
+        header: The names of the columns.
+        left: Number of first columns that are aligned on the left; the others on the right.
+    """
+    width = shutil.get_terminal_size((0, 0)).columns
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
@@ -117,4 +139,23 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str], left: int = 1) -
         numbers = [cell.rjust(width) for cell, width in zip(cells[left:], widths[left:])]
         return "  ".join([*words, *numbers]).rstrip()
 
-    return "\n".join([line(header), line(["-" * w for w in widths]), *map(line, rows)])
+    lines = [line(header), line(["-" * w for w in widths]), *map(line, rows)]
+    wide = width and max(map(len, lines)) > width
+    return _wrapped(rows, header, left, width) if wide else "\n".join(lines)
+
+
+def _wrapped(rows: Sequence[Sequence[str]], header: Sequence[str], left: int, width: int) -> str:
+    """The rows of `table` with cells of several lines."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for number in range(len(header)):
+        grid.add_column(justify="left" if number < left else "right", overflow="fold")
+    for row in (header, ["-" * len(name) for name in header], *rows):
+        grid.add_row(*map(Text, row))
+    screen = Console(width=width, file=io.StringIO(), color_system=None)
+    with screen.capture() as captured:
+        screen.print(grid)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

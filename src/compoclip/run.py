@@ -80,7 +80,7 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
 def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedModel]:
     """Load models, by name, as `named_models` reads them; device: as --device names it.
 
-    What "auto" has chosen is noted.
+    A line says what "auto" has chosen, once the models are there.
     """
     named = named_models(texts)
     if not named:
@@ -88,9 +88,10 @@ def load_models(texts: Sequence[str], device: str = "cpu") -> dict[str, LoadedMo
     from compoclip.models.checkpoint import load_model
 
     place = device_named(device)
+    loaded = {name: load_model(spec, device=place) for name, spec in named.items()}
     if device == "auto":
         note(f"computes on {place}")
-    return {name: load_model(spec, device=place) for name, spec in named.items()}
+    return loaded
 
 
 # --- Training. ---
@@ -564,13 +565,17 @@ def evaluate(
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     require_writable(options.out)
     benchmarks = options.benchmarks()
+    from compoclip.models.checkpoint import format_of, load_model, plain_spec
+
+    for model in models.values():
+        if isinstance(model, str):
+            format_of(plain_spec(model))  # an unknown model is found before anything is said
     settings, device = options.settings(
         options.cache or options.out / ".features", options.precision
     )
     from compoclip.benchmarks.audit import audit
     from compoclip.evaluation.encoder import ModelEncoder
     from compoclip.evaluation.run import evaluate as evaluate_one
-    from compoclip.models.checkpoint import load_model
 
     audits = {each.name: audit(each) for each in benchmarks} if options.exclude_faulty else {}
     everything: list[Results] = []

@@ -139,7 +139,7 @@ def _files(folder: Path, kept: Sequence[str]) -> dict[tuple[str, int], Path]:
         if not any(name == each for each, _ in found):
             raise CompoclipError(
                 f"{folder}: no prod_vg_hard_negs_{name}_complexity_*.csv below it; {_REMEDY}"
-            )
+            ) from FileNotFoundError(folder)
     return {key: found[key] for name in kept for key in sorted(found) if key[0] == name}
 
 

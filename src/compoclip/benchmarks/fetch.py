@@ -26,7 +26,7 @@ from compoclip.benchmarks.download import DownloadPatience, Expected, Progress, 
 from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR
 from compoclip.benchmarks.registry import meta, read_edition
 from compoclip.benchmarks.sources import RemoteFile
-from compoclip.console import track
+from compoclip.console import counted, track
 from compoclip.data.members import forward
 from compoclip.errors import CompoclipError, UsageError
 
@@ -344,7 +344,7 @@ def _fetch(
         archive.unlink()
     except OSError as error:
         raise files.unwritable(archive, error) from error
-    return f"{target}: {number:,} files, {told}"
+    return f"{target}: {counted(number, 'file')}, {told}"
 
 
 def _odd_archive(path: Path) -> str:

@@ -270,7 +270,7 @@ def _corners(value: Any, where: str) -> tuple[float, float, float, float]:
     """(left, upper, right, lower) of a list [x, y, width, height]."""
     row = files.items(value, where)
     if len(row) != 4:
-        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)} numbers")
+        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)}")
     return files.box({f"bbox_{name}": each for name, each in zip("xywh", row)}, where)
 
 

@@ -73,7 +73,9 @@ def _vismin(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]
     place = annotations or data.root / "vismin_bench"
     paths = (place,) if place.is_file() else _shards(place)
     if not paths:
-        raise CompoclipError(f"{place}: no such file, or holds no .arrow or .parquet; fetch it")
+        raise CompoclipError(
+            f"{place}: no such file, or holds no .arrow or .parquet; put it there"
+        ) from FileNotFoundError(place)
     seen: dict[str, ImageRef] = {}
     numbers: Counter[str] = Counter()
     for path in paths:

@@ -274,7 +274,7 @@ def _corners(value: Any, where: str) -> tuple[float, float, float, float]:
     """(left, upper, right, lower) of [x, y, width, height]."""
     row = files.items(value, f"{where}: box")
     if len(row) != 4:
-        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)} numbers")
+        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)}")
     x, y, width, height = (
         files.number({"box": each}, "box", f"{where}: [x, y, width, height]") for each in row
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -160,12 +161,37 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
         if option not in found.options:
             hint = close(option, found.options)
             raise UsageError(f"benchmark {name} has no option {option!r}; {hint}")
-    loaded = found.load(root, images, subtasks=parts, **options)
+    try:
+        loaded = found.load(root, images, subtasks=parts, **options)
+    except CompoclipError as error:
+        absent = isinstance(error.__cause__, FileNotFoundError) and str(error).startswith(str(root))
+        if not absent or read_edition(root) is not None:
+            raise
+        raise CompoclipError(f"{error}. {how_to_get(spec, root)}") from error
     code = own.named_sources(own.sources_of(found.read))
     if code:  # results of an earlier version of the file are not taken for those of this one
         loaded = replace(loaded, data_hash=_joined(loaded.data_hash, code))
     edition = read_edition(root)
     return loaded if edition is None else as_edition(loaded, edition)
+
+
+def how_to_get(spec: str, root: Path) -> str:
+    """Return the command that downloads a benchmark's files, or where they come from.
+
+    Args:
+        spec: The benchmark, as for `load_benchmark`.
+        root: Data root.
+    """
+    name, part = split_spec(spec)
+    about = meta(name)
+    places = (*about.files, *about.images)
+    if about.family:
+        name, places = spec, about.of_set(part, places)
+    if about.status not in ("gated", "gone") and not about.sources.keys().isdisjoint(places):
+        return (
+            f"`compoclip data fetch {name} --data {shlex.quote(str(root))}` downloads what is open"
+        )
+    return f"Official files: {about.source} ({about.access})"
 
 
 def _joined(data_hash: str, code: Mapping[str, str]) -> str:

@@ -109,6 +109,10 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
             raise UsageError(f"{text}: '{part}' is not KEY=VALUE, or the key is there twice")
         else:
             settings[key] = value
+    suite, colon, _ = spec[0].partition(":")
+    if colon and (suite in SUITES or os.path.isdir(suite) or os.path.basename(suite) == SUITE):
+        names = ", ".join(SUITES.get(suite, ())) or f"NAME,root={suite.removesuffix(SUITE)}"
+        raise UsageError(f"{text}: a suite has no parts; name a benchmark: {names}")
     if not is_file(spec[0]) and ("/" in spec[0] or spec[0].startswith(".")):
         raise UsageError(f"{text}: no such folder; give a benchmark's name or a suite folder")
     place = _path(settings.pop("root", root))

@@ -165,7 +165,7 @@ def _case(
 ) -> Case:
     row = files.items(value, where)
     if len(row) != 2:
-        raise CompoclipError(f"{where}: expected [photo, texts], found {len(row)} values")
+        raise CompoclipError(f"{where}: expected [photo, texts], found {len(row)}")
     image = files.image_path(photos, files.nonempty(row[0], f"{where}: photo"), where)
     said = files.record(row[1], f"{where}: texts")
     texts = (_first(said, "POS", where), _first(said, "NEG", where))

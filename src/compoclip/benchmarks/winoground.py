@@ -181,8 +181,7 @@ def _cola(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
         row = files.items(value, where)
         if len(row) != 4:
             raise CompoclipError(
-                f"{where}: expected [address 1, caption 1, address 2, caption 2], found "
-                f"{len(row)} entries"
+                f"{where}: expected [address 1, caption 1, address 2, caption 2], found {len(row)}"
             )
         texts = [files.nonempty(each, f"{where}: entry {k}") for k, each in enumerate(row)]
         names = [PurePosixPath(address) for address in texts[::2]]

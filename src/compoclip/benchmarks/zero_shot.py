@@ -57,7 +57,7 @@ from compoclip.benchmarks.prompts import (
     read_templates,
 )
 from compoclip.benchmarks.reader import Reader
-from compoclip.console import note
+from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 
 # --- The zero-shot sets of the literature: ELEVATER's twenty, ImageNet-1K, and ImageNet's
@@ -460,10 +460,18 @@ def _check(content: Classification, photos: PhotoSet, where: str) -> None:
             )
     if content.metric == AUC and len(content.classes) != 2:
         raise CompoclipError(f"{where}: {len(content.classes)} classes; the metric auc needs 2")
-    double = next((name for name, n in Counter(content.classes).items() if n > 1), None)
-    if double is not None and content.metric in (PER_CLASS, MAP11):
+    doubles = [name for name, n in Counter(content.classes).items() if n > 1]
+    if doubles and content.metric in (PER_CLASS, MAP11):
         raise CompoclipError(
-            f"{where}: two classes are called {double!r:.80}; {content.metric} needs distinct names"
+            f"{where}: two classes are called {doubles[0]!r:.80}; {content.metric} needs distinct "
+            "names"
+        )
+    if doubles:
+        names = ", ".join(f"{name!r:.80}" for name in doubles[:3])
+        more = ", ..." if len(doubles) > 3 else ""
+        note(
+            f"{where}: {counted(len(doubles), 'name')} of several classes ({names}{more}): they "
+            "score alike, and the first counts as the answer"
         )
 
 

@@ -13,7 +13,7 @@ from compoclip.captions.types import Caption, SceneGraph, beginning
 from compoclip.workers import Workers
 
 #: Raise it whenever words, tags, lemmas, chunks or graphs may come out differently.
-PARSER_VERSION = "5"
+PARSER_VERSION = "6"
 #: Fewer texts than this are parsed here: starting processes would take longer.
 POOL_FLOOR = 2000
 _BATCH = 500

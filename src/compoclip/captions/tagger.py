@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagrules import correct
-from compoclip.captions.types import Token, word_spans
+from compoclip.captions.types import Token, addresses, is_address, word_spans
 from compoclip.errors import CompoclipError, UsageError, pip_install
 
 DEFAULT_TAGGER = "hanta"
@@ -288,8 +288,8 @@ class HantaTagger:
         titled = capitals * 2 > sum(word[:1].isalpha() for word in words)
         first = True
         for i, (word, low) in enumerate(zip(words, lows)):
-            if not any(map(str.isalnum, word)):
-                tags[i] = sign_tag(word)
+            if is_address(word) or not any(map(str.isalnum, word)):
+                tags[i] = "SYM" if is_address(word) else sign_tag(word)
                 if tags[i] == "SYM":
                     continue
             elif word[0].isdigit():
@@ -382,8 +382,10 @@ class SpacyTagger:
 
     def tag(self, text: str) -> tuple[Token, ...]:
         """The tokens of `text`, blanks left out; `text[t.start:t.end] == t.text` for each."""
-        return tuple(
-            Token(t.text, t.lemma_, t.pos_, t.tag_, t.idx, t.idx + len(t.text))
-            for t in self._pipeline(text)
-            if not t.is_space
-        )
+        inside = {place for span in addresses(text) for place in range(*span)}
+        tokens = []
+        for t in self._pipeline(text):
+            pos, tag = ("SYM", "SYM") if t.idx in inside else (t.pos_, t.tag_)
+            if not t.is_space:
+                tokens.append(Token(t.text, t.lemma_, pos, tag, t.idx, t.idx + len(t.text)))
+        return tuple(tokens)

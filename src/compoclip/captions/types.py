@@ -165,6 +165,19 @@ _WORD = re.compile(
     r"|(?<=\s)['’]s(?![^\W_])"
     r"|([^\w\s]|_)\1*"
 )
+# Addresses and names of files, which no rewrite changes: what they spell is no English.
+_ADDRESS = re.compile(
+    r"(?<![\w@.])(?:"
+    r"(?:[a-z][a-z\d+.-]*://|www\.)[^\s<>\"]*"
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    r"|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|uk|de|fr|nl|ru|cn|jp|eu|tv)(?![\w-])"
+    r"(?:[:/?#][^\s<>\"]*)?"
+    r"|[\w./\\-]*[\w-]\.(?:jpe?g|png|gif|webp|bmp|tiff?|svg|pdf|docx?|txt|csv|json|xml|html?|php"
+    r"|zip|gz|mp[34]|avi|wav)(?![\w-])(?:[?#][^\s<>\"]*)?"
+    r")(?<![.,;:!?'\"’”)\]}])",
+    re.IGNORECASE,
+)
+_MAYBE_ADDRESS = re.compile(r"\w[.@]\w|://")
 #: A caption is parsed up to so many words and punctuation marks, of so many characters together.
 #: More than any model of CLIP's kind reads: its 77 tokens are 75 words at the most, and no entry of
 #: its vocabulary is a word of more than 24 letters.
@@ -203,10 +216,30 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     """(start, end) of every word and punctuation mark, in order, blanks left out.
 
     Contractions ("isn't", "it's") and hyphenated words are one token; the possessive ending of a
-    noun ("man's", "dogs'") is a token of its own, right behind its noun. Never raises.
+    noun ("man's", "dogs'") is a token of its own, right behind its noun. URLs, e-mail addresses
+    and names of files are one token. Never raises.
     """
     spans: list[tuple[int, int]] = []
-    for match in _WORD.finditer(text):
+    start = 0
+    for address in addresses(text):
+        spans += [*_words_in(text, start, address[0]), address]
+        start = address[1]
+    return spans + _words_in(text, start, len(text))
+
+
+def addresses(text: str) -> list[tuple[int, int]]:
+    """Return (start, end) of every URL, e-mail address and name of a file."""
+    return [m.span() for m in _ADDRESS.finditer(text)] if _MAYBE_ADDRESS.search(text) else []
+
+
+def is_address(word: str) -> bool:
+    """Return whether a token is one of `addresses`."""
+    return addresses(word) == [(0, len(word))]
+
+
+def _words_in(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for match in _WORD.finditer(text, start, end):
         start, end = match.span()
         low = text[start:end].lower()
         if low.endswith(("'s", "’s")) and len(low) > 2 and low[:-2] not in BEFORE_IS:

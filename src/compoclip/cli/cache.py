@@ -52,7 +52,11 @@ def main(argv: Sequence[str]) -> int:
         for kind, size in found.items()
     ]
     total = f"{sum(found.values()) / 1e6:.1f} MB in {folder}"
-    return tell(options.json, record, f"{table(rows, ['kind', 'size', '', ''], left=4)}\n\n{total}")
+    return tell(
+        options.json,
+        record,
+        f"{table(rows, ['kind', 'size', 'state', 'holds'], left=4)}\n\n{total}",
+    )
 
 
 def _kept(folder: Path, kind: str) -> list[Path]:

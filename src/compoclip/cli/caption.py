@@ -234,11 +234,14 @@ def _print(
         print(f"  no answer: {len(unanswered):,} (last: {last}); the same command asks them again")
     before = f", {made['answered_before']:,} were there" if made["answered_before"] else ""
     print(
-        f"  {made['answered_now']:,} captions answered in {made['seconds']:.0f} s "
+        f"  {console.counted(made['answered_now'], 'caption')} answered in {made['seconds']:.0f} s "
         f"({made['captions_a_minute']:.0f} a minute){before}"
     )
     if made["requests"] is not None:
-        print(f"  {made['requests']:,} requests, {made['retried']:,} of them further tries")
+        requests = console.counted(made["requests"], "request")
+        print(f"  {requests}, {made['retried']:,} of them further tries")
     cost = "" if made["cost"] is None else f", cost {made['cost']:.4f}"
-    missing = f" ({made['unmetered']:,} answers uncounted)" if made["unmetered"] else ""
+    missing = (
+        f" ({console.counted(made['unmetered'], 'answer')} uncounted)" if made["unmetered"] else ""
+    )
     print(f"  tokens: {made['tokens_in']:,} in, {made['tokens_out']:,} out{missing}{cost}")

@@ -31,7 +31,7 @@ from compoclip.benchmarks.solvability import (
 )
 from compoclip.cli.data import targets
 from compoclip.cli.options import joined, parse
-from compoclip.console import emit_json, note, table
+from compoclip.console import counted, emit_json, note, table
 from compoclip.errors import UsageError
 from compoclip.files import write_text
 from compoclip.run import DataOptions
@@ -113,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
     if options.out is not None:
         lines = "".join(json.dumps(_line(each), ensure_ascii=False) + "\n" for each in defects)
         write_text(options.out, lines)
-        note(f"{options.out}: {len(defects)} defects")
+        note(f"{options.out}: {counted(len(defects), 'defect')}")
     if options.json:
         emit_json(
             {
@@ -208,7 +208,7 @@ def _counts(
         ]
         for kind, levels in counts.items()
     ]
-    lines = [table(rows, ["defect", "", "all", *used], left=2)]
+    lines = [table(rows, ["defect", "is a", "all", *used], left=2)]
     for kind in counts:
         lines.append(f"  {kind}: {MEANING[kind]}")
         parts = [f"{part} {_levels(levels)}" for part, levels in where.get(kind, {}).items()]
@@ -265,8 +265,8 @@ def _training(
         "counts": {str(kind): levels for kind, levels in found.counts.items()},
     }
     head = (
-        f"{source}: {found.rows:,} rows, {found.captions:,} captions, {found.negatives:,} "
-        f"negatives, {found.missing:,} images missing"
+        f"{source}: {counted(found.rows, 'row')}, {counted(found.captions, 'caption')}, "
+        f"{counted(found.negatives, 'negative')}, {counted(found.missing, 'image')} missing"
     )
     lines = [head, *(_counts(found.counts, {}) if found.counts else [])]
     lines += [f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()]
@@ -298,7 +298,8 @@ def _overlapping(
         because = f"photo held out by {names}"
         reading = vars(options.request(spec))
         write_selection(options.kept, without=found.ids, because=because, **reading)
-        note(f"{options.kept}: {spec} without {len(found.ids):,} rows; train --data {options.kept}")
+        without = counted(len(found.ids), "row")
+        note(f"{options.kept}: {spec} without {without}; train --data {options.kept}")
     lines = [
         f"  held-out photos of {name}: {len(ids):,} of {found.samples:,} rows show one of its "
         f"{len(held_out[name]):,}"

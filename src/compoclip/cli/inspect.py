@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         console.emit_json(found.to_json())
     else:
-        print("\n".join(f"{name:<13}{value}" for name, value in _lines(found)))
+        print(console.columns(_lines(found)))
     return 0
 
 
@@ -77,12 +76,11 @@ def _lines(found: Inspection) -> list[tuple[str, str]]:
         lines.append(("trained from", str(found.identity["base"]) or "unknown"))
     if found.base:
         base = found.base
-        distance = f"{base['verdict']}: {base['distance']}, {base['changed']} tensors differ"
+        changed = console.counted(base["changed"], "changed tensor")
+        distance = f"{base['verdict']}: {base['distance']}, {changed}"
         lines.append(("base", f"{base['name']} ({base['activation']}): {distance}"))
-    for name, value in found.provenance.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        lines.append((f"  {name}", f" {text}" if len(name) > 10 else text))
-    return lines
+    made = ((name, console.worded(value)) for name, value in found.provenance.items())
+    return lines + [(f"  {name.replace('_', ' ')}", text) for name, text in made if text]
 
 
 def _or_unknown(value: int | None) -> str:
@@ -101,6 +99,7 @@ class ConvertOptions:
         hf         folder of transformers' CLIPModel (or SiglipModel, or BLIP), with tokenizer and
                    image processor
         hf-vision  folder of transformers' CLIPVisionModel: the image tower alone
+        hf-text    folder of transformers' CLIPTextModelWithProjection: the text tower alone
         merged     an adapter merged into its base, as a checkpoint folder
         lora       an adapter folder, from a PEFT folder or from published files with LoRA inside
         peft       a PEFT folder for the CLIPModel of the base
@@ -119,14 +118,14 @@ class ConvertOptions:
         base: What the weights were trained from. It names the architecture, and the activation if
             the weights are near to it.
         activation: Your word on the activation of weights that do not record it.
-        dtype: float16 halves the size of open-clip, merged, hf and hf-vision.
+        dtype: float16 halves the size of open-clip, merged and the hf forms.
         push_to_hub: Put DST on the Hugging Face hub too, as `compoclip push DST REPO` does.
         json: Print what was written as JSON.
     """
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
     destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
-    to: Literal["open-clip", "hf", "hf-vision", "lora", "peft", "merged", "onnx"]
+    to: Literal["open-clip", "hf", "hf-vision", "hf-text", "lora", "peft", "merged", "onnx"]
     base: str | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
     dtype: Literal["float32", "float16"] = "float32"
@@ -154,7 +153,7 @@ def convert_main(argv: Sequence[str]) -> int:
     if options.json:
         console.emit_json({"source": options.source, "written": str(options.destination), **made})
     else:
-        facts = ", ".join(f"{key} {value}" for key, value in made.items() if key != "form")
+        facts = console.worded({**made, "form": None})
         print(f"{options.source} -> {options.destination} ({made['form']}): {facts}")
     if options.push_to_hub:
         pushed = hub.publish(options.destination, options.push_to_hub)

@@ -15,7 +15,7 @@ import tyro
 
 from compoclip import own
 from compoclip.cli.options import parse
-from compoclip.console import emit_json, table
+from compoclip.console import counted, emit_json, table
 
 _MOST_TERMS = 4  # that a line names
 
@@ -66,7 +66,9 @@ def rewrites_main(argv: Sequence[str]) -> int:
         pair = get_pair_rewrite(name)
         kind = f"of two captions, version {pair.version}"
         rows.append(_Listed(name, kind, _summary(type(pair)), own.origin(added.get(name))))
-    return _print(rows, "rewrite", options.json, "compoclip train METHOD --texts +NAME adds one")
+    return _print(
+        rows, ("rewrite", "kind"), options.json, "compoclip train METHOD --texts +NAME adds one"
+    )
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,10 @@ def losses_main(argv: Sequence[str]) -> int:
         called = found.name if own.is_file(name) else name
         rows.append(_Listed(called, f"term {found.name}", _summary(function(found.loss)), origin))
     return _print(
-        rows, "loss", options.json, "compoclip train METHOD --terms +METHOD.TERM adds a term"
+        rows,
+        ("loss", "terms"),
+        options.json,
+        "compoclip train METHOD --terms +METHOD.TERM adds a term",
     )
 
 
@@ -145,18 +150,20 @@ def benchmarks_main(argv: Sequence[str]) -> int:
     rows = []
     for name in options.files or benchmark_names():
         about = meta(name)
-        count = "by set" if about.family else f"{about.items:,} items" if about.items else "-"
+        count = "by set" if about.family else counted(about.items, "item") if about.items else "-"
         rows.append(_Listed(about.id, count, about.title, benchmark_origin(name)))
-    return _print(rows, "benchmark", options.json, "compoclip evaluate MODEL --on NAME measures")
+    return _print(
+        rows, ("benchmark", "items"), options.json, "compoclip evaluate MODEL --on NAME measures"
+    )
 
 
-def _print(rows: Sequence[_Listed], what: str, as_json: bool, note: str) -> int:
+def _print(rows: Sequence[_Listed], header: tuple[str, str], as_json: bool, note: str) -> int:
     if as_json:
         emit_json([asdict(row) for row in rows])
         return 0
     cells = [[row.name, row.kind, _short(row.summary), row.origin] for row in rows]
-    print(table(cells, [what, "", "what it is", "from"], left=4))
-    print(f"\n{note}; one of your own goes by its file, ./MY.py (compoclip new writes one)")
+    print(table(cells, [*header, "what it is", "from"], left=4))
+    print(f"\n{note}\none of your own goes by its file, ./MY.py (compoclip new writes one)")
     return 0
 
 

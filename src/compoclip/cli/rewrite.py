@@ -140,7 +140,7 @@ def write_file(
         console.emit_json({"out": str(out), **counts, **report()})
         return 0
     if resumed:
-        console.note(f"{resumed} records were there already")
+        console.note(f"already there: {console.counted(resumed, 'record')}")
     note_cut(cut)
     show(total)
     return 0
@@ -149,9 +149,9 @@ def write_file(
 def note_cut(number: int) -> None:
     """Say how many captions were cut before they were parsed, if any."""
     if number:
-        were = "1 caption was" if number == 1 else f"{number} captions were"
         console.note(
-            f"{were} cut to {MOST_TOKENS} words and marks before parsing: no model reads more"
+            f"{console.counted(number, 'caption')} cut to {MOST_TOKENS} words and marks before "
+            "parsing: no model reads more"
         )
 
 
@@ -232,7 +232,8 @@ def _say(out: Path, outcome: CorpusOutcome, seconds: float) -> None:
     total = outcome.total
     parts = [f"{number} {reason}" for reason, number in sorted(total["left_out"].items())]
     more = f" (left out: {', '.join(parts)})" if parts else ""
-    print(f"{total['rows']} rows with {total['captions']} captions{more}")
+    rows, captions = (console.counted(total[f"{each}s"], each) for each in ("row", "caption"))
+    print(f"{rows} with {captions}{more}")
     note_cut(total["cut"])
     print(f"written to {out}")
 
@@ -416,11 +417,13 @@ def _parse_show(options: ParseOptions) -> int:
 def _show_counts(total: Counts) -> None:
     counts = total.get("parses")
     if counts:
-        print(
-            f"{counts['objects']} objects, {counts['attributes']} attributes, "
-            f"{counts['relations']} relations; {counts['without_objects']} captions without an "
-            "object"
-        )
+        without = console.counted(counts["without_objects"], "caption")
+        print(f"{_parts(counts)}; {without} without an object")
+
+
+def _parts(counts: Mapping[str, int]) -> str:
+    nodes = ("object", "attribute", "relation")
+    return ", ".join(console.counted(counts[f"{each}s"], each) for each in nodes)
 
 
 def _parse_produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
@@ -445,8 +448,7 @@ def _parse_produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
 
     def show(total: int) -> None:
         print(
-            f"{console.counted(total, 'caption')}: {counts['objects']} objects, "
-            f"{counts['attributes']} attributes, {counts['relations']} relations; "
+            f"{console.counted(total, 'caption')}: {_parts(counts)}; "
             f"{counts['captions_without_objects']} without an object\nwritten to {out}"
         )
 

@@ -203,8 +203,9 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     frozen = f", frozen: {', '.join(still)}" if still else ""
     where = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
     print(
-        f"{summary.method}: {console.counted(summary.steps, 'step')}, {summary.images} images, "
-        f"{summary.texts} texts, {summary.seconds:.0f} s{frozen} -> {where}"
+        f"{summary.method}: {console.counted(summary.steps, 'step')}, "
+        f"{console.counted(summary.images, 'image')}, {console.counted(summary.texts, 'text')}, "
+        f"{summary.seconds:.0f} s{frozen} -> {where}"
     )
     if summary.ended_early:
         print(

@@ -131,10 +131,10 @@ def _sweep(options: WiseFtOptions) -> int:
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = shares(options.steps)
-    settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(
         *load_both(options.base, options.tuned), options.mix_scale, options.wise_lora
     )
+    settings, device = options.measuring.settings(options.out / ".features")
     measured = sweep(
         pair, options.scope, alphas, benchmarks, options.out / "results", settings, device
     )
@@ -267,8 +267,8 @@ def towers_main(argv: Sequence[str]) -> int:
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
 
-    settings, device = options.measuring.settings(options.out / ".features")
     pair = BaseAndTuned(*load_both(options.base, options.tuned))
+    settings, device = options.measuring.settings(options.out / ".features")
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
     write_json(options.out / "towers.json", record)

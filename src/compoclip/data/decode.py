@@ -185,7 +185,7 @@ def opened(
     except CompoclipError:
         raise
     except FileNotFoundError:
-        raise CompoclipError(f"{label}: image not found; check the images folder") from None
+        raise _not_found(label) from None
     except (Image.DecompressionBombError, MemoryError):
         raise CompoclipError(f"{label}: too many pixels; scale the image down") from None
     except UnidentifiedImageError:
@@ -195,6 +195,11 @@ def opened(
     except Exception as error:  # decoders fail on damaged files with errors of every kind
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CompoclipError(f"{label}: damaged image ({reason}); replace or remove it") from error
+
+
+def _not_found(label: str) -> CompoclipError:
+    more = " and the backslashes: folders are separated by / here" if "\\" in label else ""
+    return CompoclipError(f"{label}: image not found; check the images folder{more}")
 
 
 class _HeaderReader(io.BufferedReader):
@@ -328,7 +333,7 @@ def _from_array(path: Path, label: str) -> Image.Image:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise CompoclipError(f"{label}: image not found; check the images folder") from None
+        raise _not_found(label) from None
     except Exception as error:  # a damaged header fails in many ways
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise CompoclipError(f"{label}: damaged array ({reason}); replace or remove it") from error

@@ -24,6 +24,7 @@ from typing import IO, Any, AnyStr
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
 
@@ -130,14 +131,18 @@ def relative_image(image: str, root: Path, origin: str) -> str:
     """The image's path relative to `root`, refusing whatever leads out of it.
 
     Relative names may not climb above the root, absolute ones must lie in it. Links inside the
-    root may point anywhere: whoever made the folder put them there. Raises CompoclipError naming
-    `origin` (file and row) otherwise, or when the name is a URL.
+    root may point anywhere: whoever made the folder put them there. Backslashes, as Windows writes
+    them, separate folders where the file then exists. Raises CompoclipError naming `origin` (file
+    and row) otherwise, or when the name is a URL.
     """
     if "://" in image:
         raise CompoclipError(f"{origin}: {image!r} is a URL; download the images first")
     if "\0" in image or not image.strip():
         raise CompoclipError(f"{origin}: the image path {image!r} is not usable; mend the file")
     normal = os.path.normpath(image)
+    if "\\" in normal and not os.path.exists(os.path.join(root, normal)):
+        slashed = os.path.normpath(image.replace("\\", "/"))
+        normal = slashed if os.path.exists(os.path.join(root, slashed)) else normal
     if os.path.isabs(normal):
         normal = os.path.relpath(normal, os.path.abspath(root))
     if normal == ".." or normal.startswith(".." + os.sep):
@@ -329,8 +334,8 @@ def read_delimited(
             number += 1
             if len(row) != len(names):
                 raise CompoclipError(
-                    f"{path}: line {line} has {len(row)} cells, the header has {len(names)}; "
-                    "check quoting and delimiter"
+                    f"{path}: line {line} has {counted(len(row), 'cell')}, the header has "
+                    f"{len(names)}; check quoting and delimiter"
                 )
             yield number, dict(zip(names, row))
 
@@ -392,6 +397,8 @@ NO_CAPTION = "sample without a caption"
 EMPTY_CAPTION = "empty caption"
 NO_TEXT = "caption that is no text"
 LONGEST_TEXT = 1 << 16  # characters; models read 77 tokens, the rest only takes memory
+CELL = frozenset(("nan", "none", "null", "<na>"))  # what programs write of an empty cell
+EMPTY_CELL = "text that is the word for an empty cell (nan, none, null)"
 LONG_TEXT = f"text of more than {LONGEST_TEXT:,} characters"
 
 _COLUMNS_LITERAL_LIMIT = 1 << 20
@@ -485,6 +492,8 @@ def usable_texts(values: Iterable[Any], empty: str, left_out: Counter[str]) -> l
             left_out[NO_TEXT] += 1
         elif not text:
             left_out[empty] += 1
+        elif text.lower() in CELL:
+            left_out[EMPTY_CELL] += 1
         elif len(text) > LONGEST_TEXT:
             left_out[LONG_TEXT] += 1
         else:

@@ -15,6 +15,7 @@ import numpy as np
 
 from compoclip.benchmarks.audit import Audit, Faulty
 from compoclip.benchmarks.case import Aggregate, Benchmark, Content, image_key, present
+from compoclip.benchmarks.registry import benchmark_names, how_to_get
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import (
@@ -215,12 +216,20 @@ def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
         )
         raise CompoclipError(
             f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get the "
-            "rest, or score the part with --allow-partial"
+            f"rest, or score the part with --allow-partial{_source(benchmark)}"
         )
     if not used:
         where = f"; none of its images exists, e.g. {missing[0]}" if missing else ""
-        raise CompoclipError(f"{benchmark.name}: no items to score{where}")
+        raise CompoclipError(f"{benchmark.name}: no items to score{where}{_source(benchmark)}")
     return _Job(benchmark, content, expected, missing)
+
+
+def _source(benchmark: Benchmark) -> str:
+    """Where the official files come from; "" for other items."""
+    name = benchmark.known_as or benchmark.name
+    if name.partition(":")[0] not in benchmark_names():  # an edition's, a user's
+        return ""
+    return f". {how_to_get(name, Path('ROOT'))}"
 
 
 def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Results | None:

@@ -135,7 +135,7 @@ def save_model(
         loaded: The model; its weights are taken as they are now.
         directory: Folder to write, which must not exist.
         form: What `compoclip convert --to` calls the layout: "open-clip", "hf", "hf-vision",
-            "onnx".
+            "hf-text", "onnx".
         provenance: JSON-ready record of how the weights were made (default: what was loaded).
         dtype: "float32" or "float16", which halves the files: matrices are rounded, vectors and
             scalars stay float32.
@@ -538,6 +538,9 @@ def format_of(source: str) -> Format:
         if each.sniff(source):
             return each
     if Path(source).is_dir():
+        for below in (Path(source) / name for name in ("model", "adapter")):
+            if any(each.sniff(str(below)) for each in formats()):
+                raise UsageError(f"{source}: is not a model folder; did you mean {below}?")
         read_object(Path(source) / "open_clip_config.json")  # says that it is missing
     if source in open_clip.list_models():
         raise UsageError(

@@ -67,10 +67,14 @@ def read_object(path: Path) -> dict[str, Any]:
     return data
 
 
+def as_json(data: Mapping[str, Any]) -> str:
+    """Return an object as readable JSON."""
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write an object as readable JSON."""
-    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # of a lone surrogate
+    path.write_text(as_json(data), encoding="utf-8", errors="backslashreplace")  # lone surrogates
 
 
 def require_small(path: Path) -> None:
@@ -123,6 +127,9 @@ def read_config(path: Path) -> ModelConfig:
         raise CompoclipError(f"{path}: not an open_clip model configuration: no '{lacking[0]}'")
     for key in ("vision_cfg", "text_cfg"):
         section(config, key, path)
+    stated = section(config["text_cfg"], "tokenizer_kwargs", path).get("bpe_path")
+    if isinstance(stated, str) and Path(stated).name == MERGES and (path.parent / MERGES).is_file():
+        config["text_cfg"]["tokenizer_kwargs"]["bpe_path"] = MERGES  # absolute for open_clip alone
     settings = section(data, "compoclip", path)
     unknown = [key for key in settings if key != "freeze_batch_norm"]
     if unknown:

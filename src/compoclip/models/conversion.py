@@ -69,7 +69,7 @@ def convert(
     Args:
         source: As for `load_model`; with `base` also a weights file alone or a PEFT folder.
         destination: Folder to write, which must not exist.
-        form: "open-clip", "hf", "hf-vision", "merged", "lora", "peft" or "onnx".
+        form: "open-clip", "hf", "hf-vision", "hf-text", "merged", "lora", "peft" or "onnx".
         base: What the weights were trained from.
         activation: The user's word on the activation of weights that do not record it.
         dtype: "float32" or "float16", of the tensors of whole models.

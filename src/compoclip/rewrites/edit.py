@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
-from compoclip.captions.types import Caption, Token
+from compoclip.captions.types import Caption, Token, is_address
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip
 
 # --- Whether a word takes "a" or "an". ---
@@ -138,6 +138,8 @@ def moved_text(caption: Caption, span: tuple[int, int], to: int) -> str:
     tokens = caption.tokens
     lead = tokens[span[0]]
     text = caption.text[lead.start : tokens[span[1] - 1].end]
+    if is_address(lead.text):
+        return text
     if starts_sentence(tokens, span[0]) and not _is_name(lead):
         text = text[:1].lower() + text[1:]
     if starts_sentence(tokens, to) and tokens[to].text[:1].isupper():

@@ -29,8 +29,9 @@ class RunSettings:
     Args:
         out: Run folder. The checkpoint goes to OUT/model, the log to OUT/train.jsonl.
         seed: Fixes order, crops, rewrites and initial weights.
-        workers: Processes that read data; the result does not depend on it. auto is all cores but
-            one on a GPU, one for every eight cores on a CPU, none for less than 4,096 images.
+        workers: Processes that read data; the result does not depend on it. auto on a GPU: all
+            cores but one, 16 at most. auto on a CPU: one for every eight cores. auto for fewer than
+            4,096 images in the whole run: none. Ranks of one machine (torchrun) share its cores.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: bf16 runs the towers under autocast; so does fp16, with a scaled loss, for GPUs
             without bf16; auto is bf16 on a GPU, fp32 on a CPU.

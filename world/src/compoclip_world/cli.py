@@ -14,7 +14,7 @@ from PIL import Image
 
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import WorkerCount, parse, processes
-from compoclip.console import columns, tell
+from compoclip.console import columns, counted, tell
 from compoclip.errors import UsageError
 from compoclip.files import require_new_folder, write_atomically
 from compoclip.run import require_least
@@ -194,9 +194,10 @@ def train(arguments: Sequence[str]) -> int:
         "captions": options.count * options.captions,
         "seconds": round(seconds, 2),
     }
+    captions = counted(options.count * options.captions, "caption")
     text = (
-        f"{options.count} scenes, {options.count * options.captions} captions, "
-        f"{len(shards)} shards, {seconds:.1f} s -> {options.out}"
+        f"{counted(options.count, 'scene')}, {captions}, {counted(len(shards), 'shard')}, "
+        f"{seconds:.1f} s -> {options.out}"
     )
     if options.suite is not None:
         of_suite = SuiteOptions(
@@ -231,7 +232,8 @@ def pairs(arguments: Sequence[str]) -> int:
     rows = write_pair_set(options.out, spec, workers)
     seconds = time.monotonic() - start
     record = {"out": str(options.out), "pairs": counts, "rows": rows, "seconds": round(seconds, 2)}
-    text = f"{rows // 2} pairs, {rows} images, {seconds:.1f} s -> {options.out}"
+    written = f"{counted(rows // 2, 'pair')}, {counted(rows, 'image')}"
+    text = f"{written}, {seconds:.1f} s -> {options.out}"
     return tell(options.json, record, text)
 
 
@@ -278,7 +280,8 @@ def _suite(options: SuiteOptions) -> tuple[dict[str, Any], list[list[str]], str]
         for part in parts
         for name, count in part.items.items()
     ]
-    return record, rows, f"{items} items, {images} images, {seconds:.1f} s -> {options.out}"
+    written = f"{counted(items, 'item')}, {counted(images, 'image')}"
+    return record, rows, f"{written}, {seconds:.1f} s -> {options.out}"
 
 
 def show(arguments: Sequence[str]) -> int:
@@ -300,7 +303,7 @@ def show(arguments: Sequence[str]) -> int:
             for i, (scene, captions) in enumerate(shown)
         ],
     }
-    return tell(options.json, record, f"{options.count} scenes -> {options.out}")
+    return tell(options.json, record, f"{counted(options.count, 'scene')} -> {options.out}")
 
 
 def ask(arguments: Sequence[str]) -> int:

@@ -81,7 +81,7 @@ class GroupedSchedule:
         self._per_step = share.batch_size // slots
         if len(members) > len(self._groups):
             small = len(members) - len(self._groups)
-            note(f"left out: {small} groups of fewer than {plan.variations} variations")
+            note(f"left out: {counted(small, 'group')} of fewer than {plan.variations} variations")
         if len(self._groups) < self._per_step:
             raise UsageError(
                 f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
+from compoclip.data.decode import EXTENSIONS
 from compoclip.data.extras import read_extras
 from compoclip.data.sources.rows import ALL, FolderImages, RowBuilder, RowSource, Split
 from compoclip.data.textfiles import (
@@ -27,7 +28,8 @@ def open_karpathy(path: Path, images: Path | None = None, split: str | None = No
     The original dataset_*.json: {"images": [{filepath, filename, split, sentences: [{raw}]}]};
     split: "train" (with "restval") unless given; images of others are counted; "all" takes
     everything. Or rows [{image, caption}] as in BLIP's files, where `caption` is a list or, one row
-    a caption, a text; such a file is one split already. Ids are the image paths.
+    a caption, a text; such a file is one split already. Or {"photo.jpg": caption or captions}.
+    Ids are the image paths.
 
     images: the folder the paths are relative to, by default the folder of the file. Raises
     CompoclipError for a file of another form, UsageError for a split that it does not have.
@@ -37,12 +39,16 @@ def open_karpathy(path: Path, images: Path | None = None, split: str | None = No
     chosen = Split(split)
     if isinstance(data, dict) and isinstance(data.get("images"), list):
         rows = _original(data["images"], path, chosen)
-    elif isinstance(data, list):
+    elif isinstance(data, list) or _names_images(data):
+        if isinstance(data, dict):
+            data = [{"image": image, "caption": texts} for image, texts in data.items()]
         if split not in (None, ALL):
             raise UsageError(f"{path}: holds one split already; leave out split {split!r}")
         rows = _rows(data, path)
     else:
-        raise CompoclipError(f"{path}: neither a list of rows nor an object with 'images'")
+        raise CompoclipError(
+            f"{path}: neither a list of rows nor an object with 'images' or names of images"
+        )
     builder = RowBuilder(path)
     for origin, image, texts in rows:
         name = relative_image(image, root, origin)
@@ -50,6 +56,13 @@ def open_karpathy(path: Path, images: Path | None = None, split: str | None = No
     chosen.require(path)
     builder.left_out.update(chosen.left_out())
     return builder.build(FolderImages(root), f"Karpathy JSON {path}{chosen}")
+
+
+def _names_images(data: Any) -> bool:
+    """Return whether the keys of an object are names of images."""
+    return isinstance(data, dict) and any(
+        name.rpartition(".")[2].lower() in EXTENSIONS for name in data
+    )
 
 
 def _rows(data: list[Any], path: Path) -> Iterator[tuple[str, str, list[Any]]]:

@@ -67,8 +67,11 @@ CAPTION_LIMIT = 1 << 20  # bytes; a longer .txt or .json member is no caption
 TOO_LONG = f".txt or .json member of more than {CAPTION_LIMIT >> 20} MiB"
 
 
+_KINDS = {"cap": "txt", "caption": "txt", "img": "jpg"}  # other names of kinds
+
+
 def sample_key(member: str) -> tuple[str, str]:
-    """The sample that a member belongs to, and what kind of member of it this is.
+    """Return the sample that a member belongs to, and what kind of member of it this is.
 
     Consecutive members that share folder and name up to the first dot are one sample; the rest of
     the name is the kind: "00/17.neg_image.jpg" is "neg_image.jpg" of "00/17". The key of hidden
@@ -76,7 +79,8 @@ def sample_key(member: str) -> tuple[str, str]:
     """
     folder, _, base = member.rpartition("/")
     stem, _, extension = base.partition(".")
-    return (f"{folder}/{stem}" if folder and stem else stem), extension
+    kind = _KINDS.get(extension.lower(), extension)
+    return (f"{folder}/{stem}" if folder and stem else stem), kind
 
 
 def member_text(data: bytes) -> str | None:

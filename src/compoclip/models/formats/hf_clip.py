@@ -26,6 +26,7 @@ from compoclip.models.config import (
     MERGES,
     RECORD,
     ModelIdentity,
+    part_of,
     read_object,
     record_of,
     section,
@@ -151,41 +152,50 @@ def to_hf_config(config: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
     vocabulary: one more than the id of the end-of-text token, which is the last one used. Raises
     CompoclipError when CLIPModel cannot express it.
     """
-    text = dict(config["text_cfg"])
-    _require_known((config, _TOP_KEYS), (text, _TEXT_KEYS), kind="CLIPModel")
-    vision = to_hf_vision_config(config, "CLIPModel")
-    text_width, dim = int(text["width"]), int(config["embed_dim"])
+    _require_known((config, _TOP_KEYS), kind="CLIPModel")
     return {
         "architectures": ["CLIPModel"],
         "model_type": "clip",
-        "projection_dim": dim,
+        "projection_dim": int(config["embed_dim"]),
         "logit_scale_init_value": 2.6592,
         "initializer_factor": 1.0,
         "torch_dtype": "float32",
-        "text_config": {
-            "model_type": "clip_text_model",
-            "vocab_size": int(text.get("vocab_size", 49408)),
-            "hidden_size": text_width,
-            "intermediate_size": int(text_width * text.get("mlp_ratio", 4.0)),
-            "projection_dim": dim,
-            "num_hidden_layers": int(text["layers"]),
-            "num_attention_heads": int(text["heads"]),
-            "max_position_embeddings": int(text.get("context_length", 77)),
-            "hidden_act": vision["hidden_act"],
-            "layer_norm_eps": _epsilon(text, "CLIPModel"),
-            "bos_token_id": vocabulary - 2,
-            "eos_token_id": vocabulary - 1,
-            "pad_token_id": vocabulary - 1,
-        },
-        "vision_config": vision,
+        "text_config": to_hf_text_config(config, vocabulary, "CLIPModel"),
+        "vision_config": to_hf_vision_config(config, "CLIPModel"),
     }
 
 
-def to_hf_vision_config(config: Mapping[str, Any], kind: str = "CLIPVisionModel") -> dict[str, Any]:
+def to_hf_text_config(config: Mapping[str, Any], vocabulary: int, kind: str) -> dict[str, Any]:
+    """Return the part of `config.json` on the text tower, whatever the image tower is.
+
+    kind: The model of transformers that errors name. Arguments and errors else as for
+    `to_hf_config`.
+    """
+    text = dict(config["text_cfg"])
+    _require_known((text, _TEXT_KEYS), kind=kind)
+    width = int(text["width"])
+    return {
+        "model_type": "clip_text_model",
+        "vocab_size": int(text.get("vocab_size", 49408)),
+        "hidden_size": width,
+        "intermediate_size": int(width * text.get("mlp_ratio", 4.0)),
+        "projection_dim": int(config["embed_dim"]),
+        "num_hidden_layers": int(text["layers"]),
+        "num_attention_heads": int(text["heads"]),
+        "max_position_embeddings": int(text.get("context_length", 77)),
+        "hidden_act": "quick_gelu" if config.get("quick_gelu") else "gelu",
+        "layer_norm_eps": _epsilon(text, kind),
+        "bos_token_id": vocabulary - 2,
+        "eos_token_id": vocabulary - 1,
+        "pad_token_id": vocabulary - 1,
+    }
+
+
+def to_hf_vision_config(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """`config.json` of the CLIPVisionModel that computes what the image tower of an open_clip
     configuration does, whatever its text tower is.
 
-    kind: The model of transformers that errors speak of. Raises CompoclipError when it cannot
+    kind: The model of transformers that errors name. Raises CompoclipError when it cannot
     express the tower.
     """
     vision = dict(config["vision_cfg"])
@@ -304,13 +314,20 @@ def _inexpressible(what: str, kind: str) -> CompoclipError:
     )
 
 
+_ALONE = {
+    "hf-vision": ("CLIPVisionModel", ("vision_model.",)),
+    "hf-text": ("CLIPTextModelWithProjection", ("text_model.", "text_projection.")),
+}
+"""Form of a tower alone -> transformers' model, and how its parameters begin."""
+
+
 class HFClip(HuggingFaceFolder):
-    """transformers' CLIPModel; its CLIPVisionModel alone is written, too."""
+    """transformers' CLIPModel; either tower alone is written, too."""
 
     order = 49  # the one for folders of transformers of any other kind, which it refuses
     kind = "Hugging Face CLIPModel folder"
     family = "CLIP"
-    forms: ClassVar[tuple[str, ...]] = ("hf", "hf-vision")
+    forms: ClassVar[tuple[str, ...]] = ("hf", "hf-vision", "hf-text")
 
     def sniff(self, source: str) -> bool:
         """Any folder of transformers that no format before knows."""
@@ -330,30 +347,28 @@ class HFClip(HuggingFaceFolder):
         return HFContent(config, from_hf_state(tensors, str(path)), {}, assumed)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
-        """Write a CLIPModel folder, or one of CLIPVisionModel alone."""
-        alone = form == "hf-vision"
-        if alone:
-            config = {
-                "architectures": ["CLIPVisionModel"],
-                **to_hf_vision_config(loaded.config.model_cfg),
-            }
-            architecture = dict(loaded.config.model_cfg)
+        """Write a CLIPModel folder, or one of a tower alone."""
+        model, parts = _ALONE.get(form, ("CLIPModel", ("",)))
+        architecture = dict(loaded.config.model_cfg)
+        vocabulary = loaded.tokenizer.vocab_size
+        if form == "hf-vision":
+            config = to_hf_vision_config(architecture, model)
         elif loaded.tokenizer.simple is None:
-            raise CompoclipError(
-                f"{loaded.name}: its tokenizer is not CLIP's BPE: no CLIPModel form"
-            )
+            raise CompoclipError(f"{loaded.name}: its tokenizer is not CLIP's BPE: no {model} form")
+        elif form == "hf-text":
+            config = to_hf_text_config(architecture, vocabulary, model)
         else:
-            config = to_hf_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size)
+            config = to_hf_config(architecture, vocabulary)
             architecture = from_hf_config(config, "")
+        config["architectures"] = [model]
         if dtype == "float16":
             config["torch_dtype"] = "float16"
         network = loaded.encoder.model.state_dict()
         unnested = {name.removeprefix("text."): value for name, value in network.items()}
         plain = as_stored(unnested, dtype, loaded.name)
-        written = {name: value for name, value in plain.items() if name.startswith("visual.")}
-        state = to_hf_state(written if alone else plain)
-        if alone:
-            state = {k: v for k, v in state.items() if k.startswith("vision_model.")}
+        tower = {"hf-vision": "image", "hf-text": "text"}.get(form)
+        written = {k: v for k, v in plain.items() if tower in (None, part_of(k))}
+        state = {k: v for k, v in to_hf_state(written).items() if k.startswith(parts)}
         named = {key: value for key, value in architecture.items() if key != "custom_text"}
         identity = replace(
             current_identity(loaded),
@@ -363,9 +378,12 @@ class HFClip(HuggingFaceFolder):
         with new_folder(folder) as temporary:
             save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
             write_json(temporary / CONFIG, config)
-            write_json(temporary / IMAGES, image_processor(loaded.preprocess, "CLIPImageProcessor"))
-            if not alone:
+            if form != "hf-text":
+                processor = image_processor(loaded.preprocess, "CLIPImageProcessor")
+                write_json(temporary / IMAGES, processor)
+            if form != "hf-vision":
                 write_clip_tokenizer(temporary, loaded.tokenizer)
+            if form == "hf":
                 write_json(temporary / RECORD, record_of(identity, loaded.provenance))
                 if loaded.config.merges is not None:
                     shutil.copyfile(loaded.config.merges, temporary / MERGES)
@@ -376,7 +394,8 @@ class HFClip(HuggingFaceFolder):
         return "transformers", (
             "from transformers import CLIPModel, CLIPProcessor\n\n"
             'model = CLIPModel.from_pretrained("FOLDER").eval()\n'
-            'processor = CLIPProcessor.from_pretrained("FOLDER")'
+            'processor = CLIPProcessor.from_pretrained("FOLDER")\n'
+            "# Texts are cleaned before: html.unescape(ftfy.fix_text(text))"
         )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_atomically
 from compoclip.models.checkpoint import Above, Adapted, Format, LoadedModel, format_of, formats
-from compoclip.models.config import MERGES, RECORD, ModelIdentity, read_record
+from compoclip.models.config import MERGES, RECORD, ModelIdentity, as_json, read_config, read_record
 
 HUB = "hf-hub:"
 _PATIENCE = 5.0  # seconds for the hub to answer at all; the files may take as long as they do
@@ -183,7 +183,7 @@ def publish(
         api.create_repo(repository, private=True if private else None, exist_ok=True)
         made = api.create_commit(
             repository,
-            [CommitOperationAdd(name, folder / name) for name in names],
+            [CommitOperationAdd(name, _portable(folder / name)) for name in names],
             commit_message=message or "Upload a model written by compoclip",
         )
     except Exception as error:  # no token, no right, no network: each has types of its own
@@ -193,6 +193,13 @@ def publish(
             "HF_TOKEN to a token that may write there"
         ) from error
     return Pushed(str(getattr(made, "repo_url", "") or made.commit_url), tuple(names))
+
+
+def _portable(file: Path) -> Path | bytes:
+    """A file, or its content without the place of the merges file on this machine."""
+    if file.name != "open_clip_config.json" or not (file.parent / MERGES).is_file():
+        return file
+    return as_json(read_config(file).to_json()).encode()
 
 
 def require_pushable(repository: str) -> None:

@@ -80,7 +80,9 @@ class OpenClipFolder(Format):
         model_cfg = deepcopy(dict(loaded.config.model_cfg))
         merges = loaded.config.merges
         if merges is not None:
-            model_cfg["text_cfg"]["tokenizer_kwargs"]["bpe_path"] = MERGES
+            # open_clip reads a relative name from the working directory.
+            place = (folder.absolute() / MERGES).as_posix()
+            model_cfg["text_cfg"]["tokenizer_kwargs"]["bpe_path"] = place
         config = replace(
             loaded.config, model_cfg=model_cfg, preprocess_cfg=loaded.preprocess.to_config()
         )

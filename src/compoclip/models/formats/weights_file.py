@@ -30,6 +30,7 @@ import open_clip
 import torch
 from torch import Tensor
 
+from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.architecture import (
     activation_of,
@@ -357,7 +358,7 @@ def _fitting(file: Path) -> str:
 
 def _described(adapters: Mapping[str, Tensor], plain: Mapping[str, Tensor], file: Path) -> str:
     if not plain:
-        return f"lora on {len(adapters) // 2} weights, its base is not in the file"
+        return f"lora on {counted(len(adapters) // 2, 'weight')}, its base is not in the file"
     return lora_of(adapters, plain, str(file)).describe()
 
 
