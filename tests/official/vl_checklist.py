@@ -9,13 +9,21 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip.benchmarks.vl_checklist import LAYOUT
+from compoclip.benchmarks.table import files_of, readers
 from compoclip.world import edits
 from compoclip.world.captions import mention
 from compoclip.world.export.part import Part, Photos, SuiteSpec, collect
 from compoclip.world.export.texts import foils, form_of, seemly
 from compoclip.world.logic import Attribute, Exists, Form, NounPhrase, Relation
 from compoclip.world.scene import Scene, Thing
+
+_READER = readers()["vl_checklist"]
+LAYOUT = {
+    part: {each.place: each.names["source"] for each in files_of(_READER.entry, part)}
+    for part in _READER.meta.parts
+}
+"""Sub-task -> file below the data folder -> source: hake, swig, vg, or vaw (photos of vg)."""
+
 
 WRITES = ("vl_checklist",)
 

@@ -42,10 +42,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
+from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.retrieval import OwnPhotos, keep_drawn
-from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.captions.parser import parse
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import Caption
@@ -58,45 +57,9 @@ _NAMES = {
     "relation": "vl_checklist_relations",
     "swap": "visual_genome_attribution",
 }
-_FILES = tuple(
-    f"{folder}/{name}.json" for name in _NAMES.values() for folder in ("data", "swapped_data")
-)
-_KEYS = ("image_id", "image_path", "true_caption", "false_caption")
-_REPOSITORY = repository("amitakamath/hard_positives")
-_CHANCE = {
-    "/original": 1 / 2,
-    "/second": 1 / 2,
-    "/augmented": 1 / 3,
-    "/brittleness": 1 / 3,
-    "/both_below": 1 / 3,
-}
-META = Meta(
-    id="hard_positives",
-    title="Hard Positives",
-    citation="Kamath et al., The Hard Positive Truth about Vision-Language Compositionality, "
-    "ECCV 2024",
-    source="repository amitakamath/hard_positives; photos: Visual Genome",
-    licence="none stated",
-    access="open",
-    files=tuple(f"hard_positives/{file}" for file in _FILES),
-    images=("vg/VG_100K", "vg/VG_100K_2", "aro/images"),
-    chance=_CHANCE,
-    remote=tuple(
-        RemoteFile(f"hard_positives/{file}", f"{_REPOSITORY}/{file}", keys=_KEYS)
-        for file in _FILES
-        if "vl_checklist" in file
-    ),
-    **facts(
-        {
-            "attribute": Subtask("invariance", 10575),
-            "relation": Subtask("invariance", 16868),
-            "swap": Subtask("invariance", 28748),
-        }
-    ),
-)
 
 
-def _cases(
+def official(
     reading: Loading,
     *,
     data: Path | None = None,
@@ -142,20 +105,6 @@ def _agree(row: dict[str, object], twin: dict[str, object], where: str, there: s
             )
 
 
-def _means(replaced: Sequence[str], swapped: Sequence[str]) -> dict[str, Aggregate]:
-    """The mean over the sub-tasks of each family, of three metrics."""
-    return {
-        f"{name}_{metric}" if metric else name: Aggregate(tuple(parts), metric=metric or None)
-        for name, parts in (("replace", replaced), ("swap", swapped))
-        for metric in ("", "original", "brittleness")
-        if parts
-    }
-
-
-HARD_POSITIVES = CaseReader(
-    META, _cases, rules=_means(("attribute", "relation"), ("swap",)), headline="replace"
-)
-
 # --- Items of your own. ---
 
 _VERSION = "hard_positives_own 1"
@@ -169,18 +118,6 @@ _NEGATIVES = {
 }
 """Sub-task -> the rewrite that makes its negatives, and the rule of those that are meant."""
 _DRAWS = 6  # negatives of a caption that are looked at, for one of the rule
-_OWN_META = Meta(
-    id="hard_positives_own",
-    title="Hard positives (your own photos)",
-    citation=f"{META.citation}; the captions' own",
-    source="any captioned photos: BLIP's or Karpathy's JSON, .jsonl, Flickr8k's token file",
-    licence="the data's own",
-    access="open",
-    files=("hard_positives_own/captions.json",),
-    images=("hard_positives_own/images",),
-    chance=_CHANCE,
-    **facts({part: Subtask("invariance") for part in _NEGATIVES}),
-)
 
 
 @dataclass(frozen=True)
@@ -196,7 +133,7 @@ class _Reworded:
         return self.caption, self.positive.text, self.negative.text
 
 
-def _own(
+def own(
     data: Loading,
     *,
     annotations: Path | None = None,
@@ -263,18 +200,12 @@ def _told(negative: str, caption: str, readings: Sequence[Reading]) -> bool:
     return any(reading.holds(word.strip(".,")) for reading in readings for word in new)
 
 
-def _own_rules(data: Loading) -> dict[str, Aggregate]:
-    """Means of the sub-tasks that have items."""
+def own_rules(data: Loading) -> dict[str, Aggregate]:
+    """Return the means over the sub-tasks of each family that have items, of three metrics."""
     there = {case.subtask for case in data.cases}
-    parts = [part for part in data.parts if part in there]
-    families = ([p for p in parts if p.startswith(name)] for name in ("replace", "swap"))
-    return _means(*families)
-
-
-HARD_POSITIVES_OWN = CaseReader(
-    _OWN_META,
-    _own,
-    _own_rules,
-    "replace",
-    empty="no photo gives an item of PARTS; are the captions English sentences?",
-)
+    return {
+        f"{name}_{metric}" if metric else name: Aggregate(parts, metric=metric or None)
+        for name in ("replace", "swap")
+        if (parts := tuple(p for p in data.parts if p in there and p.startswith(name)))
+        for metric in ("", "original", "brittleness")
+    }

@@ -153,14 +153,14 @@ class CaseReader(Reader):
         read: Yields the cases in their order; those of unwanted sub-tasks are dropped.
         rules: Its named aggregates, or what makes them of a finished `Loading`.
         headline: The aggregate to quote, "micro" if it is not defined for the wanted sub-tasks.
-        ties: The official tie policy.
+        ties: The official tie policy, or one by sub-task ("" for all others).
         usual: Sub-tasks that are read when none is asked for; () for all.
         empty: What is wrong with files that hold no case.
     """
 
     rules: Rules | Callable[[Loading], Rules] = field(default_factory=dict)
     headline: str = "micro"
-    ties: TiePolicy = TiePolicy.STRICT
+    ties: TiePolicy | Mapping[str, TiePolicy] = TiePolicy.STRICT
     usual: tuple[str, ...] = ()
     empty: str = ""
 
@@ -175,7 +175,8 @@ class CaseReader(Reader):
         """Read the benchmark, see `Reader.load`."""
         about = self.meta
         kept = select(about.id, about.parts, subtasks or self.usual)
-        expected, ties = keep(about.expected, kept), {"": self.ties}
+        ties = {"": self.ties} if isinstance(self.ties, TiePolicy) else dict(self.ties)
+        expected = keep(about.expected, kept)
         data = Loading(root, images, kept, about.id, expected, ties)
         read = list(self.read(data, **options))
         wanted = {*kept, *data.tuned_on.values()}
