@@ -15,9 +15,10 @@ import pytest
 from benchmark_files import expect_one_line, write_json, write_photo
 from compoclip.benchmarks import negation
 from compoclip.benchmarks.case import Case, Form, ImageRef, Retrieval, TiePolicy, present
+from compoclip.benchmarks.entries import rule_of
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.solvability import LARGER, SHORTER, rules_of_thumb
-from compoclip.benchmarks.table import readers, rule_of
+from compoclip.benchmarks.table import readers
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.groups import kind, profile_groups

@@ -15,8 +15,9 @@ from benchmark_files import expect_one_line, write_json
 from compoclip.benchmarks.aro import shuffled
 from compoclip.benchmarks.audit import audit
 from compoclip.benchmarks.case import Aggregate, Form, TiePolicy, present
+from compoclip.benchmarks.entries import rule_of
 from compoclip.benchmarks.registry import load_benchmark, meta
-from compoclip.benchmarks.table import readers, rule_of
+from compoclip.benchmarks.table import readers
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse
 from compoclip.errors import CompoclipError, UsageError

@@ -9,7 +9,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip.benchmarks.table import files_of, readers
+from compoclip.benchmarks.entries import files_of
+from compoclip.benchmarks.table import readers
 from compoclip.world import edits
 from compoclip.world.captions import mention
 from compoclip.world.export.part import Part, Photos, SuiteSpec, collect

@@ -1,26 +1,14 @@
-"""ARO: attribution, relation and order (Yuksekgonul et al., ICLR 2023).
+"""ARO's order task: a caption among four shuffles of its words (Yuksekgonul et al., ICLR 2023).
 
-Read from
-
-    <root>/aro/visual_genome_relation.json      [{image_path: "2405722.jpg", bbox_x, bbox_y, bbox_w,
-        bbox_h, true_caption, false_caption, relation_name}]
-    <root>/aro/visual_genome_attribution.json   the same with attributes: [a1, a2]
-    <root>/coco/coco_karpathy_test.json         [{image: "val2014/...", caption: [...]}]
-    <root>/flickr30k/flickr30k_test.json        the same
-
-(other keys are ignored). Options `annotations` (folder of the two first), `coco_captions`,
-`flickr30k_captions`: other places. Photos: `<root>/aro/images` (argument `images`),
+The official one is made of `<root>/coco/coco_karpathy_test.json` and `<root>/flickr30k/
+flickr30k_test.json` (options `coco_captions`, `flickr30k_captions`) with photos
 `<root>/coco/<image>` (option `coco_images`: the folder that holds the files themselves) and
-`<root>/flickr30k/images` (option `flickr30k_images`).
+`<root>/flickr30k/images` (option `flickr30k_images`). All texts are cleaned with `pre_caption(30)`; the truth is text 0 and a
+tie is right, as in the published numbers.
 
-The Visual Genome photos are cropped to the box (x, y, x+w, y+h); their captions are used raw and a
-tie is wrong. The order cases are built here: caption and four shuffles (below), all cleaned
-with `pre_caption(30)`; the truth is text 0 and a tie is right, as in the published numbers.
-
-Aggregates: `vl_compo` (headline) is the mean of VG-Relation averaged over relation names,
-VG-Attribution averaged over attribute pairs with at least 25 cases, and the two order tasks;
-`paper` leaves out some relation names; `mosaiclip` counts the two order tasks as
-one.
+Rules: `vl_compo` is the mean of VG-Relation averaged over relation names, VG-Attribution averaged
+over attribute pairs with at least 25 cases, and the two order tasks; `paper` leaves out some
+relation names; `mosaiclip` counts the two order tasks as one.
 
 **order_own** builds the order task of any captioned photos by the same rules:
 
@@ -146,8 +134,6 @@ def _generator(key: str, kind: str) -> random.Random:
     return random.Random(int.from_bytes(digest, "big"))
 
 
-# --- ARO: attribution, relation and order (Yuksekgonul et al., ICLR 2023). ---
-
 WORDS = 30
 _MIN_PAIR = 25
 _ORDER = Aggregate(("coco_order", "flickr30k_order"))
@@ -164,7 +150,9 @@ def with_orders(
     tagger: str = "hanta",
     workers: int = 1,
 ) -> Iterator[Row]:
-    """tagger: whose nouns and adjectives the order tasks shuffle (see `captions.tagger`); scores
+    """Add the order tasks to the rows of Visual Genome.
+
+    tagger: whose nouns and adjectives they shuffle (see `captions.tagger`); scores
     under different taggers have different data hashes. workers: processes that tag; the result does
     not depend on it."""
     yield from rows
@@ -252,7 +240,7 @@ def own(
     tagger: str = "hanta",
     workers: int = 1,
 ) -> Iterator[Case]:
-    """tagger, workers: as for ARO."""
+    """Yield the order items of captions. tagger, workers: as for ARO."""
     own = OwnPhotos.of(data, annotations, split_file)
     data.stated += [_told_by(tagger)]
     for photo, cases in _shuffled("order", own.photos, tagger, workers):

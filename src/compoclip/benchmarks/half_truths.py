@@ -1,13 +1,4 @@
-"""Half-truths: does a wrong detail, added to a true text, make it worse? Official items, and your
-own photos.
-
-**Half-Truths** (CS-CLIP, arXiv 2602.23906) is read from `<root>/half_truths/data/NAME.parquet`
-(or `<root>/half_truths/NAME.parquet`; option `annotations`: another folder), NAME being coco_qwen,
-coco_mistral or cc3m_qwen, with the columns id, image (the encoded picture), anchor ("a dog"),
-half_truth ("a dog and a red chair"), full_truth ("a dog and a blue chair") and triplet_type
-(entity or relation).
-
-**half_truth_own** makes such items from any captioned photos, by the protocol of the preprint:
+"""Half-truths of your own photos, by the protocol of the preprint (CS-CLIP, arXiv 2602.23906).
 
     <root>/half_truth_own/captions.json     photos <root>/half_truth_own/images
 
@@ -24,13 +15,8 @@ say is taken from their scene graphs:
 
 Foils obey the rules of graph negatives (docs/decisions.md), and no caption of the photo may name
 what they put in. A photo gives at most one item of each kind, a kind has at most `most` items
-(1,000), and what is drawn follows from `seed` (42) and the photo's name.
-
-Metrics of both, ties wrong: `ht`, the short text beats the half-truth (published, chance 1/2);
-`cor`, full truth > short > half-truth (1/6); `full`, full truth > short (1/2). A model that
-dislikes length wins at `ht` and loses at `full`; `compoclip data audit half_truths --text-only`
-says how many words a half-truth has more. Headlines: `ht`, over the files (official) and over all
-items (own).
+(1,000), and what is drawn follows from `seed` (42) and the photo's name. `compoclip data audit
+half_truth_own --text-only` says how many words a half-truth has more.
 """
 
 from __future__ import annotations
@@ -42,9 +28,10 @@ from functools import cached_property
 from pathlib import Path
 
 from compoclip.benchmarks.case import Aggregate, Case, Form
+from compoclip.benchmarks.entries import each_value
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.retrieval import OwnPhotos, keep_drawn
-from compoclip.benchmarks.table import Row, each_value
+from compoclip.benchmarks.table import Row
 from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import Tagger, get_tagger
@@ -69,8 +56,6 @@ from compoclip.rewrites.reading import Reading, read
 
 KINDS = ("entity", "relation")
 
-# --- The official items. ---
-
 
 def known_kinds(rows: Iterable[Row], data: Loading) -> Iterator[Row]:
     """Refuse items of an unknown kind."""
@@ -87,8 +72,6 @@ def kind_rules(data: Loading) -> dict[str, Aggregate]:
     """Means over all items of a kind."""
     return each_value(data, data.parts, "triplet_type")
 
-
-# --- Items of your own. ---
 
 _VERSION = "half_truth_own 1"
 _OBJECT, _ATTRIBUTE, _OTHER = "object", "attribute", "other photo"
@@ -284,7 +267,7 @@ def own(
     seed: int = 42,
     most: int = 1000,
 ) -> Iterator[Case]:
-    """most: items of each kind. seed: of all that is drawn."""
+    """Yield items of captions. most: items of each kind. seed: of all that is drawn."""
     own, tagger = OwnPhotos.of(data, annotations, split_file, most), get_tagger()
     photos = [_Photo(each.image, each.captions, tagger) for each in own.photos]
     order = random.Random(seed).sample(photos, len(photos))

@@ -1,20 +1,5 @@
 """Hard Positives: caption, rewording with the same meaning, hard negative (Kamath et al., 2024).
 
-Read from two folders joined **by position** (options `data` and `swapped`: other folders):
-
-    <root>/hard_positives/data/NAME.json          [{image_id, true_caption: c, false_caption: c_n,
-                                                    image_path}]
-    <root>/hard_positives/swapped_data/NAME.json  the same with true_caption: c_p
-
-NAME: `vl_checklist_attributes` and `vl_checklist_relations` (REPLACE; image_path such as
-"data/VG_100K_2/2401814.jpg", whole image) and `visual_genome_attribution` (SWAP; ARO's file with
-bbox_x, bbox_y, bbox_w, bbox_h, cropped to that box). image_id and false_caption of the two rows
-must agree. Images: `<root>/vg/{VG_100K,VG_100K_2}` without the leading "data/", and
-`<root>/aro/images` for SWAP (argument `images` and option `aro_images`: other folders).
-
-Texts of a case: (c, c_p, c_n). Metrics (see `evaluation.forms`): original, augmented, brittleness,
-both_below; ties are wrong. The headline `replace` is the plain mean of the two REPLACE files.
-
 **hard_positives_own** makes such items from any captioned photos, with the package's rewrites:
 
     <root>/hard_positives_own/captions.json     photos <root>/hard_positives_own/images
@@ -66,6 +51,7 @@ def official(
     swapped: Path | None = None,
     aro_images: Path | None = None,
 ) -> Iterator[Case]:
+    """Yield the items of both folders, `data` and `swapped`, joined by position."""
     first = data or reading.root / "hard_positives" / "data"
     second = swapped or reading.root / "hard_positives" / "swapped_data"
     for part in reading.parts:
@@ -141,7 +127,7 @@ def own(
     seed: int = 42,
     most: int = 1000,
 ) -> Iterator[Case]:
-    """most: items of each sub-task. seed: of all that is drawn."""
+    """Yield items of captions. most: items of each sub-task. seed: of all that is drawn."""
     own, tagger = OwnPhotos.of(data, annotations, split_file, most), get_tagger()
     items: list[tuple[str, str, _Reworded]] = []
     made = Counter[str]()

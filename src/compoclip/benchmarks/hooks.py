@@ -17,9 +17,10 @@ from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, ImageRef
+from compoclip.benchmarks.entries import each_value, files_of
 from compoclip.benchmarks.files import by_stem, close
 from compoclip.benchmarks.reader import Loading
-from compoclip.benchmarks.table import Row, each_value, files_of, readers
+from compoclip.benchmarks.table import Row, readers
 from compoclip.errors import CompoclipError, UsageError
 
 Rows = Iterable[Row]
@@ -64,8 +65,8 @@ def valse(rows: Rows, data: Loading) -> Iterator[Row]:
         row.folder = _VALSE_SETS.get(source.replace("_", ""), by_name)
         if not row.folder and data.images is None:
             raise CompoclipError(
-                f"{row.where}: photo {name!r:.80} of data set {source!r:.80} is of no known source; "
-                "is this the official file?"
+                f"{row.where}: photo {name!r:.80} of data set {source!r:.80} is of no known "
+                "source; is this the official file?"
             )
         yield row
 
@@ -464,8 +465,8 @@ def crepe_syst(
                 continue
             values = {**row.values, "negatives": row.values[column]}
             found[part].append(replace(row, part=part, values=values))
-    for part in found.values():
-        yield from part
+    for listed in found.values():
+        yield from listed
 
 
 # --- NaturalBench-Retrieval, NegRefCOCOg. ---

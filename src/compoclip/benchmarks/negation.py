@@ -1,44 +1,14 @@
-"""Negation: NegBench (choice and retrieval), NegRefCOCOg, and CC-Neg as a sanity check.
+"""Negation: NegBench's retrieval, and the pickle of CC-Neg.
 
-**NegBench** (Alhamoud et al., CVPR 2025), one photo and four statements, is read from
+The retrieval of **NegBench** (Alhamoud et al., CVPR 2025) is two benchmarks,
+`negbench_retrieval` and `negbench_retrieval_negated`, read from
+`<root>/negbench/COCO_val_retrieval.csv` and
+`COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv` (option `annotations`: another
+file), with the columns filepath and captions, the latter a Python list in text. Headline `t2i_r5`: R@5 of
+photos by text, as published (R@5 and R-Neg@5).
 
-    <root>/negbench/COCO_val_mcq_llama3.1_rephrased.csv   photos <root>/coco/val2017
-    <root>/negbench/VOC2007_mcq_llama3.1_rephrased.csv    photos <root>/voc2007/JPEGImages
-
-(option `annotations`: another folder), with the columns image_path, caption_0 to caption_3,
-correct_answer (which caption is true, from 0) and correct_answer_template: positive ("A has B"),
-negative ("A has no C") or hybrid (both). Of image_path the file name counts; argument `images`
-and option `voc_images` name other folders. The truth is stored first and the first of equal scores
-is taken, so a tie is **right**. Headline `mean`: the mean of `coco` and `voc`, each over all its
-items. Accuracies far below chance on "negative" are real: encoders prefer the statement that names
-what they see. The kinds of statement differ in form, so look at `compoclip data audit negbench
---text-only` beside them.
-
-Its **retrieval** is two benchmarks, `negbench_retrieval` and `negbench_retrieval_negated`, read
-from `<root>/negbench/COCO_val_retrieval.csv` and `COCO_val_negated_retrieval_llama3.1_rephrased_
-affneg_true.csv` (option `annotations`: another file), with the columns filepath and captions, the
-latter a Python list in text. Headline `t2i_r5`: R@5 of photos by text, as published (R@5 and
-R-Neg@5).
-
-**NegRefCOCOg** (NegationCLIP, Park et al., ICCV 2025), which of two regions of a photo a phrase
-with a negation means, is read from `<root>/negrefcocog/NegRefCOCOg.json` (option `annotations`:
-another file), one JSON list:
-
-    [{"image": "COCO_train2014_000000000036.jpg", "phrase": "an umbrella with nobody under it",
-      "ref_bbox": [x, y, width, height], "bbox_list": [[x, y, width, height], ...]}]
-
-Photos: `<root>/coco/train2014` (argument `images`), so that training on COCO has seen them. A tie
-is wrong. The larger box often holds the smaller one: `data audit negrefcocog --text-only` tells
-how far "take the larger box" gets.
-
-**CC-Neg** (CoN-CLIP, Singh et al., WACV 2025), a caption and its negation, is read from
-`<root>/cc_neg/ccneg_preprocessed.pt` (option `annotations`: another file), a pickle of {"image_
-paths": [...], "annotations": [{"json": {"caption": ...}, "sop_data": {"negative-prompt": ...}}]}.
-Nothing in it is executed: a pickle that names any class or function is refused. The last 40,000
-rows are the test; commas are taken out of the negations, as the authors do. Photos: `<root>/cc3m/
-<folder>/<file>`, the last two parts of the path (argument `images`). A tie is right. The negation
-is nearly always the longer text, so taking the shorter text all but solves it: it has no skill and
-counts in no mean of benchmarks.
+Nothing in the pickle of **CC-Neg** (CoN-CLIP, Singh et al., WACV 2025) is executed: one that names
+any class or function is refused.
 """
 
 from __future__ import annotations

@@ -1,17 +1,6 @@
 """Positions: Flickr30k-Positions of CounterCurate, and the same made of any photos with boxes.
 
-**Flickr30k-Positions** (CounterCurate, Zhang et al., Findings of ACL 2024) is read from
-
-    <root>/flickr30k_positions/test_left_right_.csv   photos <root>/flickr30k/images
-    <root>/flickr30k_positions/test_up_down_.csv      and <root>/flickr30k_positions/up_down
-
-(option `annotations`: another folder), cells separated by tabs, with the columns captions, images,
-neg_captions and neg_images; of the paths the file name counts (argument `images`, option
-`up_down_images`: other folders). A row is a photo with its caption, and another picture that the
-negative caption is true of: for left and right the same photo mirrored, which is done here while
-it is read, for up and down a picture with the two things exchanged, from the authors' archive. The
-authors split by captions, so that their training set shows the photos of this test: a number says
-something of models only that were not trained on it.
+Options of **flickr30k_positions**: `annotations` (another folder of the tables), `up_down_images`.
 
 **positions_own** makes such items from boxes, by the authors' rule: `<root>/positions_own/
 boxes.json` with photos `<root>/positions_own/images` (option `annotations`: another file, argument
@@ -27,11 +16,9 @@ which there is only the negative caption. A photo gives at most one item of each
 at most `most` (1,000), drawn by `seed` (42). Photos with writing or clocks are mirrored like all
 others.
 
-Sub-tasks: `left_right`, `up_down` (official) and `above_below` (own) ask of each picture for its
-own caption, chance 1/2; `left_right_pairs` and `up_down_pairs` are the same rows as Winoground's
-pairs. Headline `accuracy`: the plain mean of the former, as published; `text`, `image` and `group`
-are of the pairs. Preferring one caption whatever the picture gets 1/2 where both pictures are
-asked; "above_below" has no second picture, so look at its text-only baseline. Ties are wrong.
+Headline `accuracy`: the plain mean of the single questions, as published; `text`, `image` and
+`group` are of the pairs. Preferring one caption whatever the picture gets 1/2 where both pictures
+are asked; "above_below" has no second picture, so look at its text-only baseline. Ties are wrong.
 """
 
 from __future__ import annotations
@@ -87,6 +74,7 @@ _REMEDY = "put it there or select the parts you have, e.g. flickr30k_positions:l
 def official(
     data: Loading, *, annotations: Path | None = None, up_down_images: Path | None = None
 ) -> Iterator[Case]:
+    """Yield the questions and pairs of the official tables."""
     photos = data.photos("flickr30k/images")
     made = up_down_images or data.root / "flickr30k_positions" / "up_down"
     for part, name in _FILES.items():
@@ -117,7 +105,7 @@ _MEND = "mend the file"
 def own(
     data: Loading, *, annotations: Path | None = None, seed: int = 42, most: int = 1000
 ) -> Iterator[Case]:
-    """most: photos of each axis. seed: of all that is drawn."""
+    """Yield items of boxes. most: photos of each axis. seed: of all that is drawn."""
     if most < 1:
         raise UsageError(f"positions_own: most must be at least 1, not {most}")
     path = data.files["boxes"] = annotations or data.root / "positions_own" / "boxes.json"

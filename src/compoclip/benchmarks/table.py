@@ -12,33 +12,38 @@ Keyword-only arguments of the first two are options of the benchmark.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
+from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
+from compoclip.benchmarks.entries import (
+    Entry,
+    File,
+    files_of,
+    further_places,
+    hook,
+    meta_of,
+    rules_of,
+)
 from compoclip.benchmarks.files import SUFFIXES, by_stem, only_zip, read_members
 from compoclip.benchmarks.photo_set import find_tables
-from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
-from compoclip.benchmarks.sources import RemoteFile, repository
+from compoclip.benchmarks.reader import CaseReader, Loading
 from compoclip.errors import CompoclipError
 
-Entry = Mapping[str, Any]
 _PATH = "Path | None"
 
 
 @cache
-def readers() -> dict[str, CaseReader]:
+def readers() -> dict[str, TableReader]:
     """Return the readers of all entries by the names of their benchmarks."""
     text = Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -46,7 +51,7 @@ def readers() -> dict[str, CaseReader]:
     return {name: reader_of(name, each) for name, each in entries.items() if name[0] != "_"}
 
 
-def reader_of(name: str, entry: Entry) -> CaseReader:
+def reader_of(name: str, entry: Entry) -> TableReader:
     """Return the reader that an entry describes.
 
     Args:
@@ -58,7 +63,7 @@ def reader_of(name: str, entry: Entry) -> CaseReader:
     return TableReader(
         about,
         partial(_cases, entry, about),
-        rules=partial(_rules, entry, about),
+        rules=partial(rules_of, entry, about),
         headline=entry.get("headline", "micro"),
         ties={part: TiePolicy(each) for part, each in ties.items()}
         if isinstance(ties, dict)
@@ -79,168 +84,13 @@ class TableReader(CaseReader):
     def options(self) -> dict[str, str]:
         """See `Reader.options`."""
         told = {"annotations": _PATH} if "read" not in self.entry else {}
-        told |= {f"{place}_images": _PATH for place in _further_places(self.entry)}
+        told |= {f"{place}_images": _PATH for place in further_places(self.entry)}
         name = self.entry.get("read") or self.entry.get("edit")
         return told | {
             key: str(each.annotation)
             for key, each in (inspect.signature(hook(name)).parameters if name else {}).items()
             if each.kind is inspect.Parameter.KEYWORD_ONLY
         }
-
-
-def hook(name: str) -> Callable[..., Any]:
-    """Return the function of this package called "module:function"."""
-    module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(
-        importlib.import_module(f"{__package__}.{module}"), function
-    )
-    return found
-
-
-def _further_places(entry: Entry) -> dict[str, str]:
-    return {name: each for name, each in entry.get("places", {}).items() if name != "images"}
-
-
-# --- What an entry says of the benchmark: facts and rules. ---
-
-
-class File(NamedTuple):
-    """A file of a benchmark: its place below the folder, keys of its table, names for templates."""
-
-    place: str
-    table: Entry
-    names: dict[str, str]
-
-
-def files_of(entry: Entry, part: str, names: Mapping[str, str] | None = None) -> Iterator[File]:
-    """Yield the files that hold the items of a sub-task.
-
-    Args:
-        entry: Of the benchmark.
-        part: The sub-task.
-        names: What the user's options add to the names of the entry.
-    """
-    for pattern, more in entry.get("tables", {"*": {}}).items():
-        match = re.fullmatch(re.escape(pattern).replace(r"\*", "(.*)"), part)
-        if match is None:
-            continue
-        table = {**entry, **more}
-        known = {"part": part, "star": (*match.groups(), "")[0], **entry.get("names", {})}
-        listed = table.get("file", {})
-        for template, source in (listed if isinstance(listed, dict) else {listed: ""}).items():
-            place = template.format_map({**known, **(names or {}), "number": "{number}"})
-            file = {"source": source, "file": str(PurePosixPath(place).with_suffix(""))}
-            yield File(place, table, {**known, **(names or {}), **file})
-        return
-
-
-def meta_of(name: str, entry: Entry) -> Meta:
-    """Return the facts that an entry states.
-
-    Args:
-        name: Id of the benchmark.
-        entry: Its keys.
-    """
-    known = {part: Subtask(*row) for part, row in entry.get("parts", {}).items()}
-    dev = set(entry.get("tuned_on", {}).values())
-    stated = facts(known)
-    stated["parts"] = tuple(part for part in known if part not in dev)
-    stated["skills"] = {part: known[part].skill for part in stated["parts"] if known[part].skill}
-    if "files" not in entry and "read" not in entry:
-        stated |= _facts_of_files(entry, known)
-    at = _address(entry)
-    remote = {each.target: each for each in stated.get("remote", ())}
-    for target, source in entry.get("remote", {}).items():
-        more = {"url": source} if isinstance(source, str) else dict(source)
-        more["url"] = more["url"].format(repository=at)
-        more["keys"] = tuple(more.get("keys", ()))
-        remote[target] = RemoteFile(target, **more)
-    stated["remote"] = tuple(remote.values())
-    chance = entry.get("chance", {})
-    chances = chance if isinstance(chance, dict) else {"": chance}
-    texts = ("title", "citation", "source", "licence", "status", "requires", "same_rows_as")
-    lists = ("files", "images", "archives", "optional")
-    return Meta(
-        id=name,
-        access=entry.get("access", "open"),
-        chance={key: float(Fraction(each)) for key, each in chances.items()},
-        **{key: entry[key] for key in texts if key in entry},
-        **({"elsewhere": entry["elsewhere"]} if "files" in entry and "elsewhere" in entry else {}),
-        **{key: tuple(entry.get(key, ())) for key in lists if key not in stated},
-        **stated,
-    )
-
-
-def _address(entry: Entry) -> str:
-    name, _, rest = str(entry.get("repository", "")).partition("@")
-    return repository(name, rest) if name else ""
-
-
-def _facts_of_files(entry: Entry, known: Mapping[str, Subtask]) -> dict[str, Any]:
-    """The fields of `Meta` about files, each of which holds the items of one sub-task or more."""
-    at, folder = _address(entry), entry.get("folder")
-    prefix = f"{folder}/" if folder else ""
-    found: dict[str, Any] = {"files": {}, "hashes": {}, "remote": {}, "elsewhere": {}}
-    for part, row in known.items():
-        for place, table, names in files_of(entry, part):
-            target = prefix + place
-            found["files"][target] = None
-            other = table.get("elsewhere", "").format_map(names)
-            if other:
-                found["elsewhere"][target] = prefix + other
-            if row.blake2b:
-                found["hashes"][target] = row.blake2b
-            if at:
-                address = f"{at}/{(prefix + (other or place)).partition('/')[2]}"
-                keys = tuple(table.get("fetched_columns", ()))
-                found["remote"][target] = RemoteFile(target, address, row.size, keys=keys)
-    return {
-        **found,
-        "files": tuple(found["files"]),
-        "remote": tuple(found["remote"].values()),
-    }
-
-
-def rule_of(node: Any, groups: Mapping[str, tuple[str, ...]]) -> Aggregate:
-    """Return the aggregate that an entry writes as a list, or as {mean or micro: list, ...}.
-
-    Args:
-        node: As written.
-        groups: Name that stands for several sub-tasks -> these.
-    """
-    node = node if isinstance(node, dict) else {"mean": node}
-    weighting = "micro" if "micro" in node else "macro"
-    parts = node.get("micro", node.get("mean"))
-    if isinstance(parts, str):
-        parts = groups.get(parts, (parts,))
-    return Aggregate(
-        tuple(each if isinstance(each, str) else rule_of(each, groups) for each in parts),
-        weighting,
-        macro_by=node.get("by"),
-        metric=node.get("metric"),
-    )
-
-
-def _rules(entry: Entry, about: Meta, data: Loading) -> dict[str, Aggregate]:
-    groups = {"all": about.parts, "chosen": data.parts}
-    rules = {name: rule_of(node, groups) for name, node in entry.get("rules", {}).items()}
-    return rules | (hook(entry["more_rules"])(data) if "more_rules" in entry else {})
-
-
-def each_value(data: Loading, parts: tuple[str, ...], label: str) -> dict[str, Aggregate]:
-    """Return value of a label -> the mean over the items of some sub-tasks that have it.
-
-    Args:
-        data: With its cases.
-        parts: Sub-tasks.
-        label: The label.
-    """
-    here = (case for case in data.cases if case.subtask in parts and label in case.labels)
-    values = sorted({case.labels[label] for case in here})
-    return {
-        value: Aggregate(parts, macro_by=label, exclude=frozenset(values) - {value})
-        for value in values
-    }
 
 
 # --- Rows: what a file holds of one or more items. ---
@@ -306,6 +156,8 @@ class Row:
 
     def text(self, column: str) -> str:
         """Return the text of a column, see `value`; a blank one is refused."""
+        if "." not in column:  # nearly all, and faster
+            return files.text(self.values, column, self.where)
         return files.nonempty(*self.value(column))
 
     def texts(self, column: str) -> list[str]:
@@ -470,15 +322,18 @@ def _read(
             for k, (line, value) in enumerate(files.read_jsonl(path, remedy)):
                 yield row(value, f"{path}: line {line}", line, k + 1)
         case _:
-            made = files.read_json(path, remedy) if content is None else None
-            value = made if content is None else files.parse_json(content, name)
-            if table.get("rows") == "object":
-                listed = files.record(value, name).items()
-            else:
-                listed = enumerate(files.items(value, name))
-            for k, (key, each) in enumerate(listed):
-                shown = f"{key!r:.80}" if table.get("rows") == "object" else key
-                yield row(each, f"{name}: row {shown}", key, k + 1)
+            whole = (
+                files.read_json(path, remedy)
+                if content is None
+                else files.parse_json(content, name)
+            )
+            keyed = table.get("rows") == "object"
+            listed = (
+                files.record(whole, name) if keyed else dict(enumerate(files.items(whole, name)))
+            )
+            for k, (key, value) in enumerate(listed.items()):
+                shown = f"{key!r:.80}" if keyed else key
+                yield row(value, f"{name}: row {shown}", key, k + 1)
 
 
 # --- Items: the images, texts, truth and labels of a row. ---
@@ -495,13 +350,14 @@ class _Folders:
     def __init__(self, entry: Entry, about: Meta, data: Loading, moved: Mapping[str, Any]) -> None:
         default = entry.get("places", {}).get("images", next(iter(about.images), ""))
         self._places = {"images": data.images or data.root / default}
-        for name, template in _further_places(entry).items():
+        for name, template in further_places(entry).items():
             below = Path(template.format_map(self._places))
             self._places[name] = moved.get(f"{name}_images") or (
                 below if "{images}" in template else data.root / below
             )
-        self._flat = [data.images] if data.images and entry.get("flat") else None
-        self._stems: dict[str, Mapping[str, Path]] = {}
+        self._flat = (data.images,) if data.images and entry.get("flat") else ()
+        self._stems = cache(by_stem)
+        self._known: tuple[Mapping[str, str], str, tuple[Path, ...]] = ({}, "", ())
 
     def of(self, row: Row) -> tuple[ImageRef, ...]:
         """The images of an item, in the order of the columns."""
@@ -525,16 +381,22 @@ class _Folders:
         name = name.zfill(how.get("digits", 0))
         if "suffix" in how and not name.lower().endswith(SUFFIXES):
             name += how["suffix"]
-        listed = row.folder or row.table.get("photos_in", "{images}")
-        listed = [listed] if isinstance(listed, str) else listed
-        names = {**row.names, **self._places}
-        folders = self._flat or [Path(each.format_map(names)) for each in listed]
-        if how.get("stem"):
-            found = self._stems.setdefault(str(folders), {}) or by_stem(folders)
-            self._stems[str(folders)] = found
-            if path := found.get(PurePosixPath(name).stem):
-                return path
+        folders = self._in(row)
+        if how.get("stem") and (path := self._stems(folders).get(PurePosixPath(name).stem)):
+            return path
         return files.image_path(folders[0], name, row.where)
+
+    def _in(self, row: Row) -> tuple[Path, ...]:
+        """The folders of a row; those of the row before are at hand."""
+        if row.names is not self._known[0] or row.folder != self._known[1]:
+            listed = row.folder or row.table.get("photos_in", "{images}")
+            names = {**row.names, **self._places}
+            folders = [
+                Path(each.format_map(names))
+                for each in ([listed] if isinstance(listed, str) else listed)
+            ]
+            self._known = row.names, row.folder, self._flat or tuple(folders)
+        return self._known[2]
 
 
 def _named(row: Row, column: str) -> list[str]:
@@ -554,7 +416,7 @@ def _cases(entry: Entry, about: Meta, data: Loading, **options: Any) -> Iterator
     data.tuned_on = {p: dev for p, dev in entry.get("tuned_on", {}).items() if p in data.parts}
     dev = [each for each in data.tuned_on.values() if each in about.expected]
     data.expected |= {each: about.expected[each] for each in dev}
-    moved = {each: options.pop(f"{each}_images", None) for each in _further_places(entry)}
+    moved = {each: options.pop(f"{each}_images", None) for each in further_places(entry)}
     folders = _Folders(entry, about, data, {f"{k}_images": v for k, v in moved.items()})
     names = {key: each for key, each in options.items() if isinstance(each, str)}
     rows = _rows(entry, data, annotations, names)
