@@ -3,8 +3,8 @@
 The official one is made of `<root>/coco/coco_karpathy_test.json` and `<root>/flickr30k/
 flickr30k_test.json` (options `coco_captions`, `flickr30k_captions`) with photos
 `<root>/coco/<image>` (option `coco_images`: the folder that holds the files themselves) and
-`<root>/flickr30k/images` (option `flickr30k_images`). All texts are cleaned with `pre_caption(30)`; the truth is text 0 and a
-tie is right, as in the published numbers.
+`<root>/flickr30k/images` (option `flickr30k_images`). All texts are cleaned with
+`pre_caption(30)`; the truth is text 0 and a tie is right, as in the published numbers.
 
 Rules: `vl_compo` is the mean of VG-Relation averaged over relation names, VG-Attribution averaged
 over attribute pairs with at least 25 cases, and the two order tasks; `paper` leaves out some

@@ -4,8 +4,8 @@ The retrieval of **NegBench** (Alhamoud et al., CVPR 2025) is two benchmarks,
 `negbench_retrieval` and `negbench_retrieval_negated`, read from
 `<root>/negbench/COCO_val_retrieval.csv` and
 `COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv` (option `annotations`: another
-file), with the columns filepath and captions, the latter a Python list in text. Headline `t2i_r5`: R@5 of
-photos by text, as published (R@5 and R-Neg@5).
+file), with the columns filepath and captions, the latter a Python list in text. Headline `t2i_r5`:
+R@5 of photos by text, as published (R@5 and R-Neg@5).
 
 Nothing in the pickle of **CC-Neg** (CoN-CLIP, Singh et al., WACV 2025) is executed: one that names
 any class or function is refused.

@@ -166,6 +166,7 @@ class Row:
         if not star:
             return [self.text(name)]
         if self.cells:
+            files.field(self.values, name, self.where)
             found = list(tables.texts(self.values, name, self.where))
         else:
             value, where = self.value(name)
