@@ -61,7 +61,7 @@ def files_of(entry: Entry, part: str, names: Mapping[str, str] | None = None) ->
         return
 
 
-class _Part(NamedTuple):
+class Subtask(NamedTuple):
     """What an entry states of a sub-task."""
 
     skill: str = ""
@@ -77,7 +77,7 @@ def meta_of(name: str, entry: Entry) -> Meta:
         name: Id of the benchmark.
         entry: Its keys.
     """
-    known = {part: _Part(*row) for part, row in entry.get("parts", {}).items()}
+    known = {part: Subtask(*row) for part, row in entry.get("parts", {}).items()}
     parts = [part for part in known if part not in entry.get("tuned_on", {}).values()]
     chance = entry.get("chance", {})
     chances = chance if isinstance(chance, dict) else {"": chance}
@@ -111,7 +111,7 @@ def _address(entry: Entry) -> str:
     return repository(name, rest) if name else ""
 
 
-def _with_files(about: Meta, entry: Entry, parts: Mapping[str, _Part]) -> Meta:
+def _with_files(about: Meta, entry: Entry, parts: Mapping[str, Subtask]) -> Meta:
     """The facts about files, each of which holds the items of one sub-task or more."""
     at = _address(entry)
     prefix = f"{entry['folder']}/" if "folder" in entry else ""

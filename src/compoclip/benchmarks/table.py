@@ -165,11 +165,10 @@ class Row:
         name, star, count = column.partition("*")
         if not star:
             return [self.text(name)]
+        value, where = self.value(name)
         if self.cells:
-            files.field(self.values, name, self.where)
             found = list(tables.texts(self.values, name, self.where))
         else:
-            value, where = self.value(name)
             listed = enumerate(files.items(value, where))
             found = [files.nonempty(each, f"{where}: text {k}") for k, each in listed]
         if count and len(found) != int(count):
@@ -181,13 +180,14 @@ class Row:
 
     def flag(self, column: str) -> bool:
         """Return whether a cell says True (or 1); anything but True, False, 1 and 0 is refused."""
+        self.value(column)
         return tables.flag(self.values, column, self.where)
 
     def float(self, column: str) -> float:
         """Return the number of a column; anything else is refused."""
+        found, where = self.value(column)
         if self.cells:
             return tables.number(self.values, column, self.where)
-        found, where = self.value(column)
         last = column.rpartition(".")[2]
         return files.number({last: found}, last, where.removesuffix(f": {last!r}"))
 
@@ -407,7 +407,7 @@ def _named(row: Row, column: str) -> list[str]:
     return row.texts(column)
 
 
-def _cases(entry: Entry, about: Meta, data: Loading, **options: Any) -> Iterator[Case]:
+def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Iterator[Case]:
     """The cases of a benchmark, see the head of `benchmarks.yaml`."""
     if "read" in entry:
         yield from hook(entry["read"])(data, **options)
