@@ -228,6 +228,12 @@ def test_malformed_winoground(tmp_path: Path, rows: list[dict[str, Any]], messag
         load_benchmark("winoground", write_winoground(tmp_path, *rows))
 
 
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    path = write_sugarcrepe(tmp_path) / "sugarcrepe" / "swap_obj.json"
+    with pytest.raises(CompoclipError, match=r"swap_obj\.json/replace_obj\.json"):
+        load_benchmark("sugarcrepe", tmp_path, annotations=path)
+
+
 def test_unknown_sub_task(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no sub-task 'swap_obk'; did you mean swap_obj"):
         load_benchmark("sugarcrepe:swap_obk", tmp_path)

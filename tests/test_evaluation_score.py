@@ -12,8 +12,7 @@ from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.forms.cases import BUCKETS
-from compoclip.evaluation.forms.comparisons import Comparisons
+from compoclip.evaluation.forms.cases import BUCKETS, Comparisons
 from compoclip.evaluation.items import case_clusters, cosines, linked, merge_equal
 from evaluation_helpers import all_forms, features_from, features_of, ref, score_items, unit
 

@@ -189,8 +189,10 @@ def _told_by(tagger: str) -> str:
 
 
 def rules(data: Loading) -> dict[str, Aggregate]:
-    """The named aggregates. Both filters are dropped where they would leave nothing, which happens
-    only with other items than the official ones.
+    """Return the named aggregates.
+
+    Both filters are dropped where they would leave nothing, which happens only with other items
+    than the official ones.
     """
     cases = data.cases
     relations = {case.labels["relation"] for case in cases if "relation" in case.labels}

@@ -69,7 +69,7 @@ def known_kinds(rows: Iterable[Row], data: Loading) -> Iterator[Row]:
 
 
 def kind_rules(data: Loading) -> dict[str, Aggregate]:
-    """Means over all items of a kind."""
+    """Return the means over all items of a kind."""
     return each_value(data, data.parts, "triplet_type")
 
 
@@ -299,7 +299,7 @@ def own(
 
 
 def foil_rules(data: Loading) -> dict[str, Aggregate]:
-    """The share of right items for each kind of foil."""
+    """Return the share of right items for each kind of foil."""
     return {
         f"{part}: {foil}": rule
         for part in data.parts

@@ -78,7 +78,7 @@ _LEAST = 20
 
 
 def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
-    """Statements are true or false; the photo's address names its folder."""
+    """Check labels, and find the folder that the address of a photo names."""
     kinds: dict[Path, set[int]] = {}
     for row in rows:
         label = files.field(row.values, "label", row.where)
@@ -102,7 +102,7 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
 
 
 def vsr_rules(data: Loading) -> Rules:
-    """Balanced accuracy, and areas by relation where both kinds of statement are there."""
+    """Return balanced accuracy, and areas by relation where both kinds of statement are there."""
     parts = data.parts
     balanced = [Aggregate((part,), macro_by="label", metric="accuracy") for part in parts]
     rules = {"balanced_accuracy": Aggregate(tuple(balanced))}
@@ -169,7 +169,7 @@ def _controlled(rows: list[Row], kinds: Mapping[str, str]) -> Iterator[Row]:
 
 
 def whatsup_groups(data: Loading) -> Rules:
-    """Shares of pairs and sets, where the files hold any."""
+    """Return the shares of pairs and sets, where the files hold any."""
     labels = {label for case in data.cases for label in case.labels}
     return {
         each: Aggregate(tuple(_POSITIONS), metric=each)
@@ -182,7 +182,7 @@ def whatsup_groups(data: Loading) -> Rules:
 
 
 def svo_probes(rows: Rows, data: Loading) -> Iterator[Row]:
-    """The one flag of a row names its sub-task; photos are named by their addresses."""
+    """Sort rows by their one flag, and name photos by their addresses."""
     for row in rows:
         flagged = [name for name in ("subj", "verb", "obj") if row.flag(f"{name}_neg")]
         if len(flagged) != 1:
@@ -203,7 +203,7 @@ _TEN = 10
 
 
 def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
-    """A row is a set of ten photos with a description of one photo or more."""
+    """Split a set of ten photos into its descriptions, each of one photo."""
     for row in rows:
         part = "static" if row.key.startswith("open-images") else "video"
         if part not in data.parts:
@@ -257,7 +257,7 @@ _PATTERNS = {
 
 
 def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Iterator[Row]:
-    """Two rows are a pair. prompt: "{}" stands for the statement."""
+    """Join two rows to a pair. prompt: "{}" stands for the statement."""
     if "{}" not in prompt:
         raise UsageError(f'mmvp_vlm: the prompt {prompt!r} has no "{{}}" for the statement')
     data.stated.append(prompt)
@@ -304,7 +304,9 @@ def _patterns(folders: list[str], path: Path) -> dict[str, str]:
 
 
 def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = False) -> Iterator[Row]:
-    """cap: most items of a sub-task, those with the smallest hash of their id; None for all (the
+    """Sort rows by the first folder of their photos.
+
+    cap: most items of a sub-task, those with the smallest hash of their id; None for all (the
     FSC-CLIP paper caps its two largest at random). jpg: the photos are of the JPEG edition."""
     if cap is not None and cap < 1:
         raise UsageError(f"eqben: cap must be at least 1, not {cap}; leave it out for all items")
@@ -369,7 +371,7 @@ def _eqben_photo(data: Loading, name: str, jpg: bool, where: str, check: bool) -
 
 
 def vl_checklist(rows: Rows, data: Loading, *, limit: int | None = 1000) -> Iterator[Row]:
-    """limit: first items to take of each file, None for all."""
+    """Take the first rows of each file. limit: first items to take of each file, None for all."""
     if limit is not None and limit < 1:
         raise UsageError(f"vl_checklist: limit must be at least 1, or none for all, not {limit}")
     data.stated.append(f"limit {limit}")
@@ -383,7 +385,7 @@ def vl_checklist(rows: Rows, data: Loading, *, limit: int | None = 1000) -> Iter
 
 
 def vl_checklist_rules(data: Loading) -> Rules:
-    """Every sub-task is the mean over sources of the mean over files."""
+    """Return the mean over sources of the mean over files, of sub-tasks and their groups."""
     entry = readers()["vl_checklist"].entry
     rules: Rules = {}
     for part in readers()["vl_checklist"].meta.parts:
@@ -424,7 +426,7 @@ def expected_rows(here: Mapping[str, int], parts: Iterable[str]) -> dict[str, in
 
 
 def crepe_curves(data: Loading) -> Rules:
-    """Curves over the complexities that are there."""
+    """Return the curves over the complexities that are there."""
     curves = {part: each_value(data, (part,), "complexity") for part in data.parts}
     rules: Rules = {}
     for level in sorted({level for curve in curves.values() for level in curve}, key=int):
@@ -438,7 +440,9 @@ def crepe_curves(data: Loading) -> Rules:
 def crepe_syst(
     rows: Rows, data: Loading, *, pretrained: str | None = None, annotations: Path | None = None
 ) -> Iterator[Row]:
-    """pretrained: what the models to be measured were pre-trained on, e.g. cc12m."""
+    """Split rows by the kinds of their negatives.
+
+    pretrained: what the models to be measured were pre-trained on, e.g. cc12m."""
     sets = ("cc12m", "yfcc", "laion")
     if pretrained is None:
         raise UsageError(
@@ -473,7 +477,7 @@ def crepe_syst(
 
 
 def naturalbench(rows: Rows, data: Loading) -> Iterator[Row]:
-    """Photos lie in the archive, or beside the file."""
+    """Find photos in the archive, or beside the file."""
     members: dict[str, str] = {}
     for row in rows:
         names = row.text("image_0"), row.text("image_1")
@@ -503,7 +507,7 @@ def _member(row: Row, members: Mapping[str, str], name: str) -> ImageRef:
 
 
 def negrefcocog(rows: Rows, data: Loading) -> Iterator[Row]:
-    """The candidates are regions of one photo."""
+    """Make the regions of one photo the candidates."""
     photos = data.photos("coco/train2014")
     for row in rows:
         photo = files.photo(photos, row.values, "image", row.where)

@@ -42,7 +42,7 @@ PAIRS = "_pairs"
 
 
 def rules(data: Loading) -> dict[str, Aggregate]:
-    """Means of single questions and, apart from them, of pairs."""
+    """Return the means of single questions and, apart from them, of pairs."""
     single = tuple(part for part in data.parts if not part.endswith(PAIRS))
     pairs = tuple(part for part in data.parts if part.endswith(PAIRS))
     rules = {score: Aggregate(pairs, metric=score) for score in SCORES if pairs}

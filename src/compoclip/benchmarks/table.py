@@ -254,8 +254,10 @@ def _paths(
         return [(each, {}) for each in shards or [path]]
     if "{number}" in file.place:
         return [(each, {"number": str(k)}) for k, each in _numbered(folder, file.place)]
-    other = folder / table.get("elsewhere", "").format_map(file.names)
-    return [(other if other.is_file() else path, {})]
+    if "elsewhere" in table:
+        other = folder / table["elsewhere"].format_map(file.names)
+        path = other if other.is_file() else path
+    return [(path, {})]
 
 
 def _numbered(folder: Path, name: str) -> list[tuple[int, Path]]:

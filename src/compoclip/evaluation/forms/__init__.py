@@ -1,8 +1,8 @@
 """The forms of items, one object each: `FORMS[name]` scores, judges and shows what has that form.
 
 Metrics of items by themselves are comparisons between their scores, from which ties and chance
-follow (`comparisons.py`). Items that are ranked against each other are judged together, and chance
-depends on the data: `BinaryForm.items`, and `RetrievalRanks.within` for retrieval and
+follow (`cases.Comparisons`). Items that are ranked against each other are judged together, and
+chance depends on the data: `BinaryForm.items`, and `RetrievalRanks.within` for retrieval and
 classification.
 """
 
