@@ -1,6 +1,6 @@
-"""Benchmarks by name: every `Reader` in a file of this package is one.
+"""Benchmarks by name: entries of `benchmarks.yaml`, and a few readers in files of this package.
 
-Adding a benchmark is adding one such file. Other packages add theirs through the entry-point group
+Adding a benchmark is adding an entry. Other packages add theirs through the entry-point group
 "compoclip.benchmarks", each entry naming a `Reader`, or a module with `META` and `load`. A file of
 the user's own holds the same, and goes by its path.
 """
