@@ -54,7 +54,7 @@ TERM = LossTerm("half", half, weight=0.25)
 '''
 BENCHMARK = """
 from dataclasses import replace
-from compoclip.benchmarks import Case, CaseReader, Form, ImageRef, Meta, facts
+from compoclip.benchmarks import Case, CaseReader, Form, ImageRef, Meta
 
 META = Meta(
     id="mugs", title="Mugs", citation="mine", source="mine", licence="mine", access="open",

@@ -185,8 +185,8 @@ def test_bivlc_rows_listed_twice(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ([], "line 1: expected a JSON object"),
-        ({"image": "1.jpg"}, "line 1: no key 'negative_image'"),
-        (bivlc_row(subtype="size"), "type 'swap' with subtype 'size' is unknown"),
+        ({"image": "1.jpg"}, "line 1: no key 'type'"),
+        (bivlc_row(subtype="size"), "'type' 'swap', 'subtype' 'size' is unknown"),
         (bivlc_row(negative_image="/x.jpg"), "leads outside"),
         (bivlc_row(negative_caption=None), "must be text, found null"),
     ],

@@ -17,7 +17,6 @@ from benchmark_files import (
     write_sugarcrepe_pp,
     write_winoground,
 )
-from compoclip.benchmarks import sugarcrepe
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark, meta
@@ -38,9 +37,9 @@ def mean_tree(rule: Aggregate | str, scores: dict[str, float], counts: dict[str,
 def test_sugarcrepe_official_files(shared_data: Path) -> None:
     photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
     found = load_benchmark("sugarcrepe", shared_data / "annotations", photos)
-    assert Counter(case.subtask for case in found.content) == sugarcrepe.META.expected
+    assert Counter(case.subtask for case in found.content) == meta("sugarcrepe").expected
     assert len(found.content) == 7511
-    assert found.expected == sugarcrepe.META.expected
+    assert found.expected == meta("sugarcrepe").expected
     assert len({case.images[0].path for case in found.content}) == 1560
     assert len({case.texts[0] for case in found.content}) == 4345
     ids = {case.id for case in found.content}
@@ -50,17 +49,17 @@ def test_sugarcrepe_official_files(shared_data: Path) -> None:
     used, missing = present(found)
     assert len(used) == 295
     assert len(missing) == 1500
-    for name, known in sugarcrepe.META.hashes.items():
+    for name, known in meta("sugarcrepe").hashes.items():
         assert file_hash(shared_data / "annotations" / name) == known
 
 
 def test_sugarcrepe_aggregates_return_the_published_numbers_of_clip(tmp_path: Path) -> None:
-    scores = dict(zip(sugarcrepe.META.parts, (90.92, 80.08, 69.20, 61.22, 63.96, 77.21, 68.79)))
+    scores = dict(zip(meta("sugarcrepe").parts, (90.92, 80.08, 69.20, 61.22, 63.96, 77.21, 68.79)))
     rules = load_benchmark("sugarcrepe", write_sugarcrepe(tmp_path)).aggregates
     expected = {"vl_compo": 73.03, "macro": 73.05, "micro": 76.55, "paper": 76.55}
     expected |= {"replace": 80.07, "swap": 62.59, "add": 73.00}
     for name, value in expected.items():
-        got = mean_tree(rules[name], scores, dict(sugarcrepe.META.expected))
+        got = mean_tree(rules[name], scores, dict(meta("sugarcrepe").expected))
         assert got == pytest.approx(value, abs=0.011), name
 
 
@@ -218,7 +217,7 @@ def test_winoground(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "no examples"),
+        ([], "no rows"),
         ([winoground_row(), winoground_row()], "line 2: 'id' 0 occurs twice"),
         ([winoground_row(caption_1=" ")], "line 1: 'caption_1' is empty"),
         ([winoground_row(image_0="../../x")], "leads outside"),
@@ -227,6 +226,12 @@ def test_winoground(tmp_path: Path) -> None:
 def test_malformed_winoground(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(CompoclipError, match=message):
         load_benchmark("winoground", write_winoground(tmp_path, *rows))
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    path = write_sugarcrepe(tmp_path) / "sugarcrepe" / "swap_obj.json"
+    with pytest.raises(CompoclipError, match=r"swap_obj\.json/replace_obj\.json"):
+        load_benchmark("sugarcrepe", tmp_path, annotations=path)
 
 
 def test_unknown_sub_task(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from benchmark_files import write_json, write_photo
-from compoclip.benchmarks import imagecode, svo_probes
 from compoclip.benchmarks.case import Form, TiePolicy, present
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import CompoclipError
 from evaluation_helpers import flat, rule_value
 
@@ -63,7 +62,7 @@ def test_imagecode_cases(tmp_path: Path) -> None:
 
 def test_imagecode_scores_of_clip(tmp_path: Path) -> None:
     found = load_benchmark("imagecode", write_sets(tmp_path, {STATIC: {"1": "a"}, "v": {"1": "b"}}))
-    table = flat({"static": 50.70, "video": 15.06}, imagecode.META.expected)
+    table = flat({"static": 50.70, "video": 15.06}, meta("imagecode").expected)
     assert found.headline == "vl_compo"
     assert rule_value(found.aggregates["vl_compo"], table) == pytest.approx(21.72, abs=0.01)
     assert len(present(found)[1]) == 20  # no folder at all
@@ -73,16 +72,16 @@ def test_imagecode_scores_of_clip(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ([], "expected a JSON object, found a list"),
-        ({STATIC: ["a"]}, f"set '{STATIC}': expected a JSON object, found a list"),
-        ({STATIC: {"10": "a"}}, f"set '{STATIC}': '10' is no place among 10 photos"),
+        ({STATIC: ["a"]}, f"row '{STATIC}': expected a JSON object, found a list"),
+        ({STATIC: {"10": "a"}}, f"row '{STATIC}': '10' is no place among 10 photos"),
         ({STATIC: {"-1": "a"}}, "'-1' is no place among 10 photos"),
         ({STATIC: {"\u0661": "a"}}, "is no place among 10 photos"),
         ({STATIC: {"1" * 5000: "a"}}, "1111 is no place among 10 photos"),
         ({"x" * 300: {"1": "a"}}, "is longer than a file's can be"),
-        ({STATIC: {"1": 5}}, f"set '{STATIC}': '1' must be text, found the number 5"),
+        ({STATIC: {"1": 5}}, f"row '{STATIC}': '1' must be text, found the number 5"),
         ({STATIC: {"1": " "}}, "'1' is empty"),
         ({"../x": {"1": "a"}}, "image name '../x' leads outside the image folder"),
-        ({}, "no descriptions"),
+        ({}, "no rows"),
     ],
 )
 def test_malformed_imagecode(tmp_path: Path, value: Any, message: str) -> None:
@@ -109,7 +108,11 @@ def svo_row(task: str = "verb", k: int = 0, **changes: Any) -> dict[str, Any]:
         "pos_image_id": k,
         "neg_image_id": 99,
     }
-    return {**known, **{f"{name}_neg": name == task for name in svo_probes.META.parts}, **changes}
+    return {
+        **known,
+        **{f"{name}_neg": name == task for name in meta("svo_probes").parts},
+        **changes,
+    }
 
 
 def write_svo(root: Path, *rows: dict[str, Any]) -> Path:

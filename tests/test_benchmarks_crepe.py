@@ -11,8 +11,8 @@ import pytest
 
 from benchmark_files import write_photo
 from compoclip.benchmarks.case import Form, ImageRef, TiePolicy
-from compoclip.benchmarks.crepe import META, _expected
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.hooks import expected_rows
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in, parse_targets
 from compoclip.errors import CompoclipError, UsageError
 from evaluation_helpers import flat, rule_value
@@ -49,7 +49,7 @@ def prod(root: Path, name: str, level: int) -> Path:
 
 
 def write_prod(root: Path, levels: tuple[int, ...] = (4, 12), **rows: Any) -> Path:
-    for name in META.parts:
+    for name in meta("crepe_prod").parts:
         for level in levels:
             write_csv(prod(root, name, level), *rows.get(name, [row(), row(image_id=14)]))
     return root
@@ -104,14 +104,14 @@ def test_published_scores_of_clip_and_the_curve(tmp_path: Path) -> None:
 
 def test_either_published_total_is_complete() -> None:
     for here, expected in ((12, 16727), (16727, 16727), (16728, 17698), (17698, 17698)):
-        assert _expected(Counter(atom=here), ["atom"]) == {"atom": expected}
-    assert _expected(Counter(atom=20000), ["atom"]) == {"atom": 20000}
+        assert expected_rows(Counter(atom=here), ["atom"]) == {"atom": expected}
+    assert expected_rows(Counter(atom=20000), ["atom"]) == {"atom": 20000}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hard_negs": str(NEGATIVES[:4])}, "row 2: 4 hard negatives instead of 5"),
+        ({"hard_negs": str(NEGATIVES[:4])}, "row 2: 'hard_negs' must hold 5 texts, not 4"),
         ({"hard_negs": str(NEGATIVES)[:-9]}, "row 2: 'hard_negs' must be a Python list"),
         ({"hard_negs": "__import__('os').getcwd()"}, "row 2: 'hard_negs' must be a Python list"),
         ({"hard_negs": "[1, 2, 3, 4, 5]"}, "row 2: 'hard_negs' must be a Python list"),

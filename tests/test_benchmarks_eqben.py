@@ -12,8 +12,7 @@ import pytest
 
 from benchmark_files import write_json, write_photo
 from compoclip.benchmarks.case import Form
-from compoclip.benchmarks.eqben import META
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import CompoclipError, UsageError
 from evaluation_helpers import flat, rule_value
@@ -36,7 +35,7 @@ def write(root: Path, *rows: Any) -> Path:
 
 
 def everything(count: int = 3) -> list[dict[str, Any]]:
-    return [row(part, k) for k in range(count) for part in META.parts]
+    return [row(part, k) for k in range(count) for part in meta("eqben").parts]
 
 
 def test_cases(tmp_path: Path) -> None:
@@ -44,7 +43,7 @@ def test_cases(tmp_path: Path) -> None:
     frames = row("youcook2", image0="eqbenyoucook2/v/1.npy", image1="eqbenyoucook2/v/2.npy")
     found = load_benchmark("eqben", write(tmp_path, frames, listed, *everything()))
     assert Counter(case.subtask for case in found.content) == {
-        **dict.fromkeys(META.parts, 3), "ag": 4, "youcook2": 4,
+        **dict.fromkeys(meta("eqben").parts, 3), "ag": 4, "youcook2": 4,
     }  # fmt: skip
     first = found.content[0]
     assert (first.id, first.form) == ("ag/0", Form.GROUP)

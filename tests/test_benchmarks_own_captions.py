@@ -15,8 +15,9 @@ from benchmark_files import expect_one_line, write_json
 from compoclip.benchmarks.aro import shuffled
 from compoclip.benchmarks.audit import audit
 from compoclip.benchmarks.case import Aggregate, Form, TiePolicy, present
-from compoclip.benchmarks.hard_positives import HARD_POSITIVES
+from compoclip.benchmarks.entries import rule_of
 from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.table import readers
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse
 from compoclip.errors import CompoclipError, UsageError
@@ -140,8 +141,8 @@ def test_means_over_the_sub_tasks_that_have_items(tmp_path: Path) -> None:
     assert found.aggregates["replace"] == Aggregate(replaced)
     assert found.aggregates["replace_brittleness"] == Aggregate(replaced, metric="brittleness")
     assert found.headline == "replace"
-    official = HARD_POSITIVES.rules
-    assert isinstance(official, dict)
+    written = readers()["hard_positives"].entry["rules"]
+    official = {name: rule_of(rule, {}) for name, rule in written.items()}
     assert official["swap_original"] == Aggregate(("swap",), metric="original")
     assert official["replace"] == Aggregate(("attribute", "relation"))
     assert len(official) == 6

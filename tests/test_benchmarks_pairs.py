@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from benchmark_files import expect_one_line, write_json, write_photo
-from compoclip.benchmarks import mmvp_vlm
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark, meta
@@ -59,7 +58,7 @@ def test_colorswap(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ({}, "expected a JSON list"),
-        ([], "no examples"),
+        ([], "no rows"),
         ([{"id": 1}], "row 0: no key 'image_1'"),
         ([colorswap_row(), colorswap_row()], "row 1: 'id' 0 occurs twice"),
         ([colorswap_row(caption_2=["x"])], "'caption_2' must be text, found a list"),
@@ -110,9 +109,9 @@ def test_cola_photos_lie_in_either_folder(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ({"a": 1}, "expected a JSON list"),
-        ([], "no pairs"),
+        ([], "no rows"),
         ([["http://x/1.jpg", "a", "http://x/2.jpg"]], "row 0: expected .* found 3"),
-        ([["http://x/1.jpg", "", "http://x/2.jpg", "b"]], "row 0: entry 1 is empty"),
+        ([["http://x/1.jpg", "", "http://x/2.jpg", "b"]], "row 0: 'caption 1' is empty"),
         ([["http://x/..", "a", "http://x/2.jpg", "b"]], "leads outside"),
     ],
 )
@@ -143,13 +142,15 @@ def write_mmvp(
 def test_mmvp_cases_and_the_published_number_of_clip(tmp_path: Path) -> None:
     write_mmvp(tmp_path)
     found = load_benchmark("mmvp_vlm", tmp_path)
-    assert Counter(case.subtask for case in found.content) == dict.fromkeys(mmvp_vlm.META.parts, 2)
+    assert Counter(case.subtask for case in found.content) == dict.fromkeys(
+        meta("mmvp_vlm").parts, 2
+    )
     first = found.content[0]
     folder = tmp_path / "mmvp_vlm" / "MLLM_VLM Images" / "Orientation"
     assert first.images == (ImageRef(folder / "1.jpg"), ImageRef(folder / "2.jpg"))
     assert first.texts[0] == "a photo of statement 1, of Orientation"
     assert found.headline == "vl_compo"
-    clip = dict(zip(mmvp_vlm.META.parts, (0, 0, 13.333, 0, 0, 13.333, 13.333, 6.667, 13.333)))
+    clip = dict(zip(meta("mmvp_vlm").parts, (0, 0, 13.333, 0, 0, 13.333, 13.333, 6.667, 13.333)))
     for name in ("vl_compo", "image"):
         got = rule_value(found.aggregates[name], flat(clip))
         assert got == pytest.approx(6.67, abs=0.01)
@@ -185,18 +186,18 @@ HEADER = "Question ID,Type,Statement\n"
     ("text", "message"),
     [
         (HEADER, "no rows"),
-        (HEADER + "1,Color,a\n", "line 2: the last pair has one row"),
-        (HEADER + f"{'1' * 5000},Color,a\n", "line 2: expected a number, a pattern"),
-        (HEADER + "\u00b2,Color,a\n", "line 2: expected a number, a pattern"),
+        (HEADER + "1,Color,a\n", "row 1: the last pair has one row"),
+        (HEADER + f"{'1' * 5000},Color,a\n", "row 1: 'Question ID' must be a number"),
+        (HEADER + "\u00b2,Color,a\n", "row 1: 'Question ID' must be a number"),
         (HEADER + '1,"Col\nor",a\n3,Color,b\n', "unknown pattern 'Col"),
         (HEADER + "1,Color,a\n3,Color,b\n", "number 3 .* is no pair"),
         (HEADER + "2,Color,a\n3,Color,b\n", "number 3 .* is no pair"),
         (HEADER + "1,Color,a\n2,State,b\n", "is no pair"),
         (HEADER + "1,Colour,a\n2,Colour,b\n", "unknown pattern 'Colour'"),
-        (HEADER + "1,Color\n2,Color,b\n", "line 2: expected a number, a pattern and a statement"),
-        (HEADER + "x,Color,a\n2,Color,b\n", "line 2: expected a number"),
-        (HEADER + "1,Color,\n2,Color,b\n", "line 2: statement is empty"),
-        (HEADER + "1,Color,a\n1,Color,b\n", "line 3: 'number' 1 occurs twice"),
+        (HEADER + "1,Color\n2,Color,b\n", "line 2 has 2 cells"),
+        (HEADER + "x,Color,a\n2,Color,b\n", "row 1: 'Question ID' must be a number"),
+        (HEADER + "1,Color,\n2,Color,b\n", "row 1: 'Statement' is empty"),
+        (HEADER + "1,Color,a\n1,Color,b\n", "row 2: 'number' 1 occurs twice"),
         (HEADER + '1,Color,"a\n', "line 2"),
         (HEADER + "1,../x,a\n2,../x,b\n", "unknown pattern"),
     ],

@@ -17,7 +17,6 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line, write_json, write_photo
-from compoclip.benchmarks import photo_pairs
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.registry import load_benchmark, meta
@@ -101,7 +100,7 @@ def test_vismin_shards_of_arrow(tmp_path: Path) -> None:
 
 def test_vismin_is_the_same_in_any_table(tmp_path: Path) -> None:
     """Arrow shards, the hub's Parquet conversion, a folder `data`: one measurement."""
-    rows = [row(k, category=each) for k, each in enumerate(photo_pairs.META.parts)]
+    rows = [row(k, category=each) for k, each in enumerate(meta("vismin_bench").parts)]
     arrow = tmp_path / "a"
     write_arrow(arrow / "vismin_bench" / "data" / "data-00000-of-00001.arrow", rows)
     (tmp_path / "p" / "vismin_bench").mkdir(parents=True)
@@ -144,7 +143,7 @@ def test_the_published_means_are_those_of_the_printed_parts() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([row(category="place")], "row 1: category 'place' is unknown; known: object"),
+        ([row(category="place")], "row 1: 'category' 'place' is unknown; known: object"),
         ([row(text_1="")], "row 1: 'text_1' is empty"),
         ([row(), row(image_1={"bytes": None, "path": None})], "row 2: 'image_1' holds no picture"),
         ([row(image_0="a.png")], "'image_0' holds no encoded pictures"),
@@ -264,7 +263,7 @@ def test_naturalbench_scores_by_hand(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ({}, "expected a JSON list"),
-        ([], "no pairs"),
+        ([], "no rows"),
         ([pair(), pair()], "row 1: 'index' 0 occurs twice"),
         ([pair(caption_1=3)], "'caption_1' must be text"),
         ([pair(image_0="../x.jpg")], "leads outside|holds no '../x.jpg'"),

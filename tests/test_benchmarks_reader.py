@@ -12,29 +12,27 @@ import pytest
 
 from benchmark_files import write_json
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Case, Form, Meta, TiePolicy
-from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
+from compoclip.benchmarks.case import Aggregate, Case, Form, TiePolicy
+from compoclip.benchmarks.entries import meta_of
+from compoclip.benchmarks.reader import CaseReader, Loading
 from compoclip.benchmarks.registry import load_benchmark, meta, option_types
-from compoclip.benchmarks.sources import RemoteFile, repository
+from compoclip.benchmarks.sources import RemoteFile
 from compoclip.errors import CompoclipError, UsageError
 from test_benchmarks_registry import install
 
-PARTS = {
-    "red": Subtask("attribute", 3, 120, "0" * 32),
-    "blue": Subtask("attribute", 2),
-    "odd": Subtask("object"),
+ENTRY = {
+    "title": "Cups",
+    "citation": "Nobody, Cups, 2026",
+    "source": "repository nobody/cups",
+    "licence": "MIT",
+    "images": ["cups/images", "coco/val2017"],
+    "chance": "1/2",
+    "parts": {"red": ["attribute", 3, 120, "0" * 32], "blue": ["attribute", 2], "odd": ["object"]},
+    "repository": "nobody/cups@1234/data",
+    "folder": "cups",
+    "file": "{part}.json",
 }
-META = Meta(
-    id="cups",
-    title="Cups",
-    citation="Nobody, Cups, 2026",
-    source="repository nobody/cups",
-    licence="MIT",
-    access="open",
-    images=("cups/images", "coco/val2017"),
-    chance={"": 1 / 2},
-    **facts(PARTS, "cups/{}.json".format, repository("nobody/cups", "1234") + "/data"),
-)
+META = meta_of("cups", ENTRY)
 
 
 def _cases(
@@ -67,12 +65,12 @@ CUPS = CaseReader(
 
 def write(root: Path) -> Path:
     row = {"image": "a/1.png", "caption": "a cup", "foil": "a mug"}
-    for name in PARTS:
+    for name in META.parts:
         write_json(root / "cups" / f"{name}.json", [{**row, "part": p} for p in (name, "odd")])
     return root
 
 
-def test_facts_come_from_one_table() -> None:
+def test_facts_come_from_one_entry() -> None:
     assert META.parts == ("red", "blue", "odd")
     assert META.files == ("cups/red.json", "cups/blue.json", "cups/odd.json")
     assert META.expected == {"red": 3, "blue": 2}

@@ -112,10 +112,10 @@ def install(site: Path, package: str, code: str, **entries: str) -> None:
 
 TINY = """
 from dataclasses import replace
-from compoclip.benchmarks import files, winoground
+from compoclip.benchmarks import files, meta
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
 
-META = replace(winoground.META, id="tiny", files=("tiny/rows.json",))
+META = replace(meta("winoground"), id="tiny", files=("tiny/rows.json",))
 
 def load(root, images=None, *, subtasks=()):
     path = root / "tiny" / "rows.json"

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from benchmark_files import expect_one_line, write_json, write_photo
-from compoclip.benchmarks import spec, vsr, whatsup
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part
 from compoclip.evaluation.run import Options, evaluate
@@ -71,7 +70,7 @@ def test_whatsup_cases(tmp_path: Path) -> None:
     by_task = {case.subtask: case for case in found.content}
     assert by_task["coco_one"].images[0].path == tmp_path / "coco/val2017/000000000042.jpg"
     assert by_task["vg_one"].images[0].path == tmp_path / "whatsup/vg_images/2317.jpg"
-    relations = {name: by_task[name].labels["relation"] for name in whatsup.META.parts[2:]}
+    relations = {name: by_task[name].labels["relation"] for name in meta("whatsup").parts[2:]}
     assert relations == {
         "coco_one": "left",
         "coco_two": "above",
@@ -86,7 +85,7 @@ def test_whatsup_cases(tmp_path: Path) -> None:
 
 def test_whatsup_aggregates_return_the_published_number_of_clip(tmp_path: Path) -> None:
     found = load_benchmark("whatsup", write_whatsup(tmp_path))
-    scores = dict(zip(whatsup.META.parts, (30.58, 30.88, 43.26, 50.68, 46.29, 47.08)))
+    scores = dict(zip(meta("whatsup").parts, (30.58, 30.88, 43.26, 50.68, 46.29, 47.08)))
     got = rule_value(found.aggregates["vl_compo"], flat(scores))
     assert got == pytest.approx(41.46, abs=0.01)
     some = load_benchmark("whatsup:vg_*", tmp_path)
@@ -140,9 +139,9 @@ def test_whatsup_pairs_and_sets_are_measured(tmp_path: Path) -> None:
             "image name 'a_on_b.jpg' tells no position",
         ),
         ("coco_qa_one_obj", [[1, "x"]], r"row 0: expected \[image id, true text, false text\]"),
-        ("coco_qa_one_obj", [[1.5, "x", "y"]], "row 0: expected"),
+        ("coco_qa_one_obj", [[1.5, "x", "y"]], "row 0: 'image id' must be a number or text"),
         ("vg_qa_two_obj", [["../1", "x", "y"]], "leads outside"),
-        ("vg_qa_two_obj", [[1, "x", ""]], "row 0: text 1 is empty"),
+        ("vg_qa_two_obj", [[1, "x", ""]], "row 0: 'false text' is empty"),
     ],
 )
 def test_malformed_whatsup(tmp_path: Path, file: str, rows: Any, message: str) -> None:
@@ -197,7 +196,7 @@ def test_spec_cases_and_aggregates(tmp_path: Path) -> None:
         "count_t2i",
         1,
     )
-    scores = {name: float(k) for k, name in enumerate(spec.META.parts)}
+    scores = {name: float(k) for k, name in enumerate(meta("spec").parts)}
     values = {name: rule_value(rule, flat(scores)) for name, rule in found.aggregates.items()}
     assert values["vl_compo"] == pytest.approx(sum(range(12)) / 12)
     assert values["count"] == pytest.approx(10.5)
@@ -207,7 +206,7 @@ def test_spec_cases_and_aggregates(tmp_path: Path) -> None:
 
 def test_chance_of_spec_comes_from_the_files(tmp_path: Path) -> None:
     write_spec(tmp_path)
-    for folder in spec.META.images:
+    for folder in meta("spec").images:
         for k in (1, 2):
             write_photo(tmp_path / folder / "images" / f"{k}.png")
     found = load_benchmark("spec", tmp_path)
@@ -220,9 +219,18 @@ def test_chance_of_spec_comes_from_the_files(tmp_path: Path) -> None:
     [
         ({"i2t": []}, "no rows"),
         ({"i2t": [{"query": "1.png", "keys": ["a", "b"]}]}, "row 0: no key 'label'"),
-        ({"i2t": [{"query": "1.png", "keys": ["a", "b"], "label": 2}]}, "label 2 of 2 keys"),
-        ({"i2t": [{"query": "1.png", "keys": ["a", "b"], "label": 0.5}]}, "label 0.5 of 2 keys"),
-        ({"i2t": [{"query": "1.png", "keys": ["a"], "label": 0}]}, "label 0 of 1 keys"),
+        (
+            {"i2t": [{"query": "1.png", "keys": ["a", "b"], "label": 2}]},
+            "'label' 2 is no place among 2 candidates",
+        ),
+        (
+            {"i2t": [{"query": "1.png", "keys": ["a", "b"], "label": 0.5}]},
+            "'label' 0.5 is no place among 2 cand",
+        ),
+        (
+            {"i2t": [{"query": "1.png", "keys": ["a"], "label": 0}]},
+            "'label' 0 is no place among 1 candidates",
+        ),
         ({"t2i": [{"query": "a", "keys": ["/1.png", "2.png"], "label": 0}]}, "leads outside"),
         ({"t2i": [{"query": "a", "keys": "1.png", "label": 0}]}, "'keys': expected a JSON list"),
         ({"t2i": [{"query": 7, "keys": ["a", "b"], "label": 0}]}, "'query' must be text"),
@@ -238,7 +246,7 @@ def test_malformed_spec(tmp_path: Path, changes: Any, message: str) -> None:
 def test_vsr_official_files(shared_data: Path, tmp_path: Path) -> None:
     root = shared_data / "annotations"
     found = load_benchmark("vsr", root)
-    assert Counter(case.subtask for case in found.content) == vsr.META.expected
+    assert Counter(case.subtask for case in found.content) == meta("vsr").expected
     true = Counter(case.subtask for case in found.content if case.truth)
     assert true == {"random": 1181, "random_dev": 564, "zeroshot": 629, "zeroshot_dev": 167}
     assert {case.form for case in found.content} == {Form.BINARY}
@@ -247,7 +255,7 @@ def test_vsr_official_files(shared_data: Path, tmp_path: Path) -> None:
     assert folders == {"train2017", "val2017"}
     assert "random: in front of" in found.aggregates
     assert found.headline == "auc"
-    for name, known in vsr.META.hashes.items():
+    for name, known in meta("vsr").hashes.items():
         assert file_hash(root / name) == known
     photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
     used, _ = present(load_benchmark("vsr", root, photos))

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from benchmark_files import write_json
-from compoclip.benchmarks import valse
 from compoclip.benchmarks.case import present
 from compoclip.benchmarks.files import bytes_hash
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
 from compoclip.errors import CompoclipError
 from evaluation_helpers import flat, rule_value
@@ -39,7 +38,7 @@ def row(votes: int = 3, **changes: Any) -> dict[str, Any]:
 
 
 def write(root: Path, **rows: Any) -> Path:
-    for name in valse.META.parts:
+    for name in meta("valse").parts:
         value = rows.get(name.replace("-", "_"), {"a": row(), "b": row(1)})
         write_json(root / "valse" / f"{name}.json", value)
     return root
@@ -59,16 +58,16 @@ def pack(root: Path, prefix: str = "", name: str = "valse_json.zip") -> Path:
 def test_official_files(shared_data: Path, tmp_path: Path) -> None:
     photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
     packed = load_benchmark("valse", shared_data / "annotations", photos)
-    assert Counter(case.subtask for case in packed.content) == valse.META.expected
+    assert Counter(case.subtask for case in packed.content) == meta("valse").expected
     assert len(packed.content) == 7702
     assert sum(packed.left_out.values()) == 8782 - 7702
     assert len(present(packed)[0]) == 16  # of the plurals and relations, whose photos these are
     assert len({(case.subtask, case.id) for case in packed.content}) == 7702
     archive = shared_data / "annotations" / "valse" / "valse_json.zip"
     with zipfile.ZipFile(archive) as opened:
-        for name in valse.META.parts:
+        for name in meta("valse").parts:
             data = opened.read(f"{name}.json")
-            assert bytes_hash(data) == valse.META.hashes[f"valse/{name}.json"]
+            assert bytes_hash(data) == meta("valse").hashes[f"valse/{name}.json"]
             (tmp_path / "valse").mkdir(exist_ok=True)
             (tmp_path / "valse" / f"{name}.json").write_bytes(data)
     unpacked = load_benchmark("valse", tmp_path)

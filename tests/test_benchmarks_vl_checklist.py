@@ -10,11 +10,11 @@ import pytest
 
 from benchmark_files import write_json, write_photo
 from compoclip.benchmarks.case import present
-from compoclip.benchmarks.registry import load_benchmark
+from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
-from compoclip.benchmarks.vl_checklist import LAYOUT, META
 from compoclip.errors import CompoclipError, UsageError
 from evaluation_helpers import rule_value
+from official.vl_checklist import LAYOUT
 
 FOLDER = Path("vl_checklist") / "data"
 CLIP = {
@@ -40,7 +40,7 @@ def write(root: Path, rows: Any = None, only: str = "") -> Path:
 
 
 def test_the_layout_is_the_official_one() -> None:
-    assert len(META.files) == len(set(META.files)) == 56
+    assert len(meta("vl_checklist").files) == len(set(meta("vl_checklist").files)) == 56
     assert {
         "vl_checklist/data/Object/Location/hake_location/hake_obj_margin.json",
         "vl_checklist/data/Object/Size/swig_size/swig_tool/swig_tool_small.json",
@@ -48,7 +48,7 @@ def test_the_layout_is_the_official_one() -> None:
         "vl_checklist/data/Attribute/vaw/action.json",
         "vl_checklist/data/Relation/swig_action.json",
         "vl_checklist/data/Relation/vg/spatial.json",
-    } <= set(META.files)
+    } <= set(meta("vl_checklist").files)
     assert Counter(len(files) for files in LAYOUT.values()) == {7: 6, 2: 5, 3: 1, 1: 1}
 
 
@@ -129,12 +129,12 @@ def test_absent_hake_photos_are_counted_not_skipped(tmp_path: Path) -> None:
     [
         ({}, "row 1: expected a JSON list, found an object"),
         (["1.jpg"], "row 1: expected [photo, texts], found 1"),
-        ([5, {}], "row 1: photo must be text, found the number 5"),
-        (["1.jpg", []], "row 1: texts: expected a JSON object, found a list"),
-        (["1.jpg", {"POS": ["a"]}], "row 1: no key 'NEG'"),
-        (item(NEG=[]), "row 1: 'NEG' is empty"),
-        (item(POS="a"), "row 1: 'POS': expected a JSON list, found text"),
-        (item(POS=[""]), "row 1: 'POS' is empty"),
+        ([5, {}], "row 1: 'photo' must be text, found the number 5"),
+        (["1.jpg", []], "row 1: 'texts': expected a JSON object, found a list"),
+        (["1.jpg", {"POS": ["a"]}], "row 1: 'texts': no key 'NEG'"),
+        (item(NEG=[]), "row 1: 'texts': 'NEG' is empty"),
+        (item(POS="a"), "row 1: 'texts': 'POS': expected a JSON list, found text"),
+        (item(POS=[""]), "row 1: 'texts': 'POS' is empty"),
         (item("/etc/1.jpg"), "row 1: image name '/etc/1.jpg' leads outside"),
     ],
 )
@@ -150,5 +150,5 @@ def test_malformed_items(tmp_path: Path, bad: Any, message: str) -> None:
 def test_absent_files_say_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"hake_obj_center\.json: no such file; put .*object_"):
         load_benchmark("vl_checklist", tmp_path)
-    with pytest.raises(CompoclipError, match="the files hold no items"):
+    with pytest.raises(CompoclipError, match="no rows"):
         load_benchmark("vl_checklist:relation_spatial", write(tmp_path, []))

@@ -12,7 +12,7 @@ from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.forms.cases import BUCKETS
+from compoclip.evaluation.forms.cases import BUCKETS, Comparisons
 from compoclip.evaluation.items import case_clusters, cosines, linked, merge_equal
 from evaluation_helpers import all_forms, features_from, features_of, ref, score_items, unit
 
@@ -98,6 +98,27 @@ def test_text_only_needs_both_comparisons():
     assert items.scores[0] == pytest.approx([0.8, 0.9, 0.72], abs=1e-6)
     got = {name: each.used[0] for name, each in items.outcomes.items()}
     assert got == {"augmented": 0, "original": 0, "second": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "scores", "strict", "first", "random", "chance"),
+    [
+        ("a>b", (2, 1), 1, 1, 1, 1 / 2),
+        ("a>b", (1, 1), 0, 1, 1 / 2, 1 / 2),
+        ("a>>b", (1, 1), 0, 0, 1 / 2, 1 / 2),
+        ("b>a a>c", (1, 1, 0), 0, 1, 1 / 2, 1 / 6),
+        ("a>b d>>c", (1, 1, 0, 2), 0, 1, 1 / 2, 1 / 4),
+        ("a>b d>>c", (2, 1, 0, 0), 0, 0, 1 / 2, 1 / 4),
+        ("a>>c c>>b | b>>c c>>a", (0, 2, 1), 1, 1, 1, 1 / 3),
+        ("a>>c c>>b | b>>c c>>a", (1, 2, 1), 0, 0, 1 / 2, 1 / 3),
+    ],
+)
+def test_comparisons_and_their_ties(text, scores, strict, first, random, chance):
+    row = np.array([scores] * 2, dtype=np.float32)
+    found = Comparisons(text).outcomes(row, np.array([False, True]))
+    assert (found.used.tolist(), found.strict.tolist()) == ([strict, first], [strict] * 2)
+    assert found.fractional == pytest.approx([random] * 2)
+    assert found.chance == pytest.approx([chance] * 2)
 
 
 @pytest.mark.parametrize("form", [Form.GROUP, Form.TRIPLE, Form.TEXT_ONLY])

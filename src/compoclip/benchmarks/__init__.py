@@ -6,7 +6,8 @@
     print(found.name, found.content.counts())
 
 What lies below a data root, what is faulty and how to fetch it: `compoclip.benchmarks.check`,
-`audit`, `solvability` and `fetch`. How a benchmark is added: `compoclip.benchmarks.reader`.
+`audit`, `solvability` and `fetch`. How a benchmark is added: `compoclip.benchmarks.table`; one in a
+file of your own: `compoclip.benchmarks.reader`.
 """
 
 import lazy_loader

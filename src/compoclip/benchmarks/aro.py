@@ -1,26 +1,14 @@
-"""ARO: attribution, relation and order (Yuksekgonul et al., ICLR 2023).
+"""ARO's order task: a caption among four shuffles of its words (Yuksekgonul et al., ICLR 2023).
 
-Read from
-
-    <root>/aro/visual_genome_relation.json      [{image_path: "2405722.jpg", bbox_x, bbox_y, bbox_w,
-        bbox_h, true_caption, false_caption, relation_name}]
-    <root>/aro/visual_genome_attribution.json   the same with attributes: [a1, a2]
-    <root>/coco/coco_karpathy_test.json         [{image: "val2014/...", caption: [...]}]
-    <root>/flickr30k/flickr30k_test.json        the same
-
-(other keys are ignored). Options `annotations` (folder of the two first), `coco_captions`,
-`flickr30k_captions`: other places. Photos: `<root>/aro/images` (argument `images`),
+The official one is made of `<root>/coco/coco_karpathy_test.json` and `<root>/flickr30k/
+flickr30k_test.json` (options `coco_captions`, `flickr30k_captions`) with photos
 `<root>/coco/<image>` (option `coco_images`: the folder that holds the files themselves) and
-`<root>/flickr30k/images` (option `flickr30k_images`).
+`<root>/flickr30k/images` (option `flickr30k_images`). All texts are cleaned with
+`pre_caption(30)`; the truth is text 0 and a tie is right, as in the published numbers.
 
-The Visual Genome photos are cropped to the box (x, y, x+w, y+h); their captions are used raw and a
-tie is wrong. The order cases are built here: caption and four shuffles (below), all cleaned
-with `pre_caption(30)`; the truth is text 0 and a tie is right, as in the published numbers.
-
-Aggregates: `vl_compo` (headline) is the mean of VG-Relation averaged over relation names,
-VG-Attribution averaged over attribute pairs with at least 25 cases, and the two order tasks;
-`paper` leaves out some relation names; `mosaiclip` counts the two order tasks as
-one.
+Rules: `vl_compo` is the mean of VG-Relation averaged over relation names, VG-Attribution averaged
+over attribute pairs with at least 25 cases, and the two order tasks; `paper` leaves out some
+relation names; `mosaiclip` counts the two order tasks as one.
 
 **order_own** builds the order task of any captioned photos by the same rules:
 
@@ -38,18 +26,17 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
+from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.retrieval import Captioned, OwnPhotos, locate, read_captions
+from compoclip.benchmarks.table import Row
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
-from compoclip.errors import CompoclipError
 
 # --- Relation names that ARO's notebook leaves out before it averages over relations. ---
 
@@ -147,56 +134,28 @@ def _generator(key: str, kind: str) -> random.Random:
     return random.Random(int.from_bytes(digest, "big"))
 
 
-# --- ARO: attribution, relation and order (Yuksekgonul et al., ICLR 2023). ---
-
 WORDS = 30
-_PARTS = {
-    "vg_relation": Subtask("role", 23937),
-    "vg_attribution": Subtask("binding", 28748),
-    "coco_order": Subtask("order", 25010),
-    "flickr30k_order": Subtask("order", 5000),
-}
-META = Meta(
-    id="aro",
-    title="ARO",
-    citation="Yuksekgonul et al., When and why vision-language models behave like bags-of-words, "
-    "and what to do about it?, ICLR 2023",
-    source="repository mertyg/vision-language-models-are-bows; BLIP's Karpathy JSON files; photos: "
-    "the authors' Visual Genome subset, COCO val2014, Flickr30k",
-    licence="MIT; captions CC BY 4.0 (COCO), research use (Flickr30k)",
-    status="partly gated",
-    access="authors' file share; Flickr30k by request form",
-    files=(
-        "aro/visual_genome_relation.json",
-        "aro/visual_genome_attribution.json",
-        "coco/coco_karpathy_test.json",
-        "flickr30k/flickr30k_test.json",
-    ),
-    images=("aro/images", "coco/val2014", "flickr30k/images"),
-    chance=dict(zip(_PARTS, (1 / 2, 1 / 2, 1 / 5, 1 / 5))),
-    **facts(_PARTS),
-)
-
-_VG = {"vg_relation": "visual_genome_relation", "vg_attribution": "visual_genome_attribution"}
 _MIN_PAIR = 25
 _ORDER = Aggregate(("coco_order", "flickr30k_order"))
 
 
-def _cases(
+def with_orders(
+    rows: Iterable[Row],
     data: Loading,
     *,
-    annotations: Path | None = None,
     coco_captions: Path | None = None,
     flickr30k_captions: Path | None = None,
     coco_images: Path | None = None,
     flickr30k_images: Path | None = None,
     tagger: str = "hanta",
     workers: int = 1,
-) -> Iterator[Case]:
-    """tagger: whose nouns and adjectives the order tasks shuffle (see `captions.tagger`); scores
+) -> Iterator[Row]:
+    """Add the order tasks to the rows of Visual Genome.
+
+    tagger: whose nouns and adjectives they shuffle (see `captions.tagger`); scores
     under different taggers have different data hashes. workers: processes that tag; the result does
     not depend on it."""
-    data.ties |= dict.fromkeys(_ORDER.subtasks(), TiePolicy.FIRST)
+    yield from rows
     coco, flickr = data.root / "coco", data.root / "flickr30k"
     order = {
         "coco_order": (coco_captions or coco / "coco_karpathy_test.json", coco, coco_images),
@@ -207,13 +166,18 @@ def _cases(
         ),
     }
     for part in data.parts:
-        if part in _VG:
-            path = (annotations or data.root / "aro") / f"{_VG[part]}.json"
-            yield from _vg_cases(data, path, part)
+        if part not in order:
             continue
         data.stated = [_told_by(tagger)]
-        data.files[part] = order[part][0]
-        yield from _order_cases(part, *order[part], tagger, workers)
+        path, default, flat = order[part]
+        data.files[part] = path
+        table = {"form": Form.CHOOSE_TEXT, "id": "{key}", "texts": ["texts*"]}
+        for photo, cases in _shuffled(part, read_captions(path, remedy=_REMEDY), tagger, workers):
+            where = f"{path}: photo {photo.image!r:.80}"
+            images = (ImageRef(locate(photo.image, default, flat, where)),)
+            for key, texts in cases:
+                values = {"texts": [*texts]}
+                yield Row(values, where, key, 0, part, path, table, {}, images=images)
 
 
 def _told_by(tagger: str) -> str:
@@ -224,9 +188,11 @@ def _told_by(tagger: str) -> str:
     return f"tagger {tagger_version(tagger)} {PARSER_VERSION}"
 
 
-def _rules(data: Loading) -> dict[str, Aggregate]:
-    """The named aggregates. Both filters are dropped where they would leave nothing, which happens
-    only with other items than the official ones.
+def rules(data: Loading) -> dict[str, Aggregate]:
+    """Return the named aggregates.
+
+    Both filters are dropped where they would leave nothing, which happens only with other items
+    than the official ones.
     """
     cases = data.cases
     relations = {case.labels["relation"] for case in cases if "relation" in case.labels}
@@ -249,37 +215,6 @@ def _rules(data: Loading) -> dict[str, Aggregate]:
 _REMEDY = "put it there or select the parts you have, e.g. aro:vg_relation,vg_attribution"
 
 
-def _vg_cases(data: Loading, path: Path, subtask: str) -> Iterator[Case]:
-    for index, where, row in data.rows(subtask, path, _REMEDY):
-        name = files.text(row, "image_path", where)
-        image = ImageRef(
-            files.image_path(data.photos("aro/images"), name, where), files.box(row, where)
-        )
-        texts = files.texts(row, ("true_caption", "false_caption"), where)
-        labels = _label(row, subtask, where)
-        key = f"{subtask}/{index}"
-        yield Case(key, Form.CHOOSE_TEXT, (image,), texts, subtask, labels=labels)
-
-
-def _label(row: dict[str, object], subtask: str, where: str) -> dict[str, str]:
-    if subtask == "vg_relation":
-        return {"relation": files.text(row, "relation_name", where)}
-    pair = files.items(files.field(row, "attributes", where), f"{where}: 'attributes'")
-    if len(pair) != 2:
-        raise CompoclipError(f"{where}: 'attributes' must hold two names, found {len(pair)}")
-    return {"attributes": "_".join(files.nonempty(name, f"{where}: attribute") for name in pair)}
-
-
-def _order_cases(
-    subtask: str, path: Path, default: Path, flat: Path | None, tagger: str, workers: int
-) -> Iterator[Case]:
-    """The order cases of a caption file."""
-    for photo, cases in _shuffled(subtask, read_captions(path, remedy=_REMEDY), tagger, workers):
-        image = ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}"))
-        for key, texts in cases:
-            yield Case(key, Form.CHOOSE_TEXT, (image,), texts, subtask)
-
-
 def _shuffled(
     subtask: str, photos: Sequence[Captioned], tagger: str, workers: int
 ) -> Iterator[tuple[Captioned, list[tuple[str, tuple[str, ...]]]]]:
@@ -296,25 +231,10 @@ def _shuffled(
         yield photo, cases
 
 
-ARO = CaseReader(META, _cases, _rules, "vl_compo")
-
 # --- The order task of captions of your own. ---
 
-_OWN_META = Meta(
-    id="order_own",
-    title="Word order (your own photos)",
-    citation=f"{META.citation}; the captions' own",
-    source="any captioned photos: BLIP's or Karpathy's JSON, .jsonl, Flickr8k's token file",
-    licence="the data's own",
-    access="open",
-    files=("order_own/captions.json",),
-    images=("order_own/images",),
-    chance={"": 1 / 5},
-    **facts({"order": Subtask("order")}),
-)
 
-
-def _own(
+def own(
     data: Loading,
     *,
     annotations: Path | None = None,
@@ -322,15 +242,10 @@ def _own(
     tagger: str = "hanta",
     workers: int = 1,
 ) -> Iterator[Case]:
-    """tagger, workers: as for ARO."""
+    """Yield the order items of captions. tagger, workers: as for ARO."""
     own = OwnPhotos.of(data, annotations, split_file)
     data.stated += [_told_by(tagger)]
     for photo, cases in _shuffled("order", own.photos, tagger, workers):
         image = own.image(photo.image)
         for key, texts in cases:
             yield Case(key, Form.CHOOSE_TEXT, (image,), texts, "order")
-
-
-ORDER_OWN = CaseReader(
-    _OWN_META, _own, ties=TiePolicy.FIRST, empty="no captions; put one photo a row there"
-)

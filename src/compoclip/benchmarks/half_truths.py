@@ -1,13 +1,4 @@
-"""Half-truths: does a wrong detail, added to a true text, make it worse? Official items, and your
-own photos.
-
-**Half-Truths** (CS-CLIP, arXiv 2602.23906) is read from `<root>/half_truths/data/NAME.parquet`
-(or `<root>/half_truths/NAME.parquet`; option `annotations`: another folder), NAME being coco_qwen,
-coco_mistral or cc3m_qwen, with the columns id, image (the encoded picture), anchor ("a dog"),
-half_truth ("a dog and a red chair"), full_truth ("a dog and a blue chair") and triplet_type
-(entity or relation).
-
-**half_truth_own** makes such items from any captioned photos, by the protocol of the preprint:
+"""Half-truths of your own photos, by the protocol of the preprint (CS-CLIP, arXiv 2602.23906).
 
     <root>/half_truth_own/captions.json     photos <root>/half_truth_own/images
 
@@ -24,27 +15,23 @@ say is taken from their scene graphs:
 
 Foils obey the rules of graph negatives (docs/decisions.md), and no caption of the photo may name
 what they put in. A photo gives at most one item of each kind, a kind has at most `most` items
-(1,000), and what is drawn follows from `seed` (42) and the photo's name.
-
-Metrics of both, ties wrong: `ht`, the short text beats the half-truth (published, chance 1/2);
-`cor`, full truth > short > half-truth (1/6); `full`, full truth > short (1/2). A model that
-dislikes length wins at `ht` and loses at `full`; `compoclip data audit half_truths --text-only`
-says how many words a half-truth has more. Headlines: `ht`, over the files (official) and over all
-items (own).
+(1,000), and what is drawn follows from `seed` (42) and the photo's name. `compoclip data audit
+half_truth_own --text-only` says how many words a half-truth has more.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
+from compoclip.benchmarks.case import Aggregate, Case, Form
+from compoclip.benchmarks.entries import each_value
+from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.retrieval import OwnPhotos, keep_drawn
+from compoclip.benchmarks.table import Row
 from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import Tagger, get_tagger
@@ -68,92 +55,25 @@ from compoclip.rewrites.mosaic import usable_subgraphs
 from compoclip.rewrites.reading import Reading, read
 
 KINDS = ("entity", "relation")
-_CHANCE = {"/ht": 1 / 2, "/cor": 1 / 6, "/full": 1 / 2}
-_PREPRINT = "CS-CLIP, arXiv 2602.23906, 2026"
-
-# --- The official items. ---
-
-_FILES = {"coco_qwen": 509, "coco_mistral": 454, "cc3m_qwen": 474}
-_COLUMNS = ("id", "anchor", "half_truth", "full_truth", "triplet_type")
-META = Meta(
-    id="half_truths",
-    title="Half-Truths",
-    citation=_PREPRINT,
-    source="dataset-hub page kbora/Half-Truths; photos: COCO and CC3M, in its tables",
-    licence="CC BY 4.0",
-    access="open; put the folder data of the dataset page into half_truths",
-    elsewhere={
-        f"half_truths/data/{name}.parquet": f"half_truths/{name}.parquet" for name in _FILES
-    },
-    images=("half_truths/data",),
-    chance=_CHANCE,
-    **facts(
-        {name: Subtask("addition", count) for name, count in _FILES.items()},
-        "half_truths/data/{}.parquet".format,
-    ),
-)
 
 
-def _official(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
-    seen: dict[str, ImageRef] = {}
-    for part in data.parts:
-        path = _table(data.root, part) if annotations is None else annotations / f"{part}.parquet"
-        data.files[part] = path
-        rows = tables.table_rows(path, (*_COLUMNS, "image"))
-        if "image" not in tables.picture_columns(path):
+def known_kinds(rows: Iterable[Row], data: Loading) -> Iterator[Row]:
+    """Refuse items of an unknown kind."""
+    for row in rows:
+        kind = row.text("triplet_type")
+        if kind not in KINDS:
             raise CompoclipError(
-                f"{path}: 'image' holds no encoded pictures; get the dataset page's table"
+                f"{row.where}: 'triplet_type' {kind!r:.40} is unknown; known: {', '.join(KINDS)}"
             )
-        keys: set[object] = set()
-        for number, (row, image) in enumerate(zip(rows, tables.pictures(path, "image", seen)), 1):
-            where = f"{path}: row {number}"
-            key = files.identifier(row, "id", where, keys)
-            texts = files.texts(row, ("anchor", "full_truth", "half_truth"), where)
-            kind = files.text(row, "triplet_type", where)
-            if kind not in KINDS:
-                raise CompoclipError(
-                    f"{where}: 'triplet_type' {kind!r:.40} is unknown; known: {', '.join(KINDS)}"
-                )
-            labels = {"triplet_type": kind}
-            yield Case(f"{part}/{key}", Form.HALF_TRUTH, (image,), texts, part, labels=labels)
+        yield row
 
 
-def _table(root: Path, part: str) -> Path:
-    file = f"half_truths/data/{part}.parquet"
-    return root / (META.place(root, file) or file)
+def kind_rules(data: Loading) -> dict[str, Aggregate]:
+    """Return the means over all items of a kind."""
+    return each_value(data, data.parts, "triplet_type")
 
-
-def _official_rules(data: Loading) -> dict[str, Aggregate]:
-    """Means over the files, and over all items of a kind."""
-    rules = {each: Aggregate(data.parts, metric=each) for each in ("ht", "cor", "full")}
-    there = {case.labels["triplet_type"] for case in data.cases}
-    for kind in KINDS:
-        if kind in there:
-            others = frozenset(there - {kind})
-            rules[kind] = Aggregate(data.parts, macro_by="triplet_type", exclude=others)
-    return rules
-
-
-HALF_TRUTHS = CaseReader(
-    META, _official, _official_rules, "ht", empty="no rows of PARTS; fetch the files again"
-)
-
-# --- Items of your own. ---
 
 _VERSION = "half_truth_own 1"
-_OWN_META = Meta(
-    id="half_truth_own",
-    title="Half-truths (your own photos)",
-    citation=f"{_PREPRINT}; the captions' own",
-    source="any captioned photos: BLIP's or Karpathy's JSON, .jsonl, Flickr8k's token file",
-    licence="the data's own",
-    access="open",
-    files=("half_truth_own/captions.json",),
-    images=("half_truth_own/images",),
-    parts=KINDS,
-    chance=_CHANCE,
-    skills=dict.fromkeys(KINDS, "addition"),
-)
 _OBJECT, _ATTRIBUTE, _OTHER = "object", "attribute", "other photo"
 _ENTITY_FOILS = (_OBJECT, _ATTRIBUTE, _OTHER)
 _RELATION_FOILS = ("swap", "antonym", "negation", _OBJECT, "subject", _ATTRIBUTE)
@@ -339,7 +259,7 @@ def _said_swapped(photo: _Photo, own: Reading, subgraph: SubGraph) -> bool:
     )
 
 
-def _own(
+def own(
     data: Loading,
     *,
     annotations: Path | None = None,
@@ -347,7 +267,7 @@ def _own(
     seed: int = 42,
     most: int = 1000,
 ) -> Iterator[Case]:
-    """most: items of each kind. seed: of all that is drawn."""
+    """Yield items of captions. most: items of each kind. seed: of all that is drawn."""
     own, tagger = OwnPhotos.of(data, annotations, split_file, most), get_tagger()
     photos = [_Photo(each.image, each.captions, tagger) for each in own.photos]
     order = random.Random(seed).sample(photos, len(photos))
@@ -378,21 +298,10 @@ def _own(
         yield Case(f"{kind}/{name}", Form.HALF_TRUTH, (image,), texts, kind, labels=labels)
 
 
-def _own_rules(data: Loading) -> Mapping[str, Aggregate]:
-    """Means over all items, and the share of right ones for each kind of foil."""
-    rules = {each: Aggregate(data.parts, "micro", metric=each) for each in ("ht", "cor", "full")}
-    for part in data.parts:
-        there = {case.labels["foil"] for case in data.cases if case.subtask == part}
-        for foil in sorted(there):
-            others = frozenset(there - {foil})
-            rules[f"{part}: {foil}"] = Aggregate((part,), macro_by="foil", exclude=others)
-    return rules
-
-
-HALF_TRUTH_OWN = CaseReader(
-    _OWN_META,
-    _own,
-    _own_rules,
-    "ht",
-    empty="no photo gives an item of PARTS; are the captions English sentences?",
-)
+def foil_rules(data: Loading) -> dict[str, Aggregate]:
+    """Return the share of right items for each kind of foil."""
+    return {
+        f"{part}: {foil}": rule
+        for part in data.parts
+        for foil, rule in each_value(data, (part,), "foil").items()
+    }

@@ -1,20 +1,5 @@
 """Hard Positives: caption, rewording with the same meaning, hard negative (Kamath et al., 2024).
 
-Read from two folders joined **by position** (options `data` and `swapped`: other folders):
-
-    <root>/hard_positives/data/NAME.json          [{image_id, true_caption: c, false_caption: c_n,
-                                                    image_path}]
-    <root>/hard_positives/swapped_data/NAME.json  the same with true_caption: c_p
-
-NAME: `vl_checklist_attributes` and `vl_checklist_relations` (REPLACE; image_path such as
-"data/VG_100K_2/2401814.jpg", whole image) and `visual_genome_attribution` (SWAP; ARO's file with
-bbox_x, bbox_y, bbox_w, bbox_h, cropped to that box). image_id and false_caption of the two rows
-must agree. Images: `<root>/vg/{VG_100K,VG_100K_2}` without the leading "data/", and
-`<root>/aro/images` for SWAP (argument `images` and option `aro_images`: other folders).
-
-Texts of a case: (c, c_p, c_n). Metrics (see `evaluation.forms`): original, augmented, brittleness,
-both_below; ties are wrong. The headline `replace` is the plain mean of the two REPLACE files.
-
 **hard_positives_own** makes such items from any captioned photos, with the package's rewrites:
 
     <root>/hard_positives_own/captions.json     photos <root>/hard_positives_own/images
@@ -42,10 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import CaseReader, Loading, Subtask, facts
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
+from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.retrieval import OwnPhotos, keep_drawn
-from compoclip.benchmarks.sources import RemoteFile, repository
 from compoclip.captions.parser import parse
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import Caption
@@ -58,51 +42,16 @@ _NAMES = {
     "relation": "vl_checklist_relations",
     "swap": "visual_genome_attribution",
 }
-_FILES = tuple(
-    f"{folder}/{name}.json" for name in _NAMES.values() for folder in ("data", "swapped_data")
-)
-_KEYS = ("image_id", "image_path", "true_caption", "false_caption")
-_REPOSITORY = repository("amitakamath/hard_positives")
-_CHANCE = {
-    "/original": 1 / 2,
-    "/second": 1 / 2,
-    "/augmented": 1 / 3,
-    "/brittleness": 1 / 3,
-    "/both_below": 1 / 3,
-}
-META = Meta(
-    id="hard_positives",
-    title="Hard Positives",
-    citation="Kamath et al., The Hard Positive Truth about Vision-Language Compositionality, "
-    "ECCV 2024",
-    source="repository amitakamath/hard_positives; photos: Visual Genome",
-    licence="none stated",
-    access="open",
-    files=tuple(f"hard_positives/{file}" for file in _FILES),
-    images=("vg/VG_100K", "vg/VG_100K_2", "aro/images"),
-    chance=_CHANCE,
-    remote=tuple(
-        RemoteFile(f"hard_positives/{file}", f"{_REPOSITORY}/{file}", keys=_KEYS)
-        for file in _FILES
-        if "vl_checklist" in file
-    ),
-    **facts(
-        {
-            "attribute": Subtask("invariance", 10575),
-            "relation": Subtask("invariance", 16868),
-            "swap": Subtask("invariance", 28748),
-        }
-    ),
-)
 
 
-def _cases(
+def official(
     reading: Loading,
     *,
     data: Path | None = None,
     swapped: Path | None = None,
     aro_images: Path | None = None,
 ) -> Iterator[Case]:
+    """Yield the items of both folders, `data` and `swapped`, joined by position."""
     first = data or reading.root / "hard_positives" / "data"
     second = swapped or reading.root / "hard_positives" / "swapped_data"
     for part in reading.parts:
@@ -142,20 +91,6 @@ def _agree(row: dict[str, object], twin: dict[str, object], where: str, there: s
             )
 
 
-def _means(replaced: Sequence[str], swapped: Sequence[str]) -> dict[str, Aggregate]:
-    """The mean over the sub-tasks of each family, of three metrics."""
-    return {
-        f"{name}_{metric}" if metric else name: Aggregate(tuple(parts), metric=metric or None)
-        for name, parts in (("replace", replaced), ("swap", swapped))
-        for metric in ("", "original", "brittleness")
-        if parts
-    }
-
-
-HARD_POSITIVES = CaseReader(
-    META, _cases, rules=_means(("attribute", "relation"), ("swap",)), headline="replace"
-)
-
 # --- Items of your own. ---
 
 _VERSION = "hard_positives_own 1"
@@ -169,18 +104,6 @@ _NEGATIVES = {
 }
 """Sub-task -> the rewrite that makes its negatives, and the rule of those that are meant."""
 _DRAWS = 6  # negatives of a caption that are looked at, for one of the rule
-_OWN_META = Meta(
-    id="hard_positives_own",
-    title="Hard positives (your own photos)",
-    citation=f"{META.citation}; the captions' own",
-    source="any captioned photos: BLIP's or Karpathy's JSON, .jsonl, Flickr8k's token file",
-    licence="the data's own",
-    access="open",
-    files=("hard_positives_own/captions.json",),
-    images=("hard_positives_own/images",),
-    chance=_CHANCE,
-    **facts({part: Subtask("invariance") for part in _NEGATIVES}),
-)
 
 
 @dataclass(frozen=True)
@@ -196,7 +119,7 @@ class _Reworded:
         return self.caption, self.positive.text, self.negative.text
 
 
-def _own(
+def own(
     data: Loading,
     *,
     annotations: Path | None = None,
@@ -204,7 +127,7 @@ def _own(
     seed: int = 42,
     most: int = 1000,
 ) -> Iterator[Case]:
-    """most: items of each sub-task. seed: of all that is drawn."""
+    """Yield items of captions. most: items of each sub-task. seed: of all that is drawn."""
     own, tagger = OwnPhotos.of(data, annotations, split_file, most), get_tagger()
     items: list[tuple[str, str, _Reworded]] = []
     made = Counter[str]()
@@ -263,18 +186,12 @@ def _told(negative: str, caption: str, readings: Sequence[Reading]) -> bool:
     return any(reading.holds(word.strip(".,")) for reading in readings for word in new)
 
 
-def _own_rules(data: Loading) -> dict[str, Aggregate]:
-    """Means of the sub-tasks that have items."""
+def own_rules(data: Loading) -> dict[str, Aggregate]:
+    """Return the means over the sub-tasks of each family that have items, of three metrics."""
     there = {case.subtask for case in data.cases}
-    parts = [part for part in data.parts if part in there]
-    families = ([p for p in parts if p.startswith(name)] for name in ("replace", "swap"))
-    return _means(*families)
-
-
-HARD_POSITIVES_OWN = CaseReader(
-    _OWN_META,
-    _own,
-    _own_rules,
-    "replace",
-    empty="no photo gives an item of PARTS; are the captions English sentences?",
-)
+    return {
+        f"{name}_{metric}" if metric else name: Aggregate(parts, metric=metric or None)
+        for name in ("replace", "swap")
+        if (parts := tuple(p for p in data.parts if p in there and p.startswith(name)))
+        for metric in ("", "original", "brittleness")
+    }

@@ -1,44 +1,14 @@
-"""Negation: NegBench (choice and retrieval), NegRefCOCOg, and CC-Neg as a sanity check.
+"""Negation: NegBench's retrieval, and the pickle of CC-Neg.
 
-**NegBench** (Alhamoud et al., CVPR 2025), one photo and four statements, is read from
+The retrieval of **NegBench** (Alhamoud et al., CVPR 2025) is two benchmarks,
+`negbench_retrieval` and `negbench_retrieval_negated`, read from
+`<root>/negbench/COCO_val_retrieval.csv` and
+`COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv` (option `annotations`: another
+file), with the columns filepath and captions, the latter a Python list in text. Headline `t2i_r5`:
+R@5 of photos by text, as published (R@5 and R-Neg@5).
 
-    <root>/negbench/COCO_val_mcq_llama3.1_rephrased.csv   photos <root>/coco/val2017
-    <root>/negbench/VOC2007_mcq_llama3.1_rephrased.csv    photos <root>/voc2007/JPEGImages
-
-(option `annotations`: another folder), with the columns image_path, caption_0 to caption_3,
-correct_answer (which caption is true, from 0) and correct_answer_template: positive ("A has B"),
-negative ("A has no C") or hybrid (both). Of image_path the file name counts; argument `images`
-and option `voc_images` name other folders. The truth is stored first and the first of equal scores
-is taken, so a tie is **right**. Headline `mean`: the mean of `coco` and `voc`, each over all its
-items. Accuracies far below chance on "negative" are real: encoders prefer the statement that names
-what they see. The kinds of statement differ in form, so look at `compoclip data audit negbench
---text-only` beside them.
-
-Its **retrieval** is two benchmarks, `negbench_retrieval` and `negbench_retrieval_negated`, read
-from `<root>/negbench/COCO_val_retrieval.csv` and `COCO_val_negated_retrieval_llama3.1_rephrased_
-affneg_true.csv` (option `annotations`: another file), with the columns filepath and captions, the
-latter a Python list in text. Headline `t2i_r5`: R@5 of photos by text, as published (R@5 and
-R-Neg@5).
-
-**NegRefCOCOg** (NegationCLIP, Park et al., ICCV 2025), which of two regions of a photo a phrase
-with a negation means, is read from `<root>/negrefcocog/NegRefCOCOg.json` (option `annotations`:
-another file), one JSON list:
-
-    [{"image": "COCO_train2014_000000000036.jpg", "phrase": "an umbrella with nobody under it",
-      "ref_bbox": [x, y, width, height], "bbox_list": [[x, y, width, height], ...]}]
-
-Photos: `<root>/coco/train2014` (argument `images`), so that training on COCO has seen them. A tie
-is wrong. The larger box often holds the smaller one: `data audit negrefcocog --text-only` tells
-how far "take the larger box" gets.
-
-**CC-Neg** (CoN-CLIP, Singh et al., WACV 2025), a caption and its negation, is read from
-`<root>/cc_neg/ccneg_preprocessed.pt` (option `annotations`: another file), a pickle of {"image_
-paths": [...], "annotations": [{"json": {"caption": ...}, "sop_data": {"negative-prompt": ...}}]}.
-Nothing in it is executed: a pickle that names any class or function is refused. The last 40,000
-rows are the test; commas are taken out of the negations, as the authors do. Photos: `<root>/cc3m/
-<folder>/<file>`, the last two parts of the path (argument `images`). A tie is right. The negation
-is nearly always the longer text, so taking the shorter text all but solves it: it has no skill and
-counts in no mean of benchmarks.
+Nothing in the pickle of **CC-Neg** (CoN-CLIP, Singh et al., WACV 2025) is executed: one that names
+any class or function is refused.
 """
 
 from __future__ import annotations
@@ -63,74 +33,12 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
-from compoclip.benchmarks.reader import CaseReader, Loading, Reader, Subtask, facts
+from compoclip.benchmarks.reader import Loading, Reader
 from compoclip.data.textfiles import require_texts
 from compoclip.errors import CompoclipError, UsageError
 
-TEMPLATES = ("positive", "negative", "hybrid")
-"""The kinds of NegBench's true statements."""
-_COUNTS = {"coco": (2032, 1870, 2012), "voc": (682, 2121, 2228)}
-_MCQ = {
-    "coco": "COCO_val_mcq_llama3.1_rephrased.csv",
-    "voc": "VOC2007_mcq_llama3.1_rephrased.csv",
-}
-_MCQ_TEXTS = tuple(f"caption_{k}" for k in range(4))
-_MCQ_COLUMNS = ("image_path", *_MCQ_TEXTS, "correct_answer", "correct_answer_template")
-_REMEDY = "put it there or select the parts you have, e.g. negbench:coco_*"
 _NEGBENCH = "Alhamoud et al., Vision-Language Models Do Not Understand Negation, CVPR 2025"
 _DRIVE = "file share of repository m1k2zoo/negbench"
-META = Meta(
-    id="negbench",
-    title="NegBench (multiple choice)",
-    citation=_NEGBENCH,
-    source=f"{_DRIVE}; photos: COCO val2017 and VOC 2007",
-    licence="MIT",
-    access="open; authors' file share",
-    files=tuple(f"negbench/{name}" for name in _MCQ.values()),
-    images=("coco/val2017", "voc2007/JPEGImages"),
-    chance={"": 1 / 4},
-    **facts(
-        {
-            f"{place}_{template}": Subtask("negation", count)
-            for place, counts in _COUNTS.items()
-            for template, count in zip(TEMPLATES, counts)
-        }
-    ),
-)
-
-
-def _of(place: str) -> Aggregate:
-    return Aggregate(tuple(f"{place}_{each}" for each in TEMPLATES), "micro")
-
-
-def _choices(
-    data: Loading, *, annotations: Path | None = None, voc_images: Path | None = None
-) -> Iterator[Case]:
-    folders = {
-        "coco": data.photos("coco/val2017"),
-        "voc": voc_images or data.root / "voc2007" / "JPEGImages",
-    }
-    for place, name in _MCQ.items():
-        if not any(part.startswith(place) for part in data.parts):
-            continue
-        path = data.files[place] = (annotations or data.root / "negbench") / name
-        for number, (where, row) in enumerate(tables.read_rows(path, _MCQ_COLUMNS, _REMEDY), 1):
-            template = row["correct_answer_template"].strip()
-            if template not in TEMPLATES:
-                raise CompoclipError(
-                    f"{where}: 'correct_answer_template' {template!r:.40} is unknown; known: "
-                    f"{', '.join(TEMPLATES)}"
-                )
-            truth = tables.number(row, "correct_answer", where)
-            if truth not in range(len(_MCQ_TEXTS)):
-                raise CompoclipError(
-                    f"{where}: 'correct_answer' must be 0, 1, 2 or 3, not {truth:g}"
-                )
-            texts = files.texts(row, _MCQ_TEXTS, where)
-            image = _named(folders[place], files.text(row, "image_path", where), where)
-            subtask = f"{place}_{template}"
-            key = f"{subtask}/{number}"
-            yield Case(key, Form.CHOOSE_TEXT, (image,), texts, subtask, int(truth))
 
 
 def _named(folder: Path, path: str, where: str, parts: int = 1) -> ImageRef:
@@ -138,20 +46,6 @@ def _named(folder: Path, path: str, where: str, parts: int = 1) -> ImageRef:
     last = "/".join(PurePosixPath(path.replace("\\", "/")).parts[-parts:])
     return ImageRef(files.image_path(folder, last, where))
 
-
-NEGBENCH = CaseReader(
-    META,
-    _choices,
-    rules={
-        "mean": Aggregate((_of("coco"), _of("voc"))),
-        "coco": _of("coco"),
-        "voc": _of("voc"),
-        **{each: Aggregate((f"coco_{each}", f"voc_{each}"), "micro") for each in TEMPLATES},
-    },
-    headline="mean",
-    ties=TiePolicy.FIRST,
-    empty="no rows of PARTS; fetch the official file again",
-)
 
 # --- NegBench's retrieval: the same photos by plain captions and by captions with a negation. ---
 
@@ -229,52 +123,6 @@ NEGBENCH_NEGATED = _gallery(
     "NegBench (retrieval by negated captions)",
     "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv",
 )
-
-# --- NegRefCOCOg. ---
-
-_REGIONS = Meta(
-    id="negrefcocog",
-    title="NegRefCOCOg",
-    citation='Park et al., Know "No" Better: A Data-Driven Approach for Enhancing Negation '
-    "Awareness in CLIP, ICCV 2025",
-    source="repository parkquasar/NegationCLIP, folder NegRefCOCOg; photos: COCO train2014",
-    licence="MIT",
-    access="open; copy the file from the repository",
-    files=("negrefcocog/NegRefCOCOg.json",),
-    images=("coco/train2014",),
-    chance={"": 1 / 2},
-    **facts({"negrefcocog": Subtask("negation", 440)}),
-)
-
-
-def _regions(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
-    path = annotations or data.root / "negrefcocog" / "NegRefCOCOg.json"
-    photos = data.photos("coco/train2014")
-    for index, where, row in data.rows("rows", path):
-        photo = files.photo(photos, row, "image", where)
-        phrase = files.text(row, "phrase", where)
-        own = _corners(files.field(row, "ref_bbox", where), f"{where}: 'ref_bbox'")
-        listed = files.items(files.field(row, "bbox_list", where), f"{where}: 'bbox_list'")
-        boxes = [_corners(each, f"{where}: box {k}") for k, each in enumerate(listed)]
-        if len(boxes) < 2 or boxes.count(own) != 1:
-            raise CompoclipError(
-                f"{where}: 'bbox_list' must hold at least two boxes and 'ref_bbox' once, found "
-                f"{len(boxes)} and {boxes.count(own)} times; {files.OFFICIAL}"
-            )
-        refs = tuple(ImageRef(photo.path, box) for box in boxes)
-        truth = boxes.index(own)
-        yield Case(f"{index}", Form.CHOOSE_IMAGE, refs, (phrase,), "negrefcocog", truth)
-
-
-def _corners(value: Any, where: str) -> tuple[float, float, float, float]:
-    """(left, upper, right, lower) of a list [x, y, width, height]."""
-    row = files.items(value, where)
-    if len(row) != 4:
-        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)}")
-    return files.box({f"bbox_{name}": each for name, each in zip("xywh", row)}, where)
-
-
-NEGREFCOCOG = CaseReader(_REGIONS, _regions, empty="no rows; fetch the official file again")
 
 # --- CC-Neg, out of a pickle that may hold nothing but lists, dicts, texts and numbers. ---
 
@@ -369,25 +217,8 @@ def _legacy(stream: io.BytesIO) -> Any:
     return value
 
 
-_SANITY = Meta(
-    id="cc_neg",
-    title="CC-Neg (sanity check)",
-    citation='Singh et al., Learn "No" to Say "Yes" Better: Improving Vision-Language Models via '
-    "Negations, WACV 2025",
-    source="file share of repository jaisidhsingh/CoN-CLIP; photos: Conceptual Captions (CC3M)",
-    licence="that of CC3M",
-    access="open; authors' file share, photos from their own addresses",
-    status="partly dead",
-    files=("cc_neg/ccneg_preprocessed.pt",),
-    images=("cc3m",),
-    parts=("cc_neg",),
-    chance={"": 1 / 2},
-    skills={},
-    expected={"cc_neg": TEST_ROWS},
-)
-
-
-def _negations(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
+def cc_neg(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
+    """Yield the caption and the negation of each of the last rows."""
     path = annotations or data.root / "cc_neg" / "ccneg_preprocessed.pt"
     data.files["rows"] = path
     photos = data.photos("cc3m")
@@ -455,6 +286,3 @@ def _negated(path: Any, annotation: Any, where: str) -> tuple[str, str, str]:
     name = files.nonempty(path, f"{where}: image path")
     require_texts((*texts, name), where)
     return (name, *texts)
-
-
-CC_NEG = CaseReader(_SANITY, _negations, ties=TiePolicy.FIRST, empty="no rows; fetch it again")

@@ -1,17 +1,6 @@
 """Positions: Flickr30k-Positions of CounterCurate, and the same made of any photos with boxes.
 
-**Flickr30k-Positions** (CounterCurate, Zhang et al., Findings of ACL 2024) is read from
-
-    <root>/flickr30k_positions/test_left_right_.csv   photos <root>/flickr30k/images
-    <root>/flickr30k_positions/test_up_down_.csv      and <root>/flickr30k_positions/up_down
-
-(option `annotations`: another folder), cells separated by tabs, with the columns captions, images,
-neg_captions and neg_images; of the paths the file name counts (argument `images`, option
-`up_down_images`: other folders). A row is a photo with its caption, and another picture that the
-negative caption is true of: for left and right the same photo mirrored, which is done here while
-it is read, for up and down a picture with the two things exchanged, from the authors' archive. The
-authors split by captions, so that their training set shows the photos of this test: a number says
-something of models only that were not trained on it.
+Options of **flickr30k_positions**: `annotations` (another folder of the tables), `up_down_images`.
 
 **positions_own** makes such items from boxes, by the authors' rule: `<root>/positions_own/
 boxes.json` with photos `<root>/positions_own/images` (option `annotations`: another file, argument
@@ -27,11 +16,9 @@ which there is only the negative caption. A photo gives at most one item of each
 at most `most` (1,000), drawn by `seed` (42). Photos with writing or clocks are mirrored like all
 others.
 
-Sub-tasks: `left_right`, `up_down` (official) and `above_below` (own) ask of each picture for its
-own caption, chance 1/2; `left_right_pairs` and `up_down_pairs` are the same rows as Winoground's
-pairs. Headline `accuracy`: the plain mean of the former, as published; `text`, `image` and `group`
-are of the pairs. Preferring one caption whatever the picture gets 1/2 where both pictures are
-asked; "above_below" has no second picture, so look at its text-only baseline. Ties are wrong.
+Headline `accuracy`: the plain mean of the single questions, as published; `text`, `image` and
+`group` are of the pairs. Preferring one caption whatever the picture gets 1/2 where both pictures
+are asked; "above_below" has no second picture, so look at its text-only baseline. Ties are wrong.
 """
 
 from __future__ import annotations
@@ -44,33 +31,18 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
-from compoclip.benchmarks.reader import PAIR_CHANCE, SCORES, CaseReader, Loading
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
+from compoclip.benchmarks.reader import SCORES, Loading
 from compoclip.data.boxes import OPPOSITES, BoxedPhoto, BoxedThing, named
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import rng_for
 
 PAIRS = "_pairs"
 """What the name of a sub-task of pairs ends with."""
-_COUNTERCURATE = (
-    "Zhang et al., CounterCurate: Enhancing Physical and Semantic Visio-Linguistic Compositional "
-    "Reasoning via Counterfactual Examples, Findings of ACL 2024"
-)
 
 
-def _meta_of(single: Sequence[str], paired: Sequence[str]) -> dict[str, Any]:
-    """Sub-tasks, chances and skills: single questions, and of these the ones with pairs too."""
-    pairs = [f"{part}{PAIRS}" for part in paired]
-    return {
-        "parts": (*single, *pairs),
-        "chance": dict.fromkeys(single, 1 / 2)
-        | {f"{part}{score}": value for part in pairs for score, value in PAIR_CHANCE.items()},
-        "skills": dict.fromkeys(single, "spatial"),
-    }
-
-
-def _rules(data: Loading) -> dict[str, Aggregate]:
-    """Means of single questions and, apart from them, of pairs."""
+def rules(data: Loading) -> dict[str, Aggregate]:
+    """Return the means of single questions and, apart from them, of pairs."""
     single = tuple(part for part in data.parts if not part.endswith(PAIRS))
     pairs = tuple(part for part in data.parts if part.endswith(PAIRS))
     rules = {score: Aggregate(pairs, metric=score) for score in SCORES if pairs}
@@ -97,24 +69,12 @@ def _asked(
 _FILES = {"left_right": "test_left_right_.csv", "up_down": "test_up_down_.csv"}
 _COLUMNS = ("captions", "images", "neg_captions", "neg_images")
 _REMEDY = "put it there or select the parts you have, e.g. flickr30k_positions:left_right*"
-META = Meta(
-    id="flickr30k_positions",
-    title="Flickr30k-Positions",
-    citation=_COUNTERCURATE,
-    source="dataset-hub page HanSolo9682/Flickr30k-Counterfactuals, folder clip_sample_data; "
-    "photos: Flickr30k, and the page's archive for up and down",
-    licence="cc (as the page says); photos under Flickr30k's terms",
-    status="partly gated",
-    access="captions open; Flickr30k by request form",
-    files=tuple(f"flickr30k_positions/{name}" for name in _FILES.values()),
-    images=("flickr30k/images", "flickr30k_positions/up_down"),
-    **_meta_of(tuple(_FILES), tuple(_FILES)),
-)
 
 
-def _official(
+def official(
     data: Loading, *, annotations: Path | None = None, up_down_images: Path | None = None
 ) -> Iterator[Case]:
+    """Yield the questions and pairs of the official tables."""
     photos = data.photos("flickr30k/images")
     made = up_down_images or data.root / "flickr30k_positions" / "up_down"
     for part, name in _FILES.items():
@@ -137,30 +97,15 @@ def _last(path: str) -> str:
     return PurePosixPath(path.replace("\\", "/")).name
 
 
-FLICKR30K_POSITIONS = CaseReader(
-    META, _official, _rules, "accuracy", empty="no rows of PARTS; fetch the official file again"
-)
-
 # --- Positions of your own boxes. ---
 
-_OWN_META = Meta(
-    id="positions_own",
-    title="Positions (your own boxes)",
-    citation=f"{_COUNTERCURATE}; the boxes' own",
-    source="any boxes: COCO's instances JSON, or .jsonl",
-    licence="the data's own",
-    access="open",
-    files=("positions_own/boxes.json",),
-    images=("positions_own/images",),
-    **_meta_of(("left_right", "above_below"), ("left_right",)),
-)
 _MEND = "mend the file"
 
 
-def _own(
+def own(
     data: Loading, *, annotations: Path | None = None, seed: int = 42, most: int = 1000
 ) -> Iterator[Case]:
-    """most: photos of each axis. seed: of all that is drawn."""
+    """Yield items of boxes. most: photos of each axis. seed: of all that is drawn."""
     if most < 1:
         raise UsageError(f"positions_own: most must be at least 1, not {most}")
     path = data.files["boxes"] = annotations or data.root / "positions_own" / "boxes.json"
@@ -281,12 +226,3 @@ def _corners(value: Any, where: str) -> tuple[float, float, float, float]:
     if min(width, height) < 0:  # 0 occurs in COCO: a thing that counts and is too small to be asked
         raise CompoclipError(f"{where}: a box {width:g} x {height:g} pixels; {_MEND}")
     return (x, y, x + width, y + height)
-
-
-POSITIONS_OWN = CaseReader(
-    _OWN_META,
-    _own,
-    _rules,
-    "accuracy",
-    empty="no photo shows two single things apart; are there boxes of several labels?",
-)

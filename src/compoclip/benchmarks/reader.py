@@ -29,7 +29,6 @@ from typing import Any
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Meta, TiePolicy
 from compoclip.benchmarks.files import close
-from compoclip.benchmarks.sources import RemoteFile
 from compoclip.errors import CompoclipError, UsageError
 
 Rules = Mapping[str, Aggregate]
@@ -153,14 +152,14 @@ class CaseReader(Reader):
         read: Yields the cases in their order; those of unwanted sub-tasks are dropped.
         rules: Its named aggregates, or what makes them of a finished `Loading`.
         headline: The aggregate to quote, "micro" if it is not defined for the wanted sub-tasks.
-        ties: The official tie policy.
+        ties: The official tie policy, or one by sub-task ("" for all others).
         usual: Sub-tasks that are read when none is asked for; () for all.
         empty: What is wrong with files that hold no case.
     """
 
     rules: Rules | Callable[[Loading], Rules] = field(default_factory=dict)
     headline: str = "micro"
-    ties: TiePolicy = TiePolicy.STRICT
+    ties: TiePolicy | Mapping[str, TiePolicy] = TiePolicy.STRICT
     usual: tuple[str, ...] = ()
     empty: str = ""
 
@@ -175,7 +174,8 @@ class CaseReader(Reader):
         """Read the benchmark, see `Reader.load`."""
         about = self.meta
         kept = select(about.id, about.parts, subtasks or self.usual)
-        expected, ties = keep(about.expected, kept), {"": self.ties}
+        ties = {"": self.ties} if isinstance(self.ties, TiePolicy) else dict(self.ties)
+        expected = keep(about.expected, kept)
         data = Loading(root, images, kept, about.id, expected, ties)
         read = list(self.read(data, **options))
         wanted = {*kept, *data.tuned_on.values()}
@@ -202,57 +202,8 @@ class CaseReader(Reader):
         )
 
 
-# --- Facts that a table states row by row. ---
-
-
-@dataclass(frozen=True)
-class Subtask:
-    """A sub-task of a benchmark as its `Meta` states it, with its official file if it has one.
-
-    Args:
-        skill: Of `SKILLS`.
-        items: Items of the official file, 0 if unknown.
-        size: Bytes of that file, 0 if unknown.
-        blake2b: Its checksum (128 bit), "" if unknown.
-    """
-
-    skill: str
-    items: int = 0
-    size: int = 0
-    blake2b: str = ""
-
-
-def facts(
-    parts: Mapping[str, Subtask], file: Callable[[str], str] | None = None, at: str = ""
-) -> dict[str, Any]:
-    """The fields of `Meta` that a table of sub-tasks fills in.
-
-    Args:
-        parts: Sub-task -> what is known about it.
-        file: Sub-task -> its file below the data root, when each has one.
-        at: Address of the folder that these files are in, when anybody may fetch them.
-    """
-    known: dict[str, Any] = {
-        "parts": tuple(parts),
-        "skills": {name: each.skill for name, each in parts.items()},
-        "expected": {name: each.items for name, each in parts.items() if each.items},
-    }
-    if file is not None:
-        targets = {name: file(name) for name in parts}
-        known["files"] = tuple(targets.values())
-        known["hashes"] = {targets[n]: each.blake2b for n, each in parts.items() if each.blake2b}
-        known["remote"] = tuple(
-            RemoteFile(targets[name], f"{at}/{targets[name].partition('/')[2]}", each.size)
-            for name, each in parts.items()
-            if at
-        )
-    return known
-
-
 SCORES = ("group", "text", "image")
 """The scores of Winoground, which several benchmarks of two images and two texts report."""
-PAIR_CHANCE = {"/text": 1 / 4, "/image": 1 / 4, "/group": 1 / 6}
-"""What guessing scores there."""
 
 
 # --- Choosing sub-tasks of a benchmark, and the aggregates that remain defined for the choice. ---

@@ -1,14 +1,12 @@
-"""Benchmarks by name: every `Reader` in a file of this package is one.
+"""Benchmarks by name: entries of `benchmarks.yaml`, and a few readers in files of this package.
 
-Adding a benchmark is adding one such file. Other packages add theirs through the entry-point group
+Adding a benchmark is adding an entry. Other packages add theirs through the entry-point group
 "compoclip.benchmarks", each entry naming a `Reader`, or a module with `META` and `load`. A file of
 the user's own holds the same, and goes by its path.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,13 +16,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from compoclip import benchmarks as package
 from compoclip import own
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.files import close
+from compoclip.benchmarks.foils import FOILS
+from compoclip.benchmarks.negation import NEGBENCH_NEGATED, NEGBENCH_RETRIEVAL
 from compoclip.benchmarks.reader import Reader
-from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
+from compoclip.benchmarks.retrieval import RETRIEVAL
+from compoclip.benchmarks.table import readers
+from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS, ZERO_SHOT
 from compoclip.errors import CompoclipError, UsageError
 
 GROUP = "compoclip.benchmarks"
@@ -32,9 +33,8 @@ GROUP = "compoclip.benchmarks"
 
 @cache
 def _own() -> dict[str, Reader]:
-    names = [f"{package.__name__}.{info.name}" for info in pkgutil.iter_modules(package.__path__)]
-    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
-    return {value.meta.id: value for value in values if isinstance(value, Reader)}
+    others = (FOILS, NEGBENCH_RETRIEVAL, NEGBENCH_NEGATED, RETRIEVAL, ZERO_SHOT)
+    return {**readers(), **{each.meta.id: each for each in others}}
 
 
 def _foreign() -> dict[str, EntryPoint]:

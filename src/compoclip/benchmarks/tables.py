@@ -232,14 +232,3 @@ def texts(row: Row, key: str, where: str) -> tuple[str, ...]:
             "fetch the official file again"
         )
     return tuple(found)
-
-
-def box(row: Row, where: str) -> tuple[float, float, float, float]:
-    """(left, upper, right, lower) in pixels from the cells x, y, width and height.
-
-    The box may reach beyond the image. Raises CompoclipError when it has no area.
-    """
-    x, y, width, height = (number(row, key, where) for key in ("x", "y", "width", "height"))
-    if width <= 0 or height <= 0:
-        raise CompoclipError(f"{where}: a box {width:g} x {height:g} pixels holds nothing")
-    return (x, y, x + width, y + height)

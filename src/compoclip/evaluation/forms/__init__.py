@@ -1,8 +1,9 @@
 """The forms of items, one object each: `FORMS[name]` scores, judges and shows what has that form.
 
-A tie is judged in `judge` of the form's class, and `chance` beside it is what guessing reaches
-(`cases.py`). Items that are ranked against each other are judged together, and chance depends on
-the data: `BinaryForm.items`, and `RetrievalRanks.within` for retrieval and classification.
+Metrics of items by themselves are comparisons between their scores, from which ties and chance
+follow (`cases.Comparisons`). Items that are ranked against each other are judged together, and
+chance depends on the data: `BinaryForm.items`, and `RetrievalRanks.within` for retrieval and
+classification.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
 """The forms of cases: choice, group, triple, half-truth, text-only, and true-or-false.
 
-All but the last are judged case by case. `judge` decides which scores are right, with a tie counted
-three ways (`items.Outcomes`): as the benchmark's policy has it, as wrong, and as broken at random.
-`chance` says what random scores reach.
+All but the last are judged case by case, by comparisons between their scores (`Comparisons`). A
+tie counts three ways (`items.Outcomes`): as the benchmark's policy has it, as wrong, and as broken
+at random.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import string
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import pairwise, permutations
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,18 +35,89 @@ from compoclip.evaluation.items import (
 )
 
 
+@dataclass(frozen=True)
+class Comparisons:
+    """A metric as comparisons between the scores of an item, called a, b, ... by their place.
+
+    "a>b d>c": a is above b, and d above c; " | " separates alternatives. A tie of "a>b" is right
+    where the first candidate wins, and wrong otherwise; a tie of "a>>b" is always wrong. What a tie
+    broken at random reaches, and chance, are shares of the orders of the scores.
+    """
+
+    text: str
+
+    @cached_property
+    def ways(self) -> tuple[tuple[tuple[int, int, bool], ...], ...]:
+        """Every alternative: (place of the higher score, of the lower one, whether strict)."""
+        place = string.ascii_letters.index
+        return tuple(
+            tuple((place(pair[0]), place(pair[-1]), ">>" in pair) for pair in way.split())
+            for way in self.text.split("|")
+        )
+
+    def hold(self, scores: Scores, loose: bool = False) -> Flags:
+        """Return for each row of scores whether the comparisons hold.
+
+        Args:
+            scores: (n, K).
+            loose: A tie is right, but for comparisons that are strict.
+        """
+        ways = [
+            np.logical_and.reduce(
+                [
+                    scores[:, a] >= scores[:, b]
+                    if loose and not strict
+                    else scores[:, a] > scores[:, b]
+                    for a, b, strict in way
+                ]
+            )
+            for way in self.ways
+        ]
+        found: Flags = np.logical_or.reduce(ways)
+        return found
+
+    def outcomes(self, scores: Scores, first: Flags) -> Outcomes:
+        """Return the outcomes of n items.
+
+        Args:
+            scores: (n, K).
+            first: (n,), True where a tie goes to the candidate that comes first.
+        """
+        count = scores.shape[1]
+        strict = self.hold(scores)
+        below = (scores[:, :, None] > scores[:, None, :]).sum(axis=2)  # ranks, equal for ties
+        codes, place = np.unique(below @ (count ** np.arange(count)), return_inverse=True)
+        ranks = [tuple(int(code) // count**k % count for k in range(count)) for code in codes]
+        shares = np.array([_share(self, each) for each in ranks])
+        return Outcomes(
+            used=np.where(first, self.hold(scores, loose=True), strict).astype(np.float64),
+            strict=strict.astype(np.float64),
+            fractional=shares[place.reshape(-1)],
+            chance=np.full(len(scores), _share(self, (0,) * count)),
+        )
+
+
+@lru_cache(maxsize=1 << 12)
+def _share(metric: Comparisons, ranks: tuple[int, ...]) -> float:
+    """The share of the orders of scores of these ranks in which the comparisons hold."""
+    orders = [
+        np.argsort(order)
+        for order in permutations(range(len(ranks)))
+        if all(ranks[a] <= ranks[b] for a, b in pairwise(order))
+    ]
+    held: Values = metric.hold(np.array(orders)).astype(np.float64)
+    return float(held.sum() / len(orders))
+
+
 class OneByOneForm(CaseForm):
     """A form whose cases are right or wrong on their own; a benchmark may mix such forms."""
 
     together = False
+    comparisons: ClassVar[Mapping[str, str]] = {}
+    """Metric -> the comparisons between the scores that have to hold, see `Comparisons`."""
 
-    @abstractmethod
-    def chance(self, candidates: int) -> dict[str, float]:
-        """Metric -> what scores that are all drawn at random reach; `metrics` in order."""
-
-    @abstractmethod
     def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
-        """The outcome of every metric.
+        """Return the outcome of every metric.
 
         Args:
             scores: (n, K), or (n, 2, 2) for GROUP, of n cases with equally many candidates.
@@ -52,6 +125,11 @@ class OneByOneForm(CaseForm):
             first: (n,), True where a tie goes to the candidate that comes first (argmax of the
                 stored order), False where it is wrong.
         """
+        flat = scores.reshape(len(scores), -1)
+        return {
+            metric: Comparisons(text).outcomes(flat, first)
+            for metric, text in self.comparisons.items()
+        }
 
     def scores(self, images: Indices, texts: Indices, features: EncodedFeatures) -> Scores:
         """Scores of n cases; images, texts: (n, ...) rows of the features."""
@@ -75,23 +153,6 @@ class OneByOneForm(CaseForm):
         sizes = group_sizes(benchmark.content.cases, benchmark.joint)
         return with_joint(items, benchmark.joint, sizes)
 
-    def outcomes(
-        self,
-        metric: str,
-        strict: Flags,
-        loose: Flags,
-        fractional: Values,
-        first: Flags,
-        candidates: int = 0,
-    ) -> Outcomes:
-        """The outcomes of a metric; loose: where a tie goes to the first candidate."""
-        return Outcomes(
-            used=np.where(first, loose, strict).astype(np.float64),
-            strict=strict.astype(np.float64),
-            fractional=fractional.astype(np.float64),
-            chance=np.full(len(strict), self.chance(candidates)[metric]),
-        )
-
 
 class ChooseTextForm(OneByOneForm):
     """One image, K texts of which one is right: accuracy, chance 1/K."""
@@ -103,18 +164,19 @@ class ChooseTextForm(OneByOneForm):
         """One image and at least two texts."""
         return (images == 1) & (texts >= 2), texts, texts
 
-    def chance(self, candidates: int) -> dict[str, float]:
-        """One in K."""
-        return {"accuracy": 1.0 / candidates}
-
     def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
         """accuracy: the right candidate scores best."""
         best = scores.max(axis=1)
         tied = (scores == best[:, None]).sum(axis=1)
         top = self.positive(scores, truth) == best
         strict, loose = top & (tied == 1), scores.argmax(axis=1) == truth
-        candidates = scores.shape[1]
-        return {"accuracy": self.outcomes("accuracy", strict, loose, top / tied, first, candidates)}
+        outcomes = Outcomes(
+            used=np.where(first, loose, strict).astype(np.float64),
+            strict=strict.astype(np.float64),
+            fractional=(top / tied).astype(np.float64),
+            chance=np.full(len(scores), 1.0 / scores.shape[1]),
+        )
+        return {"accuracy": outcomes}
 
     def positive(self, scores: Scores, truth: Indices) -> Scores:
         """Score of the right candidate."""
@@ -164,39 +226,25 @@ class GroupForm(OneByOneForm):
     """Two images and two texts, image i matches text i: Winoground's three scores.
 
     With s(i, t) of image i and text t: text: s(0,0) > s(0,1) and s(1,1) > s(1,0), chance 1/4.
-    image: s(0,0) > s(1,0) and s(1,1) > s(0,1), 1/4. group: both, 1/6.
+    image: s(0,0) > s(1,0) and s(1,1) > s(0,1), 1/4. group: both, 1/6. A tie for the first favours
+    item 0 and fails item 1.
 
     Source: Thrush et al., Winoground, CVPR 2022.
     """
 
     name = Form.GROUP
-    metrics = ("group", "text", "image")
+    comparisons = MappingProxyType(
+        {"group": "a>b d>>c a>c d>>b", "text": "a>b d>>c", "image": "a>c d>>b"}
+    )
+    metrics = tuple(comparisons)
 
     def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
         """Two of each, four scores."""
         return (images == 2) & (texts == 2), 2, 4
 
-    def chance(self, candidates: int) -> dict[str, float]:
-        """The share of the orders of four scores that are right."""
-        return {"group": 1 / 6, "text": 1 / 4, "image": 1 / 4}
-
     def scores(self, images: Indices, texts: Indices, features: EncodedFeatures) -> Scores:
         """(n, 2, 2): [case, image, text]."""
         return features.scores(*np.broadcast_arrays(images[:, :, None], texts[:, None, :]))
-
-    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
-        """group, text and image; a tie for the first favours item 0 and fails item 1."""
-        a, b, c, d = scores[:, 0, 0], scores[:, 0, 1], scores[:, 1, 0], scores[:, 1, 1]
-        text, image = (a > b) & (d > c), (a > c) & (d > b)
-        text_loose, image_loose = (a >= b) & (d > c), (a >= c) & (d > b)
-        of_text = _all_above((a,), (b,)) * _all_above((d,), (c,))
-        of_image = _all_above((a,), (c,)) * _all_above((d,), (b,))
-        both = _all_above((a, d), (b, c))
-        return {
-            "group": self.outcomes("group", text & image, text_loose & image_loose, both, first),
-            "text": self.outcomes("text", text, text_loose, of_text, first),
-            "image": self.outcomes("image", image, image_loose, of_image, first),
-        }
 
     def positive(self, scores: Scores, truth: Indices) -> Scores:
         """The mean of the two matching pairs."""
@@ -231,39 +279,22 @@ class TripleForm(OneByOneForm):
     """
 
     name = Form.TRIPLE
-    metrics: ClassVar[tuple[str, ...]] = (
-        "augmented",
-        "original",
-        "second",
-        "brittleness",
-        "both_below",
+    comparisons = MappingProxyType(
+        {
+            "augmented": "a>c b>c",
+            "original": "a>c",
+            "second": "b>c",
+            "brittleness": "a>>c c>>b | b>>c c>>a",
+            "both_below": "c>>a c>>b",
+        }
     )
+    metrics: ClassVar[tuple[str, ...]] = tuple(comparisons)
     called = ("Caption", "Rewording", "Foil")
     headings = ("caption", "rewording", "foil")
 
     def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
         """One image and three texts."""
         return (images == 1) & (texts == 3), 3, 3
-
-    def chance(self, candidates: int) -> dict[str, float]:
-        """The share of the six orders of three scores that are right."""
-        return dict(zip(self.metrics, (1 / 3, 1 / 2, 1 / 2, 1 / 3, 1 / 3)))
-
-    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
-        """All five metrics."""
-        p, q, n = scores[:, 0], scores[:, 1], scores[:, 2]
-        one, two = _all_above((p,), (n,)), _all_above((q,), (n,))
-        above, below = _all_above((p, q), (n,)), _all_above((n,), (p, q))
-        both, loose = (p > n) & (q > n), (p >= n) & (q >= n)
-        brittle = ((p > n) & (n > q)) | ((q > n) & (n > p))
-        between, under = 1.0 - above - below, (p < n) & (q < n)
-        return {
-            "augmented": self.outcomes("augmented", both, loose, above, first),
-            "original": self.outcomes("original", p > n, p >= n, one, first),
-            "second": self.outcomes("second", q > n, q >= n, two, first),
-            "brittleness": self.outcomes("brittleness", brittle, brittle, between, first),
-            "both_below": self.outcomes("both_below", under, under, below, first),
-        }
 
     def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
         """The bucket of each case; the five partition them."""
@@ -288,33 +319,18 @@ class HalfTruthForm(TripleForm):
     With s_a of the short text, s_f of the full truth and s_h of the half-truth: ht: s_a > s_h, a
     wrong detail makes the text worse, chance 1/2. cor: s_f > s_a > s_h, the order of how much is
     right, 1/6. full: s_f > s_a, a right detail makes it better, 1/2: a model that dislikes length
-    wins at ht and loses here.
+    wins at ht and loses here. A tie for the first favours the short text over the half-truth, and
+    the full truth over the short text.
 
     Source: CS-CLIP, arXiv 2602.23906, 2026.
     """
 
     name = Form.HALF_TRUTH
-    metrics = ("ht", "cor", "full")
+    comparisons = MappingProxyType({"ht": "a>c", "cor": "b>a a>c", "full": "b>a"})
+    metrics = tuple(comparisons)
     called = ("Short", "Full truth", "Half-truth")
     headings = ("short", "full truth", "half-truth")
     columns = OneByOneForm.columns
-
-    def chance(self, candidates: int) -> dict[str, float]:
-        """The share of the six orders of three scores that are right."""
-        return {"ht": 1 / 2, "cor": 1 / 6, "full": 1 / 2}
-
-    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
-        """All three metrics; a tie for the first favours the short text over the half-truth, and
-        the full truth over the short text."""
-        a, f, h = scores[:, 0], scores[:, 1], scores[:, 2]
-        of_ht, of_full = _all_above((a,), (h,)), _all_above((f,), (a,))
-        of_cor = np.where((a == f) & (a == h), 1 / 6, of_ht * of_full)  # one order of all six
-        cor, loose = (f > a) & (a > h), (f >= a) & (a >= h)
-        return {
-            "ht": self.outcomes("ht", a > h, a >= h, of_ht, first),
-            "cor": self.outcomes("cor", cor, loose, of_cor, first),
-            "full": self.outcomes("full", f > a, f >= a, of_full, first),
-        }
 
     def margin(self, scores: Sequence[float], truth: int) -> float:
         """The short text against the half-truth."""
@@ -329,7 +345,8 @@ class TextOnlyForm(TripleForm):
     """
 
     name = Form.TEXT_ONLY
-    metrics = ("augmented", "original", "second")
+    comparisons = MappingProxyType({"augmented": "a>b a>c", "original": "a>b", "second": "a>c"})
+    metrics = tuple(comparisons)
     in_pairs = False
     headings = ("caption–rewording", "caption–foil", "rewording–foil")
     columns = OneByOneForm.columns
@@ -343,35 +360,9 @@ class TextOnlyForm(TripleForm):
         left, right = texts[:, [0, 0, 1]], texts[:, [1, 2, 2]]
         return cosines(features.texts, left, features.texts, right)
 
-    def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
-        """All three metrics."""
-        own, one, two = scores[:, 0], scores[:, 1], scores[:, 2]
-        both, loose = (own > one) & (own > two), (own >= one) & (own >= two)
-        above = _all_above((own,), (one, two))
-        of_one, of_two = _all_above((own,), (one,)), _all_above((own,), (two,))
-        return {
-            "augmented": self.outcomes("augmented", both, loose, above, first),
-            "original": self.outcomes("original", own > one, own >= one, of_one, first),
-            "second": self.outcomes("second", own > two, own >= two, of_two, first),
-        }
-
     def margin(self, scores: Sequence[float], truth: int) -> float:
         """The true pair against the better of the others."""
         return scores[0] - max(scores[1:])
-
-
-def _all_above(upper: tuple[Scores, ...], lower: tuple[Scores, ...]) -> Values:
-    """Probability that all of `upper` exceed all of `lower` when ties are broken at random.
-
-    With a of `upper` and b of `lower` tied at the border, the a must come out first: a! b! / (a+b)!
-    of the orders. Without a border tie it is 1 or 0.
-    """
-    floor, ceiling = np.minimum.reduce(upper), np.maximum.reduce(lower)
-    a = sum((u == floor).astype(np.int64) for u in upper)
-    b = sum((v == ceiling).astype(np.int64) for v in lower)
-    orders = np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [1.0, 3.0, 6.0]])  # (a+b)! / (a! b!)
-    at_border: Values = 1.0 / orders[a, b]
-    return np.where(floor > ceiling, 1.0, np.where(floor == ceiling, at_border, 0.0))
 
 
 ONE_BY_ONE: Mapping[Form, OneByOneForm] = {

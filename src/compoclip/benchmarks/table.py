@@ -1,0 +1,501 @@
+"""The benchmarks of `benchmarks.yaml`: which columns of which files make an item.
+
+The head of that file explains the keys of an entry. What no key can say is a function that the
+entry names ("module:function" of this package):
+
+- `edit(rows, data, **options)` gets the rows of all files and yields those that become items;
+- `read(data, **options)` yields the cases of a benchmark without such files;
+- `more_rules(data)` returns the rules that depend on the items.
+
+Keyword-only arguments of the first two are options of the benchmark.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from compoclip.benchmarks import files, tables
+from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
+from compoclip.benchmarks.entries import (
+    Entry,
+    File,
+    files_of,
+    further_places,
+    hook,
+    meta_of,
+    rules_of,
+)
+from compoclip.benchmarks.files import SUFFIXES, by_stem, only_zip, read_members
+from compoclip.benchmarks.photo_set import find_tables
+from compoclip.benchmarks.reader import CaseReader, Loading
+from compoclip.errors import CompoclipError
+
+_PATH = "Path | None"
+
+
+@cache
+def readers() -> dict[str, TableReader]:
+    """Return the readers of all entries by the names of their benchmarks."""
+    text = Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries: dict[str, Entry] = yaml.load(text, loader)
+    return {name: reader_of(name, each) for name, each in entries.items() if name[0] != "_"}
+
+
+def reader_of(name: str, entry: Entry) -> TableReader:
+    """Return the reader that an entry describes.
+
+    Args:
+        name: Id of the benchmark.
+        entry: Its keys, as `benchmarks.yaml` explains them.
+    """
+    about = meta_of(name, entry)
+    ties = entry.get("ties", "strict")
+    return TableReader(
+        about,
+        partial(_cases, entry, about),
+        rules=partial(rules_of, entry, about),
+        headline=entry.get("headline", "micro"),
+        ties={part: TiePolicy(each) for part, each in ties.items()}
+        if isinstance(ties, dict)
+        else TiePolicy(ties),
+        usual=tuple(entry.get("usual", ())),
+        empty=entry.get("empty", f"no rows of PARTS; {files.OFFICIAL}"),
+        entry=entry,
+    )
+
+
+@dataclass(frozen=True)
+class TableReader(CaseReader):
+    """The reader of an entry; its options are the places and the arguments of its hook."""
+
+    entry: Entry = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """See `Reader.options`."""
+        told = {"annotations": _PATH} if "read" not in self.entry else {}
+        told |= {f"{place}_images": _PATH for place in further_places(self.entry)}
+        name = self.entry.get("read") or self.entry.get("edit")
+        return told | {
+            key: str(each.annotation)
+            for key, each in (inspect.signature(hook(name)).parameters if name else {}).items()
+            if each.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+
+
+# --- Rows: what a file holds of one or more items. ---
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of a table while it becomes an item. A hook may change any of it.
+
+    Args:
+        values: Column -> what it holds.
+        where: File and row, for messages.
+        key: Its place in the file as ids have it: line, key of an object, else index from 0.
+        number: Its place in the file, from 1.
+        part: The sub-task.
+        path: The file, or the archive that holds it.
+        table: The keys of the entry for this file.
+        names: What templates may name.
+        cells: The values are texts; numbers and lists are written in them.
+        pictures: Column -> the picture in the file itself.
+        images: The images of the item, () for those that the columns name.
+        folder: Template of the folder of the photos, "" for that of the table.
+        truth: Index of the right candidate.
+        labels: Labels beside those of the table.
+    """
+
+    values: Mapping[str, Any]
+    where: str
+    key: str
+    number: int
+    part: str
+    path: Path
+    table: Entry
+    names: Mapping[str, str]
+    cells: bool = False
+    pictures: Mapping[str, ImageRef] = field(default_factory=dict)
+    images: tuple[ImageRef, ...] = ()
+    folder: str = ""
+    truth: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, column: str) -> tuple[Any, str]:
+        """Return what a column holds, and its name for messages.
+
+        Args:
+            column: Its name; "a.b" is the value b of the object a, "a.0" the first of the list a.
+
+        Raises:
+            CompoclipError: It is not there.
+        """
+        first, *steps = column.split(".")
+        found, where = files.field(self.values, first, self.where), f"{self.where}: {first!r}"
+        for step in steps:
+            if step.isdigit():
+                listed = files.items(found, where)
+                if int(step) >= len(listed):
+                    raise CompoclipError(f"{where} is empty; {files.OFFICIAL}")
+                found = listed[int(step)]
+            else:
+                found = files.field(files.record(found, where), step, where)
+                where = f"{where}: {step!r}"
+        return found, where
+
+    def text(self, column: str) -> str:
+        """Return the text of a column, see `value`; a blank one is refused."""
+        if "." not in column:  # nearly all, and faster
+            return files.text(self.values, column, self.where)
+        return files.nonempty(*self.value(column))
+
+    def texts(self, column: str) -> list[str]:
+        """Return the text of a column, or all of its list: "a*", or "a*5" for just five."""
+        name, star, count = column.partition("*")
+        if not star:
+            return [self.text(name)]
+        value, where = self.value(name)
+        if self.cells:
+            found = list(tables.texts(self.values, name, self.where))
+        else:
+            listed = enumerate(files.items(value, where))
+            found = [files.nonempty(each, f"{where}: text {k}") for k, each in listed]
+        if count and len(found) != int(count):
+            raise CompoclipError(
+                f"{self.where}: {name!r} must hold {count} texts, not {len(found)}; "
+                f"{files.OFFICIAL}"
+            )
+        return found
+
+    def flag(self, column: str) -> bool:
+        """Return whether a cell says True (or 1); anything but True, False, 1 and 0 is refused."""
+        self.value(column)
+        return tables.flag(self.values, column, self.where)
+
+    def float(self, column: str) -> float:
+        """Return the number of a column; anything else is refused."""
+        found, where = self.value(column)
+        if self.cells:
+            return tables.number(self.values, column, self.where)
+        last = column.rpartition(".")[2]
+        return files.number({last: found}, last, where.removesuffix(f": {last!r}"))
+
+
+def _rows(
+    entry: Entry, data: Loading, annotations: Path | None, names: Mapping[str, str]
+) -> Iterator[Row]:
+    """The rows of all files of the wanted sub-tasks, and of those that set their thresholds."""
+    parts = [each for part in data.parts for each in (part, data.tuned_on.get(part)) if each]
+    listed: dict[str, File] = {}
+    for part in parts:
+        for file in files_of(entry, part, names):
+            listed.setdefault(file.place, file)
+    packed = _packed(entry, data, annotations, listed)
+    seen: dict[str, ImageRef] = {}
+    for file in listed.values():
+        paths = _paths(file, data, annotations)
+        for path, more in paths:
+            found = {**file.names, **more}
+            name = file.table.get("hashed_as", "{part}") if len(paths) == 1 else "{path}"
+            name = name.format_map({**found, "path": path.name})
+            archive, where, content = packed.get(file.place, (path, str(path), None))
+            data.files[name] = path if content is None else content
+            empty = True
+            for row in _read(file, archive, where, content, seen):
+                empty = False
+                row.names = found
+                yield row
+            if empty:
+                raise CompoclipError(f"{where}: no rows; {files.OFFICIAL}")
+
+
+def _packed(
+    entry: Entry, data: Loading, annotations: Path | None, listed: Iterable[str]
+) -> dict[str, tuple[Path, str, bytes]]:
+    """Place of a file -> the archive, the name for messages and the content, of packed ones."""
+    if not entry.get("archive"):
+        return {}
+    wanted = {place: PurePosixPath(place).name for place in listed}
+    place = annotations or data.root / entry.get("folder", PurePosixPath(entry["file"]).parent)
+    if place.is_dir():
+        unpacked = any((place / name).is_file() for name in wanted.values())
+        place = place if unpacked else only_zip(place) or place
+    if place.suffix.lower() != ".zip":
+        return {}
+    return {key: (place, *found) for key, found in read_members(place, wanted).items()}
+
+
+def _paths(
+    file: File, data: Loading, annotations: Path | None
+) -> list[tuple[Path, dict[str, str]]]:
+    """The paths of a file, of several shards or numbers, and what these add to the names."""
+    table = file.table
+    folder = data.root / table.get("folder", "")
+    if annotations and "folder" in table:
+        folder = annotations
+    path = annotations if annotations and "folder" not in table else folder / file.place
+    if table.get("shards"):
+        place = annotations or path.parent
+        shards = [place] if place.is_file() else sorted(place.glob("*.arrow"))
+        shards = shards or sorted(place.glob("data/*.arrow")) or list(find_tables(place))
+        if not shards and "*" in path.name:
+            raise CompoclipError(
+                f"{place}: no such file, or holds no .arrow or .parquet; put it there"
+            ) from FileNotFoundError(place)
+        return [(each, {}) for each in shards or [path]]
+    if "{number}" in file.place:
+        return [(each, {"number": str(k)}) for k, each in _numbered(folder, file.place)]
+    if "elsewhere" in table:
+        other = folder / table["elsewhere"].format_map(file.names)
+        path = other if other.is_file() else path
+    return [(path, {})]
+
+
+def _numbered(folder: Path, name: str) -> list[tuple[int, Path]]:
+    """Number -> file, of those anywhere below a folder that differ in a number."""
+    pattern = re.compile(re.escape(name).replace(r"\{number\}", r"(\d{1,3})"))
+    found: dict[int, Path] = {}
+    for path in sorted(folder.rglob(name.replace("{number}", "*"))):
+        if match := pattern.fullmatch(path.name):
+            earlier = found.setdefault(int(match[1]), path)
+            if earlier != path:
+                raise CompoclipError(f"{path}: {earlier} has the same name; keep one of them")
+    if not found:
+        shown = name.replace("{number}", "*")
+        raise CompoclipError(
+            f"{folder}: no {shown} below it; put the official files there, or select other parts"
+        ) from FileNotFoundError(folder)
+    return sorted(found.items())
+
+
+def _read(
+    file: File, path: Path, name: str, content: bytes | None, seen: dict[str, ImageRef]
+) -> Iterator[Row]:
+    """The rows of one file; the pictures in it are added to `seen`."""
+    table, part = file.table, file.names["part"]
+    columns = table.get("columns", ())
+    hint = table.get("parts_hint")
+    remedy = (
+        f"put the official file there or select the parts you have, e.g. {hint}" if hint else ""
+    )
+    kind = (
+        path.suffix if path.suffix in (".arrow", ".parquet") else PurePosixPath(file.place).suffix
+    )
+
+    def row(value: Any, where: str, key: object, number: int, **more: Any) -> Row:
+        if names := table.get("values"):
+            listed = files.items(value, where)
+            if len(listed) != len(names):
+                raise CompoclipError(f"{where}: expected [{', '.join(names)}], found {len(listed)}")
+            value = dict(zip(names, listed))
+        values = files.record(value, where)
+        return Row(values, where, str(key), number, part, path, table, file.names, **more)
+
+    match kind:
+        case ".csv":
+            remedy = remedy or "put the official file there"
+            read = tables.read_rows(path, columns, remedy, delimiter=table.get("delimiter", ""))
+            for k, (where, value) in enumerate(read):
+                yield row(value, where, k, k + 1, cells=True)
+        case ".arrow" | ".parquet":
+            rows = tables.table_rows(path, columns)
+            inside = tables.picture_columns(path)
+            photos = _photos(table)
+            held = {each: tables.pictures(path, each, seen) for each in photos if each in inside}
+            if table.get("pictured") and (absent := set(photos) - set(held)):
+                raise CompoclipError(
+                    f"{path}: {min(absent)!r} holds no encoded pictures; get the dataset page's "
+                    "table"
+                )
+            for k, value in enumerate(rows):
+                pictures = {each: refs[k] for each, refs in held.items()}
+                yield row(value, f"{path}: row {k + 1}", k, k + 1, pictures=pictures)
+        case ".jsonl":
+            for k, (line, value) in enumerate(files.read_jsonl(path, remedy)):
+                yield row(value, f"{path}: line {line}", line, k + 1)
+        case _:
+            whole = (
+                files.read_json(path, remedy)
+                if content is None
+                else files.parse_json(content, name)
+            )
+            keyed = table.get("rows") == "object"
+            listed = (
+                files.record(whole, name) if keyed else dict(enumerate(files.items(whole, name)))
+            )
+            for k, (key, value) in enumerate(listed.items()):
+                shown = f"{key!r:.80}" if keyed else key
+                yield row(value, f"{name}: row {shown}", key, k + 1)
+
+
+# --- Items: the images, texts, truth and labels of a row. ---
+
+
+def _photos(table: Entry) -> tuple[str, ...]:
+    """The columns that name or hold the photos of an item."""
+    return tuple(table.get("photos", ()))
+
+
+class _Folders:
+    """The photos of a benchmark: where those lie that its rows name."""
+
+    def __init__(self, entry: Entry, about: Meta, data: Loading, moved: Mapping[str, Any]) -> None:
+        default = entry.get("places", {}).get("images", next(iter(about.images), ""))
+        self._places = {"images": data.images or data.root / default}
+        for name, template in further_places(entry).items():
+            below = Path(template.format_map(self._places))
+            self._places[name] = moved.get(f"{name}_images") or (
+                below if "{images}" in template else data.root / below
+            )
+        self._flat = (data.images,) if data.images and entry.get("flat") else ()
+        self._stems = cache(by_stem)
+        self._known: tuple[Mapping[str, str], str, tuple[Path, ...]] = ({}, "", ())
+
+    def of(self, row: Row) -> tuple[ImageRef, ...]:
+        """The images of an item, in the order of the columns."""
+        table = row.table
+        box = None
+        if "box" in table:
+            sides = (f"bbox_{each}" for each in "xywh")
+            box = files.box(dict(zip(sides, map(row.float, table["box"]))), row.where)
+        found = []
+        for column in _photos(table):
+            if column in row.pictures:
+                found.append(row.pictures[column])
+            else:
+                found += [ImageRef(self._path(row, each), box) for each in _named(row, column)]
+        return tuple(found)
+
+    def _path(self, row: Row, name: str) -> Path:
+        how = row.table.get("named", {})
+        if "last" in how:
+            name = "/".join(PurePosixPath(name.replace("\\", "/")).parts[-how["last"] :])
+        name = name.zfill(how.get("digits", 0))
+        if "suffix" in how and not name.lower().endswith(SUFFIXES):
+            name += how["suffix"]
+        folders = self._in(row)
+        if how.get("stem") and (path := self._stems(folders).get(PurePosixPath(name).stem)):
+            return path
+        return files.image_path(folders[0], name, row.where)
+
+    def _in(self, row: Row) -> tuple[Path, ...]:
+        """The folders of a row; those of the row before are at hand."""
+        if row.names is not self._known[0] or row.folder != self._known[1]:
+            listed = row.folder or row.table.get("photos_in", "{images}")
+            names = {**row.names, **self._places}
+            folders = [
+                Path(each.format_map(names))
+                for each in ([listed] if isinstance(listed, str) else listed)
+            ]
+            self._known = row.names, row.folder, self._flat or tuple(folders)
+        return self._known[2]
+
+
+def _named(row: Row, column: str) -> list[str]:
+    """The names of photos in a column; numbers are ids where names have digits."""
+    if "digits" in row.table.get("named", {}):
+        return [files.identifier(row.values, column, row.where, set())]
+    return row.texts(column)
+
+
+def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Iterator[Case]:
+    """The cases of a benchmark, see the head of `benchmarks.yaml`."""
+    if "read" in entry:
+        yield from hook(entry["read"])(data, **options)
+        return
+    annotations = options.get("annotations")
+    data.joint = dict(entry.get("joint", {}))
+    data.tuned_on = {p: dev for p, dev in entry.get("tuned_on", {}).items() if p in data.parts}
+    dev = [each for each in data.tuned_on.values() if each in about.expected]
+    data.expected |= {each: about.expected[each] for each in dev}
+    moved = {each: options.pop(f"{each}_images", None) for each in further_places(entry)}
+    folders = _Folders(entry, about, data, {f"{k}_images": v for k, v in moved.items()})
+    names = {key: each for key, each in options.items() if isinstance(each, str)}
+    rows = _rows(entry, data, annotations, names)
+    if "edit" in entry:
+        edit = hook(entry["edit"])
+        if "annotations" not in inspect.signature(edit).parameters:
+            options.pop("annotations", None)
+        rows = edit(rows, data, **options)
+    known = [*about.parts, *entry.get("tuned_on", {}).values()]
+    counts: Counter[str] = Counter()
+    ids: dict[Path, set[object]] = {}
+    places: dict[object, str] = {}
+    for row in rows:
+        table = row.table
+        part = _part(row, known)
+        key = row.key
+        if "key" in table:
+            key = files.identifier(
+                row.values, table["key"], row.where, ids.setdefault(row.path, set())
+            )
+        named = {**row.names, "part": part, "key": key, "row": row.number, "count": counts[part]}
+        counts[part] += 1
+        form = Form(table["form"])
+        images = row.images or folders.of(row)
+        texts = tuple(each for column in table["texts"] for each in row.texts(column))
+        case = Case(
+            table.get("id", "{part}/{key}").format_map(named),
+            form,
+            images,
+            texts,
+            part,
+            _truth(row, form, len(images), len(texts)),
+            {**_labels(row), **row.labels},
+        )
+        if table.get("unique"):
+            files.once((part, case.images, case.texts, case.truth), row.where, places)
+        yield case
+
+
+def _part(row: Row, known: Sequence[str]) -> str:
+    """The sub-task of a row: that of its file, or what its columns say."""
+    template = row.table.get("part")
+    if template is None:
+        return row.part
+    columns = re.findall(r"\{(\w+)\}", template)
+    said = {each: row.text(each).strip().lower() for each in columns}
+    part = str(template.format_map({**row.names, **said}))
+    if part not in known:
+        shown = ", ".join(f"{each!r} {row.values.get(each)!r:.40}" for each in columns)
+        raise CompoclipError(f"{row.where}: {shown} is unknown; known: {', '.join(known)}")
+    return part
+
+
+def _truth(row: Row, form: Form, images: int, texts: int) -> int:
+    column = row.table.get("truth")
+    if column is None:
+        return row.truth
+    count = texts if form is Form.CHOOSE_TEXT else images
+    truth = row.float(column)
+    if count < 2 or truth not in range(count):
+        raise CompoclipError(
+            f"{row.where}: {column!r} {truth:g} is no place among {count} candidates; expected at "
+            "least two and the number of the right one, from 0"
+        )
+    return int(truth)
+
+
+def _labels(row: Row) -> dict[str, str]:
+    """The labels of the table: "a" a column, "a?" one that may be absent or empty, "a*" a list
+    joined by "_", "{a}" a name."""
+    found = {}
+    for label, column in row.table.get("labels", {}).items():
+        if "{" in column:
+            found[label] = column.format_map(row.names)
+        elif not column.endswith("?"):
+            found[label] = "_".join(row.texts(column))
+        elif row.values.get(column[:-1]) not in (None, ""):
+            found[label] = str(row.values[column[:-1]])
+    return found

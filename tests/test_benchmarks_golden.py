@@ -1,0 +1,126 @@
+"""What every benchmark of the catalogue yields on given files: items, facts, rules and options.
+
+COMPOCLIP_WRITE_GOLDEN=1 records it anew; look at what changes before keeping it. Texts of the made
+files come from the world, and a few items from the tagger and the rewrites: a change of these
+changes the digests of the benchmarks that use them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compoclip.benchmarks import files
+from compoclip.benchmarks.case import Benchmark, image_key
+from compoclip.benchmarks.registry import benchmark_names, meta, option_types
+from compoclip.benchmarks.targets import Target, read_suite
+from compoclip_world.export.part import SuiteSpec
+from compoclip_world.export.suite import write_suite
+from compoclip_world.scene import WorldConfig
+from official import BUILDERS
+from test_benchmarks_spoilt import WRITERS
+
+GOLDEN = Path(__file__).with_name("golden") / "benchmarks" / "items.json"
+WRITE = bool(os.environ.get("COMPOCLIP_WRITE_GOLDEN"))
+OFFICIAL = ("sugarcrepe", "sugarcrepe_pp", "sugarcrepe_pp_tot", "valse", "cola", "vsr")
+Recorded = dict[str, Any]
+
+
+def digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def outline(found: Benchmark, root: Path) -> Recorded:
+    """What a loaded benchmark holds, with images named relative to the data root."""
+    content = found.content
+    names = [image_key(ref).replace(str(root), "ROOT") for ref in content.images]
+    cases = [
+        (case.id, case.form, len(case.images), case.texts, case.subtask, case.truth, case.labels)
+        for case in content.cases
+    ]
+    rules = {name: rule.to_json() for name, rule in found.aggregates.items()}
+    return {
+        "name": found.name,
+        "counts": content.counts(),
+        "items": digest([cases, names, content.texts]),
+        "rules": digest([list(rules), rules]),
+        "headline": found.headline,
+        "ties": found.ties,
+        "left_out": found.left_out,
+        "other": digest([found.skills, found.expected, found.joint, found.tuned_on]),
+        "hashed": digest(found.data_hash),
+    }
+
+
+def outlines(target: Target) -> dict[str, Recorded]:
+    """The benchmark as it is, by its first sub-task, and with each place of photos moved."""
+    name = target.spec.partition(":")[0]
+    if meta(name).family:
+        return {"whole": outline(target.load(), target.root)}
+    places = [key for key in option_types(name) if key.endswith("_images")]
+    moved = [Target(target.spec, target.root, target.root / "all", options=target.options)]
+    for key in places:
+        options = {**target.options, key: target.root / "moved"}
+        moved.append(Target(target.spec, target.root, target.images, options=options))
+    whole = target.load()
+    found = {
+        "whole": outline(whole, target.root),
+        "moved": {"digest": digest([outline(each.load(), target.root) for each in moved])},
+    }
+    parts = [each for each in meta(name).parts if each in whole.content.counts()]
+    if meta(name).parts:
+        part = Target(f"{name}:{parts[0]}", target.root, target.images, options=target.options)
+        found["part"] = {"digest": digest(outline(part.load(), target.root))}
+    return found
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> dict[str, dict[str, Recorded]]:
+    suite = tmp_path / "suite"
+    write_suite(suite, SuiteSpec(WorldConfig(size=32), 4), builders=BUILDERS)
+    found = {target.spec: outlines(target) for target in read_suite(suite / "suite.json")}
+    for name, (spec, write) in WRITERS.items():
+        root = tmp_path / name
+        path = write(root) if root.mkdir() is None else root
+        options = {"annotations": path} if name == "lines" else {}
+        found[f"{spec} of {name}"] = outlines(Target(spec, root, options=options))
+    return found
+
+
+def compare(section: str, found: dict[str, Any]) -> None:
+    found = json.loads(json.dumps(found, default=str))
+    known = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.is_file() else {}
+    if WRITE:
+        text = json.dumps({**known, section: found}, indent=1, sort_keys=True) + "\n"
+        GOLDEN.write_text(text, encoding="utf-8")
+        known[section] = found
+    assert found == known[section]
+
+
+@pytest.fixture(autouse=True)
+def _names_of_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data hash tells the names of the files, not their bytes, which other versions may pack
+    otherwise."""
+    monkeypatch.setattr(files, "data_hash", lambda named, extra=(): f"{sorted(named)} {extra}")
+
+
+def test_items_of_made_files(made: dict[str, dict[str, Recorded]]) -> None:
+    compare("made", made)
+
+
+def test_facts_and_options() -> None:
+    facts = {name: asdict(meta(name)) for name in benchmark_names()}
+    compare("facts", {name: digest(each) for name, each in facts.items()})
+    compare("options", {name: option_types(name) for name in benchmark_names()})
+
+
+def test_items_of_official_files(shared_data: Path) -> None:
+    root = shared_data / "annotations"
+    compare("official", {name: outlines(Target(name, root)) for name in OFFICIAL})

@@ -1,0 +1,111 @@
+"""An entry is all that a benchmark of tables needs: what its keys say, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark_files import expect_one_line, write_json
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.entries import rule_of
+from compoclip.benchmarks.table import TableReader, reader_of
+from compoclip.errors import CompoclipError
+
+ENTRY: dict[str, Any] = {
+    "title": "Cups",
+    "citation": "Nobody, Cups, 2026",
+    "source": "made up",
+    "licence": "CC0",
+    "images": ["cups/photos"],
+    "chance": "1/3",
+    "parts": {"color": ["attribute", 2], "size": ["attribute"]},
+    "file": "cups/cups.json",
+    "form": "choose-text",
+    "part": "{about}",
+    "id": "{part}/{count}",
+    "photos": ["photo"],
+    "named": {"last": 1, "suffix": ".png"},
+    "texts": ["said.true", "said.false*2"],
+    "labels": {"maker": "maker?"},
+    "unique": True,
+}
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    said = {"true": "a red cup", "false": ["a blue cup", "a green cup"]}
+    return {"photo": "http://x/1", "about": " Color", "said": said, **changes}
+
+
+def cups(**changes: Any) -> TableReader:
+    return reader_of("cups", {**ENTRY, **changes})
+
+
+def test_an_entry_makes_items(tmp_path: Path) -> None:
+    write_json(tmp_path / "cups" / "cups.json", [row(), row(photo="a.JPG", about="size", maker=3)])
+    found = cups(ties="first", rules={"paper": {"micro": "all"}}, headline="paper").load(tmp_path)
+    photos = tmp_path / "cups" / "photos"
+    texts = ("a red cup", "a blue cup", "a green cup")
+    second = ImageRef(photos / "a.JPG")
+    assert found.content == (
+        Case("color/0", Form.CHOOSE_TEXT, (ImageRef(photos / "1.png"),), texts, "color"),
+        Case("size/0", Form.CHOOSE_TEXT, (second,), texts, "size", labels={"maker": "3"}),
+    )
+    assert (found.headline, found.ties) == ("paper", {"": TiePolicy.FIRST})
+    assert found.aggregates["paper"] == Aggregate(("color", "size"), "micro")
+    assert (found.expected, cups().meta.chance) == ({"color": 2}, {"": 1 / 3})
+    assert cups(places={"images": "a", "vg": "b"}).options == {
+        "annotations": "Path | None",
+        "vg_images": "Path | None",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        ([], {}, "no rows; fetch"),
+        ({}, {}, "expected a JSON list"),
+        ([3], {}, "row 0: expected a JSON object, found the number 3"),
+        ([row(about="shape")], {}, "row 0: 'about' 'shape' is unknown; known: color, size"),
+        ([row(said=3)], {}, "row 0: 'said': expected a JSON object"),
+        ([row(said={"false": ["a", "b"]})], {}, "row 0: 'said': no key 'true'"),
+        ([row(said={"true": "a", "false": ["a"]})], {}, "'said.false' must hold 2 texts, not 1"),
+        ([row(photo="..")], {"named": {}}, "leads outside"),
+        ([row(), row()], {}, "row 1: the same as .*row 0"),
+        ([row(right=3)], {"truth": "right"}, "'right' 3 is no place among 3 candidates"),
+        ([row(), row()], {"key": "photo"}, "row 1: 'photo' 'http://x/1' occurs twice"),
+        ([["a", "b"]], {"values": ["photo"]}, r"row 0: expected \[photo\], found 2 values"),
+        ([row()], {"rows": "object"}, "expected a JSON object, found a list"),
+        ([row(box=0)], {"box": ["box"] * 4}, "a box 0 x 0 pixels holds nothing"),
+    ],
+)
+def test_malformed_rows(tmp_path: Path, rows: Any, changes: dict[str, Any], message: str) -> None:
+    path = write_json(tmp_path / "cups" / "cups.json", rows)
+    with pytest.raises(CompoclipError, match=message) as caught:
+        cups(**changes).load(tmp_path)
+    expect_one_line(caught.value, str(path))
+
+
+def test_lists_in_cells(tmp_path: Path) -> None:
+    path = tmp_path / "cups" / "cups.csv"
+    path.parent.mkdir()
+    entry = {"file": "cups/cups.csv", "texts": ["true", "false*2"], "columns": ["photo", "about"]}
+    for false, message in (("['a']", "must hold 2"), ("a", "must be a Python list")):
+        path.write_text(f"photo,about,true,false\n1,color,a,{json.dumps(false)}\n")
+        with pytest.raises(CompoclipError, match=f"row 1: 'false' {message}"):
+            cups(**entry).load(tmp_path)
+    path.write_text("photo,about,true\n1,color,a\n")
+    with pytest.raises(CompoclipError, match="row 1: no key 'false'"):
+        cups(**entry).load(tmp_path)
+
+
+def test_rules_as_they_are_written() -> None:
+    groups = {"all": ("a", "b"), "chosen": ("a",)}
+    assert rule_of("all", groups) == Aggregate(("a", "b"))
+    assert rule_of(["a", ["b", "c"]], groups) == Aggregate(("a", Aggregate(("b", "c"))))
+    assert rule_of([{"micro": "chosen", "metric": "group"}], groups) == Aggregate(
+        (Aggregate(("a",), "micro", metric="group"),)
+    )
+    assert rule_of({"mean": "c", "by": "kind"}, groups) == Aggregate(("c",), macro_by="kind")
