@@ -76,7 +76,7 @@ def test_an_entry_makes_items(tmp_path: Path) -> None:
         ([row(), row()], {}, "row 1: the same as .*row 0"),
         ([row(right=3)], {"truth": "right"}, "'right' 3 is no place among 3 candidates"),
         ([row(), row()], {"key": "photo"}, "row 1: 'photo' 'http://x/1' occurs twice"),
-        ([["a", "b"]], {"values": ["photo"]}, r"row 0: expected \[photo\], found 2 values"),
+        ([["a", "b"]], {"values": ["photo"]}, r"row 0: expected \[photo\], found 2"),
         ([row()], {"rows": "object"}, "expected a JSON object, found a list"),
         ([row(box=0)], {"box": ["box"] * 4}, "a box 0 x 0 pixels holds nothing"),
     ],
