@@ -8,7 +8,7 @@ import math
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_type_hints
 
@@ -32,6 +32,7 @@ from compoclip.methods.registry import (
     recipe,
     variant,
 )
+from compoclip.training.settings import RunSettings
 from losses_oracle import CASES, features_for, layout_of
 
 NAMES = method_names()
@@ -360,7 +361,9 @@ def test_differences_name_options_with_their_values(name: str) -> None:
                 assert recipe(**{each.option: value}).value_of(each.option) == value
             elif each.option.startswith("lora_"):
                 Lora(**{each.option.removeprefix("lora_"): value})
-            elif each.option != "crop":
+            elif each.option in {option.name for option in fields(RunSettings)}:
+                assert RunSettings(out=Path(), **{each.option: value})  # type: ignore[arg-type]
+            else:
                 assert recipe(optim=replace(method.optim, **{each.option: value}))
             assert type(value) is type(default) or isinstance(value, int | float)
     with pytest.raises(ValueError, match="has no option"):

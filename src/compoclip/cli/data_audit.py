@@ -268,7 +268,7 @@ def _training(
         f"{source}: {counted(found.rows, 'row')}, {counted(found.captions, 'caption')}, "
         f"{counted(found.negatives, 'negative')}, {counted(found.missing, 'image')} missing"
     )
-    lines = [head, *(_counts(found.counts, {}) if found.counts else [])]
+    lines = [head, f"  {rows.describe()}", *(_counts(found.counts, {}) if found.counts else [])]
     lines += [f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()]
     if held_out:
         lines += _overlapping(source, rows, options, held_out, record)
