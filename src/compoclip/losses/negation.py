@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compoclip.errors import UsageError
 from compoclip.losses.contract import (
     Features,
     HostLayout,
@@ -235,9 +234,9 @@ def fixed_directions(
         The directions, as columns.
 
     Raises:
-        UsageError: For more directions than dimensions.
+        ValueError: For more directions than dimensions.
     """
     if count > width:
-        raise UsageError(f"--directions {count}: the model's text space has {width} dimensions")
+        raise ValueError(f"--directions {count}: the text space has only {width} dimensions")
     drawn = np.random.default_rng(seed).standard_normal((width, count))
     return torch.from_numpy(np.linalg.qr(drawn)[0]).to(device, dtype)
