@@ -278,7 +278,7 @@ def test_directions_are_fixed_by_their_seed() -> None:
     assert not torch.equal(fixed_directions(8, 2, 1, *place), first)
     single = fixed_directions(8, 2, 0, torch.device("cpu"), torch.float32)
     torch.testing.assert_close(single.double(), first)
-    with pytest.raises(ValueError, match="--directions 9: the model's text space has 8 dimensions"):
+    with pytest.raises(ValueError, match="--directions 9: the text space has only 8 dimensions"):
         fixed_directions(8, 9, 0, *place)
 
 

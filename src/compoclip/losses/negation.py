@@ -240,6 +240,6 @@ def fixed_directions(
         ValueError: For more directions than dimensions.
     """
     if count > width:
-        raise ValueError(f"--directions {count}: the model's text space has {width} dimensions")
+        raise ValueError(f"--directions {count}: the text space has only {width} dimensions")
     drawn = np.random.default_rng(seed).standard_normal((width, count))
     return torch.from_numpy(np.linalg.qr(drawn)[0]).to(device, dtype)
