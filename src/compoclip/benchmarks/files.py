@@ -13,7 +13,6 @@ import lzma
 import os
 import re
 import struct
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from compoclip.benchmarks.case import (
     Classification,
     ImageRef,
 )
+from compoclip.data.members import zip_members
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import token_key
 
@@ -399,8 +399,6 @@ DAMAGED = (
     RuntimeError,  # encrypted, or compressed in a way that is not known here
 )
 """What the reading of a damaged zip archive raises, beside OSError."""
-DAMAGED_TAR = (tarfile.TarError, EOFError, struct.error, ValueError, OverflowError, MemoryError)
-"""The same of a tar archive, which is not compressed as a whole."""
 
 _AGAIN = "fetch the archive again"
 
@@ -425,7 +423,7 @@ def read_members(archive: Path, wanted: Mapping[str, str]) -> dict[str, tuple[st
     try:
         with zipfile.ZipFile(archive) as opened:
             members: dict[str, zipfile.ZipInfo] = {}
-            for info in opened.infolist():
+            for info in zip_members(opened):
                 pure = PurePosixPath(info.filename.replace("\\", "/"))
                 if pure.is_absolute() or ".." in pure.parts:
                     raise CompoclipError(

@@ -20,10 +20,10 @@ import pyarrow as pa
 from compoclip import files as room_files
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR
+from compoclip.benchmarks.files import DAMAGED
 from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.tables import column_names, opened_parquet, require_columns
-from compoclip.data.members import forward, holds_bytes
+from compoclip.data.members import DAMAGED_TAR, holds_bytes, tar_members, zip_members
 from compoclip.errors import CompoclipError
 
 SUFFIXES = frozenset(
@@ -282,7 +282,7 @@ def _members(archive: Path) -> frozenset[str] | None:
     """Names in an archive, None when there is no such file."""
     try:
         with zipfile.ZipFile(archive) as opened:
-            return frozenset(opened.namelist())
+            return frozenset(each.filename for each in zip_members(opened))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -358,7 +358,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, str | None, tuple[int, ...] | N
     found: dict[str, tuple[str | None, tuple[int, ...] | None]] = {}
     try:
         with tarfile.open(shard, "r:") as archive:
-            for member in forward(archive):
+            for member in tar_members(archive):
                 member.name.encode()  # half a character could be written to no result
                 folder, _, name = member.name.rpartition("/")
                 stem, dot, suffix = name.partition(".")

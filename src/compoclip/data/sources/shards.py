@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from compoclip.console import track
 from compoclip.data.decode import EXTENSIONS, Picture, mirrored
 from compoclip.data.extras import NEG_IMAGE, Extras, read_extras
-from compoclip.data.members import forward
+from compoclip.data.members import DAMAGED_TAR, tar_members
 from compoclip.data.sources import (
     GROUP,
     NEGATIVE_IMAGE,
@@ -48,7 +48,7 @@ from compoclip.data.textfiles import (
     usable_texts,
 )
 from compoclip.errors import CompoclipError
-from compoclip.files import cache_paths, fingerprint, unreadable, write_cache
+from compoclip.files import cache_paths, fingerprint, reason, unreadable, write_cache
 
 # --- Members of a shard: which sample they belong to, and where its captions are. ---
 
@@ -96,26 +96,19 @@ def member_json(data: bytes) -> tuple[str, Any] | None:
 
 
 def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """The members of a tar, in order, checking that it is whole up to its end mark.
+    """Yield the members of a tar in order.
 
-    Raises CompoclipError for a file that is cut off or is no plain tar.
+    Raises CompoclipError for a file that is damaged, cut off or no plain tar.
     """
-    end = 0
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in forward(tar):
-                end = member.offset_data + -(-member.size // 512) * 512
-                yield member
-                tar.members = []  # type: ignore[attr-defined]  # the list would only take memory
-    except tarfile.TarError as error:
-        raise CompoclipError(
-            f"{shard}: not a whole tar file ({error}); fetch or make the shard again"
-        ) from None
+            yield from tar_members(tar)
     except OSError as error:
         raise unreadable(shard, error) from None
-    file.seek(end)
-    if len(file.read(512)) < 512:
-        raise CompoclipError(f"{shard}: the tar file is cut off; fetch or make the shard again")
+    except DAMAGED_TAR as error:
+        raise CompoclipError(
+            f"{shard}: not a whole tar file ({reason(error)}); fetch or make the shard again"
+        ) from None
 
 
 def grouped(shard: Path, file: IO[bytes]) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
@@ -204,7 +197,7 @@ NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-_VERSION = 4
+_VERSION = 5  # 4 could be of a part of a damaged shard
 _SUFFIX = ".compoclip-index"
 _SCHEMA = pa.schema(
     [
