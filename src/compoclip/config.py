@@ -28,7 +28,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 import yaml
 
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, shown
 from compoclip.files import unreadable
 
 CONFIG = "config.yaml"
@@ -153,12 +153,7 @@ def is_a(value: object, kind: Any) -> bool:
 def require(name: str, value: object, kind: Any) -> None:
     """Raise UsageError unless a value is of the type that it is annotated with."""
     if not is_a(value, kind):
-        raise UsageError(f"{name}: {shortened(value)} is not {_spelled(kind)}")
-
-
-def shortened(value: object) -> str:
-    """A value for a message, with its type."""
-    return f"{repr(value)[:80]} ({type(value).__name__})"
+        raise UsageError(f"{name}: {shown(value)} is not {_spelled(kind)}")
 
 
 _SPELLED = {str: "a text", Path: "a path", int: "a whole number", float: "a number"}

@@ -17,7 +17,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, printable
 
 try:
     import fcntl
@@ -39,9 +39,12 @@ def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> Co
 
 
 def reason(error: BaseException) -> str:
-    """The message of an error on one short printable line, whatever the library put into it."""
-    said = " ".join(str(getattr(error, "strerror", None) or error).split())
-    return "".join(c if c.isprintable() else "?" for c in said)[:160] or type(error).__name__
+    """Return the message of an error on one short line, whatever its raiser put into it."""
+    try:
+        said = str(getattr(error, "strerror", None) or error)
+    except Exception:  # of a class of the user's
+        said = ""
+    return printable(" ".join(said.split()), 160) or type(error).__name__
 
 
 def disguised(path: Path) -> str:

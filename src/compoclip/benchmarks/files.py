@@ -28,7 +28,7 @@ from compoclip.benchmarks.case import (
     ImageRef,
 )
 from compoclip.data.members import zip_members
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, printable
 from compoclip.rewrites.base import token_key
 
 MOST_BYTES = 1 << 28
@@ -328,7 +328,7 @@ def _kind(value: Any) -> str:
 
 # --- Names that a user misspelled. ---
 
-_LONGEST_HINT = 1000
+_LONGEST_HINT = 400
 
 
 def close(name: str, known: Iterable[str]) -> str:
@@ -336,9 +336,7 @@ def close(name: str, known: Iterable[str]) -> str:
     known = tuple(known)
     match = difflib.get_close_matches(name[:100], known[:1000], n=3)
     hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
-    # Names may come from a file: whatever they hold, the hint is short and on one line.
-    hint = hint if hint.isprintable() else ascii(hint)[1:-1]
-    return hint if len(hint) <= _LONGEST_HINT else f"{hint[:_LONGEST_HINT]} ..."
+    return printable(hint, _LONGEST_HINT)  # names may come from a file
 
 
 def classification_rules(content: Classification) -> dict[str, Aggregate]:

@@ -24,7 +24,7 @@ from compoclip.benchmarks.files import DAMAGED
 from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.tables import column_names, opened_parquet, require_columns
 from compoclip.data.members import DAMAGED_TAR, holds_bytes, tar_members, zip_members
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, shown
 
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -196,7 +196,7 @@ def _new(row: dict[str, Any], known: dict[int, Any], where: str) -> int:
 def _id(row: dict[str, Any], key: str, where: str) -> int:
     value = files.field(row, key, where)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise CompoclipError(f"{where}: {key!r} must be a whole number, found {value!r:.40}")
+        raise CompoclipError(f"{where}: {key!r} must be a whole number, found {shown(value)}")
     return value
 
 
@@ -469,7 +469,7 @@ def _cell_label(value: Any, where: str) -> tuple[int, ...]:
     good = all(isinstance(each, int) and not isinstance(each, bool) for each in found)
     if not good or not found or min(found) < 0:
         raise CompoclipError(
-            f"{where} must be a whole number from 0 or a list of them, not {value!r:.60}; this "
+            f"{where} must be a whole number from 0 or a list of them, not {shown(value)}; this "
             "split may have no public labels"
         )
     return tuple(sorted(set(found)))

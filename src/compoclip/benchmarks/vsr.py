@@ -27,7 +27,7 @@ from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, Meta
 from compoclip.benchmarks.reader import CaseReader, Loading, keep
 from compoclip.benchmarks.sources import RemoteFile, repository
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, shown
 
 _SPLITS = ("random", "zeroshot")
 _COCO = ("train2017", "val2017")
@@ -90,7 +90,7 @@ def _statements(data: Loading, part: str, path: Path) -> Iterator[Case]:
     ):
         label = files.field(row, "label", where)
         if isinstance(label, bool) or label not in (0, 1):
-            raise CompoclipError(f"{where}: 'label' must be 0 or 1, not {label!r:.40}")
+            raise CompoclipError(f"{where}: 'label' must be 0 or 1, not {shown(label)}")
         name, caption = files.texts(row, ("image", "caption"), where)
         photos = data.images or data.root / "coco" / _coco_folder(row, where)
         files.once((name, caption, label), where, seen)

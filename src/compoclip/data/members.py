@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from compoclip.console import note
 from compoclip.data.textfiles import opened_parquet
 from compoclip.errors import CompoclipError
-from compoclip.files import cache_paths, fingerprint, unreadable, write_cache
+from compoclip.files import cache_paths, fingerprint, reason, unreadable, write_cache
 
 # --- Encoded images inside Parquet files, read at random. ---
 #
@@ -215,9 +215,8 @@ class Members:
                 f"{path}: holds no image {member!r}; fetch the archive again"
             ) from error
         except Exception as error:  # damaged archives fail with errors of every kind
-            reason = " ".join(str(error).split()) or type(error).__name__
             raise CompoclipError(
-                f"{path}: {member!r} cannot be read ({reason}); fetch the archive again"
+                f"{path}: {member!r} cannot be read ({reason(error)}); fetch the archive again"
             ) from error
         return data
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, shown
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
@@ -421,7 +421,7 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         return value
     if hint is str and isinstance(value, str):
         return _text(value, where)
-    raise ValueError(f"{where} is {repr(value)[:40]}")
+    raise ValueError(f"{where} is {shown(value)}")
 
 
 def _text(value: str, where: str) -> str:

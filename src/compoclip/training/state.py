@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, shown
 from compoclip.process import give_back
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.optim import AveragedWeights, ordered
@@ -374,7 +374,7 @@ def _progress(record: Any) -> Progress:
         else:
             right = isinstance(value, str if kind == "str" else dict)
         if not right:
-            raise ValueError(f"{name}: {value!r:.40}")
+            raise ValueError(f"{name}: {shown(value)}")
     progress = Progress(**record)
     if progress.rewrites and not _counts_of_rewrites(progress.rewrites):
         raise ValueError("rewrites: no counts")
