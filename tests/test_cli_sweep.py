@@ -254,7 +254,8 @@ def test_a_sweep_in_a_file(
     monkeypatch.setattr(sweeping, "_all", lambda runs, _: asked.extend(runs) or {})
     file = tmp_path / "sweep.yaml"
     text = "method: fsc-clip\ndata: x.tsv\nout: sweep\nepochs: 2\n"
-    more = "grid:\n  seed: [0, 1]\n  texts: [[+a, +b]]\n  gamma: 1\nrandom: {lr: log:1e-6..1e-4}\n"
+    more = "grid:\n  seed: [0, 1]\n  texts: [[+unit, +denial]]\n  gamma: 1\n"
+    more += "random: {lr: log:1e-6..1e-4}\n"
     file.write_text(f"{text}{more}draws: 2\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KeyError):  # nothing was done
@@ -262,7 +263,7 @@ def test_a_sweep_in_a_file(
     assert len(asked) == 4
     values = [each.values for each in asked]  # type: ignore[attr-defined]
     assert {(each["gamma"], each["epochs"], each["texts"]) for each in values} == {
-        (1.0, 3.0, ("+a", "+b"))
+        (1.0, 3.0, ("+unit", "+denial"))
     }
     for wrong, message in (
         ("drawz: 1", "fsc-clip has no option 'drawz'; did you mean draws"),
@@ -284,6 +285,10 @@ def test_a_sweep_in_a_file(
         (("--grid", "lr=1", "--jobs=0"), "--jobs must be at least 1"),
         (("--grid", "lr=1", "--sort-by=x"), "--sort-by x: there is loss"),
         (("--grid", "lr=1", "--on=nothing"), "nothing"),
+        (("--grid", "lr=1e-4,.nan"), "lr nan: --lr nan: must be a number from 0 on"),
+        (("--grid", "batch_size=0,8"), "batch_size 0: --batch-size 0: must be a number from 1 on"),
+        (("--grid", "seed=-1"), "seed -1: --seed -1: must be a whole number from 0"),
+        (("--random", "seed=0..1e400", "--draws=2"), "seed: the bounds of a range must be finite"),
     ],
 )
 def test_what_does_not_go_together_is_said_before_anything_is_done(

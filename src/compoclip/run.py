@@ -233,6 +233,37 @@ def train(
         UsageError: For options that do not go together.
         CompoclipError: For what `training.run.run_training` reports.
     """
+    require_trainable(options, method)
+    from compoclip.data.pack import Request
+    from compoclip.training.run import run_training
+
+    device = device_named(options.device)
+    options = replace(options, device=str(device))
+    with process_group(device) as ranks:
+        with ranks.agreed():
+            benchmarks = _watched(options).benchmarks() if options.on else []
+            model = model or _start(options)
+            request = Request(
+                options.data,
+                options.images,
+                options.image_column,
+                options.caption_column,
+                options.split,
+            )
+            source = request.open()
+        if options.decoded_cache is not None:
+            with ranks.rank0_first():
+                source = _decoded(options, request, source, model.preprocess, ranks.first)
+        watch = None
+        if benchmarks:
+            from compoclip.evaluation.run import watch_model
+
+            watch = watch_model(model, benchmarks, options, options.out, ranks)
+        return model, run_training(model, method, source, options, ranks, config, watch)
+
+
+def require_trainable(options: TrainOptions, method: Method) -> None:
+    """Raise UsageError for options out of range, and for those that do not go together."""
     require_seeds(options)
     counts = [
         "micro_batch",
@@ -260,33 +291,7 @@ def train(
         from compoclip.models.formats.hub import require_pushable
 
         require_pushable(options.push_to_hub)
-    from compoclip.data.pack import Request
-    from compoclip.training.run import run_training
-
     _require_watchable(options)
-    device = device_named(options.device)
-    options = replace(options, device=str(device))
-    with process_group(device) as ranks:
-        with ranks.agreed():
-            benchmarks = _watched(options).benchmarks() if options.on else []
-            model = model or _start(options)
-            request = Request(
-                options.data,
-                options.images,
-                options.image_column,
-                options.caption_column,
-                options.split,
-            )
-            source = request.open()
-        if options.decoded_cache is not None:
-            with ranks.rank0_first():
-                source = _decoded(options, request, source, model.preprocess, ranks.first)
-        watch = None
-        if benchmarks:
-            from compoclip.evaluation.run import watch_model
-
-            watch = watch_model(model, benchmarks, options, options.out, ranks)
-        return model, run_training(model, method, source, options, ranks, config, watch)
 
 
 def _require_watchable(options: WatchSettings) -> None:

@@ -10,6 +10,7 @@ import math
 import random
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import MISSING, dataclass, field, fields, replace
 from multiprocessing import current_process
 from pathlib import Path
@@ -41,7 +42,14 @@ from compoclip.interrupts import signal_of
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import device_named, launched
 from compoclip.request import TrainRequest
-from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train
+from compoclip.run import (
+    EvaluateOptions,
+    TrainOptions,
+    evaluate,
+    require_least,
+    require_trainable,
+    train,
+)
 from compoclip.training.settings import RunSettings
 from compoclip.workers import available_cores
 
@@ -199,6 +207,8 @@ def _range(match: re.Match[str], where: str, option: Option) -> DrawnRange:
     low, high = (as_kind(read_value(match[k]), float) for k in (2, 3))
     for bound in (low, high):
         require(where, bound, float)
+        if not math.isfinite(bound):
+            raise UsageError(f"{where}: the bounds of a range must be finite")
     numbers = option.types & {int, float}
     if not numbers:
         raise UsageError(f"{where}: is no number, so that it has no range; name its values")
@@ -355,6 +365,7 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
         )
         for name, point in zip(names_of(found), found)
     ]
+    _require_possible(runs)
     with only_writer(options.out, folder=True):
         for each in runs:
             require_same_run(each)
@@ -365,6 +376,25 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
         one_base = not (request.options.from_scratch or {"model", "from_scratch"} & {*grid, *drawn})
         base = request.options.model if one_base else None
         return _tabled(options, lines, measuring, base, sort_by)
+
+
+def _require_possible(runs: Sequence[SweepRun]) -> None:
+    """Raise UsageError for a value that no run can have, whatever the other values."""
+    wrong: dict[tuple[str, str], CompoclipError] = {}
+    right = set[tuple[str, str]]()
+    for run in runs:
+        values = [(name, spelled(value)) for name, value in run.point.items()]
+        try:
+            request = TrainRequest.of(run.method, run.values)
+            with redirect_stderr(io.StringIO()):  # notes come when it trains
+                method = request.composed()
+            require_trainable(request.options, method)
+            right.update(values)
+        except CompoclipError as error:
+            wrong |= dict.fromkeys(values, error)
+    for (name, value), error in wrong.items():
+        if (name, value) not in right:
+            raise UsageError(f"{name} {value}: {error}")
 
 
 def _values(request: TrainRequest) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 import lzma
 import os
 import re
@@ -91,61 +90,19 @@ def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
     remedy: see `read_bytes`. damaged: what to do when it is no text. Raises CompoclipError naming
     the file.
     """
-    return _decode(read_bytes(path, remedy), str(path), damaged)
-
-
-def _decode(data: bytes, where: str, damaged: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CompoclipError(f"{where}: not UTF-8 text (byte {error.start}); {damaged}") from error
-
-
-class _DuplicateKeyError(ValueError):
-    """A JSON object names the same key twice, so that one value would vanish silently."""
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for key, item in pairs:
-        if key in value:
-            raise _DuplicateKeyError(key)
-        value[key] = item
-    return value
-
-
-_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+    return files.decoded(read_bytes(path, remedy), path, damaged)
 
 
 def _parse(text: str, where: str, damaged: str) -> Any:
     try:
-        value = json.loads(text, object_pairs_hook=_no_duplicates)
-        if _ESCAPED_SURROGATE.search(text):
-            # Half a pair can be neither printed nor written to any result.
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except _DuplicateKeyError as error:
-        raise CompoclipError(
-            f"{where}: the key {str(error)!r} occurs twice in one JSON object; keep one of them"
-        ) from error
-    except json.JSONDecodeError as error:
-        raise CompoclipError(
-            f"{where}: not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
-            f"{damaged}"
-        ) from error
-    except UnicodeEncodeError as error:
-        raise CompoclipError(
-            f"{where}: holds half a surrogate pair, which is no text; {damaged}"
-        ) from error
+        return files.parse_json(text)
     except ValueError as error:
-        raise CompoclipError(f"{where}: a number with thousands of digits; {damaged}") from error
-    except RecursionError as error:
-        raise CompoclipError(f"{where}: JSON nested too deeply; {damaged}") from error
+        raise CompoclipError(f"{where}: not valid JSON ({error}); {damaged}") from error
 
 
 def parse_json(data: bytes, where: str) -> Any:
     """The JSON value of a file's content, e.g. taken from an archive; see `read_json`."""
-    return _parse(_decode(data, where, OFFICIAL), where, OFFICIAL)
+    return _parse(files.decoded(data, where, OFFICIAL), where, OFFICIAL)
 
 
 def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:

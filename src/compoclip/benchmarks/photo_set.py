@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import tarfile
@@ -478,7 +477,8 @@ def _cell_label(value: Any, where: str) -> tuple[int, ...]:
 def _hub_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
     """The names that the hub's feature description gives the labels, () without any."""
     try:
-        feature = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]
+        about = room_files.parse_json(schema.metadata[b"huggingface"].decode())
+        feature = about["info"]["features"][label]
         while "names" not in feature:
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
         names = feature["names"]

@@ -33,7 +33,6 @@ from compoclip.data.sources.shards import (
 from compoclip.data.textfiles import (
     ROW_FILES,
     cell_captions,
-    encodable,
     ending_of,
     expand_braces,
     json_row,
@@ -44,6 +43,7 @@ from compoclip.data.textfiles import (
 )
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
+    encodable,
     fingerprint,
     replacing,
     sync,

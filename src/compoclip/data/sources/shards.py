@@ -42,13 +42,19 @@ from compoclip.data.sources.rows import (
 from compoclip.data.textfiles import (
     EMPTY_CAPTION,
     NO_CAPTION,
-    encodable,
     expand_braces,
-    parse_json,
     usable_texts,
 )
 from compoclip.errors import CompoclipError
-from compoclip.files import cache_paths, fingerprint, reason, unreadable, write_cache
+from compoclip.files import (
+    cache_paths,
+    encodable,
+    fingerprint,
+    parse_json,
+    reason,
+    unreadable,
+    write_cache,
+)
 
 # --- Members of a shard: which sample they belong to, and where its captions are. ---
 
@@ -87,12 +93,9 @@ def member_json(data: bytes) -> tuple[str, Any] | None:
     """
     try:
         text = data.decode("utf-8-sig")
-        value = parse_json(text)
-        if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        return text, parse_json(text)
+    except ValueError:
         return None
-    return text, value
 
 
 def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
