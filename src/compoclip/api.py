@@ -33,6 +33,7 @@ from compoclip import run
 from compoclip.config import as_kind, closest, options_of, require
 from compoclip.errors import CompoclipError, UsageError, shown
 from compoclip.methods.registry import load_recipe
+from compoclip.own import fence
 from compoclip.ranks import device_named
 from compoclip.request import TrainRequest, recipe_arguments
 from compoclip.rewrites.base import rewrites_named
@@ -352,6 +353,7 @@ def evaluate(
     return run.evaluate(options, found)
 
 
+@fence()
 def rewrite(
     caption: str,
     rewrites: str = "all",
@@ -384,6 +386,7 @@ def rewrite(
     return records([("0", caption)], Settings(rewrites_named(rewrites), seed, epoch, tagger))
 
 
+@fence()
 def _train(
     method: str | Method,
     options: TrainOptions,

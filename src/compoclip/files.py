@@ -41,10 +41,7 @@ def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> Co
 
 def reason(error: BaseException) -> str:
     """Return the message of an error on one short line, whatever its raiser put into it."""
-    try:
-        said = str(getattr(error, "strerror", None) or error)
-    except Exception:  # of a class of the user's
-        said = ""
+    said = str(getattr(error, "strerror", None) or error)
     return printable(" ".join(said.split()), 160) or type(error).__name__
 
 

@@ -19,6 +19,7 @@ from compoclip.config import OptionMark
 from compoclip.console import counted, note
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
+from compoclip.own import fence
 from compoclip.ranks import device_named, launched, process_group
 from compoclip.training.settings import RunSettings, WatchSettings
 
@@ -213,6 +214,7 @@ def composed_method(options: TrainOptions, method: Method, own_lr: bool) -> Meth
     return replace(changed, optim=method.optim) if own_lr else changed
 
 
+@fence()
 def train(
     options: TrainOptions, method: Method, model: LoadedModel | None = None, config: str = ""
 ) -> tuple[LoadedModel, RunSummary]:
@@ -525,6 +527,7 @@ class EvaluateOptions(Measuring):
     json: bool = False
 
 
+@fence()
 def evaluate(
     options: EvaluateOptions,
     models: Mapping[str, str | LoadedModel],

@@ -36,10 +36,11 @@ from compoclip.config import (
 )
 from compoclip.corpora.run import Engine
 from compoclip.corpora.run import run as carried_out
-from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, printable
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.interrupts import signal_of
 from compoclip.methods.registry import load_recipe
+from compoclip.own import fence
 from compoclip.ranks import device_named, launched
 from compoclip.request import TrainRequest
 from compoclip.run import (
@@ -460,29 +461,28 @@ def carry_out_one(run: SweepRun) -> SweepLine:
     line = SweepLine(run.name, run.point)
     in_worker = current_process().daemon
     try:
-        request = TrainRequest.of(run.method, run.values)
-        options = request.options
-        written = run.folder / ("model" if options.merge else "adapter")
-        if run.threads:
-            import torch
+        with fence():
+            request = TrainRequest.of(run.method, run.values)
+            options = request.options
+            written = run.folder / ("model" if options.merge else "adapter")
+            if run.threads:
+                import torch
 
-            torch.set_num_threads(run.threads)
-        if not written.exists():
-            started = (run.folder / "state").is_dir()
-            # workers of one that is a worker itself cannot be
-            own = replace(options, resume=started, workers=0 if in_worker else options.workers)
-            train(own, request.composed(), config=request.text(repeats=True))
-        line.loss = _last_loss(run.folder)
-        if run.measuring.on:
-            for each in evaluate(run.measuring, {run.name: str(written)}):
-                line.scores[each.benchmark] = _headline(each)
+                torch.set_num_threads(run.threads)
+            if not written.exists():
+                started = (run.folder / "state").is_dir()
+                # workers of one that is a worker itself cannot be
+                own = replace(options, resume=started, workers=0 if in_worker else options.workers)
+                train(own, request.composed(), config=request.text(repeats=True))
+            line.loss = _last_loss(run.folder)
+            if run.measuring.on:
+                for each in evaluate(run.measuring, {run.name: str(written)}):
+                    line.scores[each.benchmark] = _headline(each)
     except RunInterruptedError:
         raise
     except Exception as error:  # the others are to be done all the same
-        what = (
-            str(error) if isinstance(error, CompoclipError) else f"{type(error).__name__}: {error}"
-        )
-        line.error = " ".join(what.split())
+        known = isinstance(error, CompoclipError)
+        line.error = printable(str(error) if known else f"{type(error).__name__}: {error}")
     return line
 
 

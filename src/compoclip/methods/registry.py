@@ -206,12 +206,12 @@ def load_recipe(name: str) -> Callable[..., Method]:
 def _recipes() -> Iterator[tuple[str, str, ast.FunctionDef]]:
     """Method name, module and definition of each recipe, read from source: torch stays out."""
     for module in sorted(pkgutil.iter_modules([str(_FOLDER)]), key=lambda m: m.name):
-        for node in _in_source((_FOLDER / f"{module.name}.py").read_text(encoding="utf-8")):
+        for node in _in_source((_FOLDER / f"{module.name}.py").read_bytes()):
             yield node.name.replace("_", "-"), module.name, node
 
 
 @functools.lru_cache(maxsize=256)  # every look at a recipe asks for all of them
-def _in_source(source: str) -> tuple[ast.FunctionDef, ...]:
+def _in_source(source: bytes) -> tuple[ast.FunctionDef, ...]:
     """The recipes that a source defines."""
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     return tuple(node for node in functions if any(map(_makes_one, node.decorator_list)))
@@ -222,8 +222,8 @@ def _from_file(name: str) -> Callable[..., Method]:
     own.refresh(name)
     defined = own.parts_of(name)
     path, wanted = own.split(name)
-    names = [node.name for node in _in_source(path.read_text(encoding="utf-8"))]
-    recipes = {each: defined[each] for each in names}
+    names = [node.name for node in _in_source(path.read_bytes())]
+    recipes = {each: defined[each] for each in names if each in defined}
     spelled = f"{path}:{wanted.replace('-', '_')}"
     found: Callable[..., Method]
     found = own.chosen(spelled, recipes, "recipes", "a function under @recipe")
