@@ -172,7 +172,7 @@ def parquet_transform(
             for table in groups:
                 number, table = _extended(source, table, columns, job, counts, number)
                 writer.write_table(table, max(1, table.num_rows))
-    except (pa.ArrowException, UnicodeEncodeError) as error:
+    except (pa.ArrowException, UnicodeError) as error:
         raise CompoclipError(f"{source}: cannot be copied ({error}); mend the shard") from None
 
 

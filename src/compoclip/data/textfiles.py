@@ -194,6 +194,10 @@ def opened_parquet(path: Path) -> Iterator[pq.ParquetFile]:
             # Repeated values take next to no bytes, rows that name images at least one.
             _require_size(path, size, _MOST_RATIO * footer.num_rows)
             yield parquet
+    except UnicodeDecodeError as error:
+        raise CompoclipError(
+            f"{path}: holds text that is not UTF-8 ({error.reason}); convert the file"
+        ) from None
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(path, error) from None
