@@ -27,13 +27,13 @@ def _write(tmp_path: Path, text: str | bytes, name: str = "x.json") -> Path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not valid JSON (line 1"),
+        ("{", "not valid JSON (Expecting property name enclosed in double quotes: line 1"),
         ('{"a": 1, "a": 2}', "key 'a' occurs twice"),
         (b"\xff\xfe\x00", "not UTF-8"),
         ("[" * 200_000, "nested too deeply"),
         ("", "not valid JSON"),
-        ("1" * 5000, "a number with thousands of digits"),
-        ('{"a": "\\ud83d"}', "half a surrogate pair"),
+        ("1" * 5000, "a number of thousands of digits"),
+        ('{"a": "\\ud83d"}', "Half a character: line 1 column 8"),
     ],
 )
 def test_bad_json_names_the_file(tmp_path: Path, text: str | bytes, message: str) -> None:

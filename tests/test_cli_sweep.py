@@ -15,6 +15,7 @@ import pytest
 import own_files
 from compoclip import sweep as sweeping
 from compoclip.cli.main import main
+from compoclip.cli.sweep import with_shared
 from compoclip.config import CONFIG, options_of
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import load_recipe
@@ -280,7 +281,8 @@ def test_a_sweep_in_a_file(
     monkeypatch.setattr(sweeping, "_all", lambda runs, _: asked.extend(runs) or {})
     file = tmp_path / "sweep.yaml"
     text = "method: fsc-clip\ndata: x.tsv\nout: sweep\nepochs: 2\n"
-    more = "grid:\n  seed: [0, 1]\n  texts: [[+a, +b]]\n  gamma: 1\nrandom: {lr: log:1e-6..1e-4}\n"
+    more = "grid:\n  seed: [0, 1]\n  texts: [[+unit, +denial]]\n  gamma: 1\n"
+    more += "random: {lr: log:1e-6..1e-4}\n"
     file.write_text(f"{text}{more}draws: 2\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KeyError):  # nothing was done
@@ -288,7 +290,7 @@ def test_a_sweep_in_a_file(
     assert len(asked) == 4
     values = [each.values for each in asked]  # type: ignore[attr-defined]
     assert {(each["gamma"], each["epochs"], each["texts"]) for each in values} == {
-        (1.0, 3.0, ("+a", "+b"))
+        (1.0, 3.0, ("+unit", "+denial"))
     }
     for wrong, message in (
         ("drawz: 1", "fsc-clip has no option 'drawz'; did you mean draws"),
@@ -310,6 +312,10 @@ def test_a_sweep_in_a_file(
         (("--grid", "lr=1", "--jobs=0"), "--jobs must be at least 1"),
         (("--grid", "lr=1", "--sort-by=x"), "--sort-by x: there is loss"),
         (("--grid", "lr=1", "--on=nothing"), "nothing"),
+        (("--grid", "lr=1e-4,.nan"), "lr nan: --lr nan: must be a number from 0 on"),
+        (("--grid", "batch_size=0,8"), "batch_size 0: --batch-size 0: must be a number from 1 on"),
+        (("--grid", "seed=-1"), "seed -1: --seed -1: must be a whole number from 0"),
+        (("--random", "seed=0..1e400", "--draws=2"), "seed: the bounds of a range must be finite"),
     ],
 )
 def test_what_does_not_go_together_is_said_before_anything_is_done(
@@ -340,8 +346,8 @@ class WatchedRun(Watching, TrainOptions):
 def test_a_benchmark_is_passed_on_to_a_run_that_measures_by_itself() -> None:
     asked = sweeping.SweepOptions(out=Path("x"), on=("suite",), json=True)
     plain = WatchedRun(data="x", out=Path("run"), lora=True)
-    assert sweeping.with_shared(plain, asked) == plain
+    assert with_shared(plain, asked) == plain
     watched = WatchedRun(data="x", out=Path("run"), every=5)
-    found = sweeping.with_shared(watched, asked)
+    found = with_shared(watched, asked)
     assert isinstance(found, WatchedRun)
     assert (found.on, found.out, found.json) == (("suite",), Path("run"), False)

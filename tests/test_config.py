@@ -85,7 +85,15 @@ def test_yaml_is_read_without_its_surprises(tmp_path: Path) -> None:
         ("- lr\n", "not a list of options, each 'NAME: VALUE'"),
         ("1: 2\n", "not a list of options"),
         ("lr: [1\nseed: 2\n", "line 2: not YAML"),
-        ("a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
+        ("a: !!python/object/apply:os.getcwd []\n", "line 1: not YAML (anchors, aliases and tags"),
+        ("a: 1\nb: !!int x\n", "line 2: not YAML (anchors, aliases and tags"),
+        ("a: !!timestamp x\n", "anchors, aliases and tags"),
+        ("a: ! x\n", "anchors, aliases and tags"),
+        ("a: &x 1\n", "anchors, aliases and tags"),
+        ("a: [*x]\n", "anchors, aliases and tags"),
+        (f"a: {'[' * 3000}", "not YAML (nested too deeply)"),
+        (f"a: {'9' * 5000}", "not YAML (a number of thousands of digits)"),
+        (f"# {'x' * (1 << 20)}", "too long for a list of options"),
     ],
 )
 def test_a_malformed_file_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -101,7 +109,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         read_config(tmp_path / "none.yaml")
     file = tmp_path / "run.yaml"
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="not a text in UTF-8"):
+    with pytest.raises(CompoclipError, match="not UTF-8 text"):
         read_config(file)
 
 
@@ -120,6 +128,11 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         ("data: 3", "data: 3 (int) is not a text"),
         ("workers: many", "workers: 'many' (str) is not a whole number or one of auto"),
         ("relative_to: 3", "relative_to: 3 (int) is not a path"),
+        ("relative_to: /no/such", "relative_to: no folder /no/such; correct or remove the line"),
+        ('data: "a\\0b"', "data: 'a\\x00b' (str) is not a text"),
+        ('images: "a\\0b"', "images: 'a\\x00b' (str) is not a path"),
+        ('data: "\\ud800"', "data: '\\ud800' (str) is not a text"),
+        (f"data: [{'[], ' * 100_000}]", "data: [[], [], [], [], [], [], ...] (list) is not a text"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_one_line_with_file_and_name(

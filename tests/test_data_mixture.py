@@ -75,13 +75,21 @@ def test_what_names_a_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "x-{0..9}.tar": 2,
         "hf:me/data/train": 1,
     }
-    for single in ("a.tsv", "b c.tsv", "no such file", "a.tsv=1", "d=1 e=2", "it's"):
+    for single in ("a.tsv", "b c.tsv", "no such file", "d=1 e=2", "it's"):
         assert mixture_of(single) is None
-    for wrong in ("a.tsv=0.7 b.tsv", "a.tsv=0 b.tsv=1", "a.tsv a.tsv"):
-        with pytest.raises(UsageError, match="needs a weight above 0"):
+    Path("link.tsv").symlink_to("a.tsv")
+    for wrong, message in (
+        ("a.tsv=0.7 b.tsv", "b.tsv: each of several data sets needs a weight above 0"),
+        ("a.tsv=0 b.tsv=1", "a.tsv=0: each of several data sets needs a weight above 0"),
+        ("a.tsv a.tsv", "a.tsv: each of several data sets needs a weight above 0"),
+        ("a.tsv=1e308 b.tsv=1e308", "a.tsv=1e308: each .* needs a weight .* up to 1,000,000"),
+        ("a.tsv=1 a.tsv=2", "a.tsv: is there twice"),
+        ("a.tsv=1 ./a.tsv=2", "./a.tsv: is there twice"),
+        ("a.tsv=1 link.tsv=2", "link.tsv: is there twice"),
+        ("a.tsv=0.5", "a.tsv=0.5: a single data set takes no weight; write a.tsv"),
+    ):
+        with pytest.raises(UsageError, match=f"^{message}"):
             mixture_of(wrong)
-    with pytest.raises(UsageError, match=r"a\.tsv: is there twice"):
-        mixture_of("a.tsv=1 a.tsv=2")
 
 
 @pytest.fixture
@@ -228,4 +236,4 @@ def test_an_option_goes_to_those_that_have_a_use_for_it(folder: Path) -> None:
     assert mixed[6].image == images / "0.png"
     assert mixed[0].image == captions / "0.png"
     with pytest.raises(UsageError, match="image folders without metadata take no --images"):
-        open_source(f"{captions}=1 {captions}/../pictures=1", images=images)
+        open_source(f"{captions}=1 {shutil.copytree(captions, folder / 'more')}=1", images=images)

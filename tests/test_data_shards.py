@@ -196,17 +196,6 @@ def test_nowhere_to_keep_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ShardSource([path])
 
 
-def test_every_cut_of_a_tar_is_noticed(tmp_path: Path) -> None:
-    whole = numbered(tmp_path / "a.tar", 0, 3).read_bytes()
-    end = 3 * 4 * 512  # header and data blocks of all members
-    path = tmp_path / "cut.tar"
-    for length in (0, 100, 512, 600, 1024, 1500, end - 512, end - 1, end):
-        path.write_bytes(whole[:length])
-        with pytest.raises(CompoclipError, match=r"cut\.tar: .*again") as raised:
-            ShardSource([path])
-        assert "\n" not in str(raised.value)
-
-
 def test_no_tar_missing_compressed_and_shrunk(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(b"<html>" * 1000)

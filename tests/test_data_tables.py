@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compoclip.cli.main import main
 from compoclip.data.caption_plan import Bags, WrittenTexts
 from compoclip.data.decode import decode
 from compoclip.data.pack import PackSpec, Request, pack
@@ -24,6 +25,7 @@ from compoclip.data.textfiles import (
     LONGEST_TEXT,
     NO_CAPTION,
     NO_TEXT,
+    read_records,
 )
 from compoclip.errors import CompoclipError, UsageError
 from test_data_transform import encoded, photo
@@ -275,6 +277,30 @@ def test_malformed_files(tmp_path: Path, name: str, content: bytes, reason: str)
         open_table([path])
     assert name in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_parquet_text_that_is_not_utf8_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.parquet"
+    captions = pa.array([b"a red cup", b"caf\xe9"])
+    unchecked = pa.Array.from_buffers(pa.string(), len(captions), captions.buffers())
+    pq.write_table(pa.table({"image": ["1.jpg", "2.jpg"], "caption": unchecked}), path)
+    out = str(tmp_path / "out")
+    for command in (
+        ["train", "clip-ft", f"--data={path}", f"--out={out}"],
+        ["data", "audit", f"--train={path}"],
+        ["rewrite", str(path), "-o", out],
+        ["parse", str(path), "-o", out],
+    ):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert str(path) in error
+        assert "not foreseen" not in error
+    with pytest.raises(CompoclipError, match=r"a\.parquet: holds text that is not UTF-8"):
+        open_table([path])
+    with pytest.raises(CompoclipError, match=r"a\.parquet: holds text that is not UTF-8"):
+        list(read_records(path))
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])

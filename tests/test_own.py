@@ -21,6 +21,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.files import read_json
 from compoclip.methods.base import Method
+from compoclip.methods.compose import loss_named
 from compoclip.methods.registry import load_recipe, method_names, method_summaries
 from compoclip.models.checkpoint import load_model
 from compoclip.rewrites import base as rewrites
@@ -207,7 +208,7 @@ def type_name(thing: object) -> str:
     ("code", "name", "message"),
     [
         (None, "", "no such file"),
-        ("x = (", "", "not Python"),
+        ("x = (", "", r"SyntaxError: '\(' was never closed"),
         ("x = 1", "", "it has: none, a class with name, version, keeps_meaning and __call__"),
         (own_files.REWRITE, ":other", "it has: .*my_rewrite.py:denied"),
         (own_files.REWRITE.replace('"denied"', '"negclip"'), "", "'negclip' is a rewrite already"),
@@ -224,6 +225,78 @@ def test_a_file_without_the_rewrite_is_one_clear_line(
         get_rewrite(f"{file}{name}")
     assert str(file) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+EXITS = ("sys.exit(0)", "exit()", "raise BaseException('x')", "1 / 0")
+
+
+def exiting(code: str, before: str, end: str) -> str:
+    """The code, with an end before one of its lines."""
+    line = next(line for line in code.splitlines() if before in line)
+    indent = line[: len(line) - len(line.lstrip())]
+    return "import sys\n" + code.replace(line, f"{indent}{end}\n{line}").replace(
+        "from __future__ import annotations\n", ""
+    )
+
+
+@pytest.mark.parametrize("end", EXITS)
+def test_a_file_that_ends_the_process_is_an_error_that_names_it(
+    end: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captions = own_files.write(tmp_path, "captions.txt", "\n".join(LINES))
+    for name, code, before in (
+        ("method.py", own_files.METHOD, "from compoclip.losses"),
+        ("recipe.py", own_files.METHOD, "losses = "),
+        ("loss.py", own_files.LOSS, "return 0.5"),
+        ("rewrite.py", own_files.REWRITE, "if not caption.tokens"),
+        ("benchmark.py", own_files.BENCHMARK, "for k in range(6)"),
+    ):
+        file = own_files.write(tmp_path, name, exiting(code, before, end))
+        run = arguments(world, "clip-ft", tmp_path / "run")
+        commands = {
+            "method.py": [["train", str(file), *run[2:]]],
+            "recipe.py": [["train", str(file), *run[2:]], ["methods", str(file)]],
+            "loss.py": [[*run, *FEW, f"--terms=+{file}"]],
+            "rewrite.py": [
+                ["rewrite", LINES[0], f"--rewrites={file}"],
+                ["rewrite", str(captions), f"--rewrites={file}", "-o", str(tmp_path / "a.jsonl")],
+                [*arguments(world, "negclip", tmp_path / "run"), *FEW, f"--texts=+{file}"],
+            ],
+            "benchmark.py": [["data", "check", str(file), f"--data={tmp_path}"]],
+        }
+        for command in commands[name]:
+            assert main(command) == 1, command
+            said = capsys.readouterr().err.splitlines()[-1]
+            assert str(file) in said
+            assert said.endswith("; mend the file")
+            assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_file_that_ends_a_worker_is_named(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = exiting(own_files.REWRITE, "if not caption.tokens", "sys.exit(0)")
+    file = own_files.write(tmp_path, "rewrite.py", code)
+    captions = own_files.write(tmp_path, "captions.txt", "\n".join(LINES))
+    out = ["-o", str(tmp_path / "a.jsonl"), "--workers=2"]
+    run = [*arguments(world, "negclip", tmp_path / "run"), *FEW, "--workers=2"]
+    for command in (
+        ["rewrite", str(captions), f"--rewrites={file}", *out],
+        [*run, f"--texts=+{file}"],
+    ):
+        assert main(command) == 1
+        assert f"{file}, line " in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_method_may_be_of_another_encoding_if_it_says_so(encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "method.py"
+    code = f"# -*- coding: {encoding} -*-\n# caf\u00e9{own_files.METHOD}"
+    file.write_bytes(code.encode(encoding))
+    assert load_recipe(str(file))().name == "mine"
+    file.write_bytes('x = "caf\u00e9"\n'.encode("latin-1"))
+    with pytest.raises(CompoclipError, match=r"method\.py: SyntaxError: .*'utf-8' codec"):
+        load_recipe(str(file))
 
 
 def test_files_without_a_loss_or_benchmark_say_what_they_lack(
@@ -301,8 +374,12 @@ def test_packages_that_are_broken_are_named(
     site = tmp_path / "site"
     own_files.install(site, "gone", "import no_such", "compoclip.methods", gone="gone:recipe")
     monkeypatch.syspath_prepend(site)
+    own_files.install(site, "ends", "import sys; sys.exit(0)", "compoclip.losses", ends="ends:TERM")
+    monkeypatch.syspath_prepend(site)
     with pytest.raises(CompoclipError, match=r"method 'gone' of entry point 'gone:recipe' cannot"):
         load_recipe("gone")
+    with pytest.raises(CompoclipError, match=r"loss 'ends' of .* imported: SystemExit: 0"):
+        loss_named("ends")
 
 
 def scaled(factor: float, features: object, layout: object) -> float:

@@ -433,6 +433,7 @@ def test_wrong_names_and_options(folder: Path, capsys: pytest.CaptureFixture[str
     wrong = refused(*watching(folder, "--keep-best=foils:nope"))
     assert "foils has no 'nope'; it has micro, macro, positive_score, even, odd" in wrong
     assert "nope: not measured; there are foils" in refused(*watching(folder, "--keep-best=nope"))
+    assert not (folder / "run" / "eval").exists()  # before the base is measured
     assert not (folder / "run" / "model").exists()
 
 

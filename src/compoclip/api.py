@@ -30,9 +30,10 @@ from typing import (
 )
 
 from compoclip import run
-from compoclip.config import as_kind, closest, options_of, require, shortened
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.config import as_kind, closest, options_of, require
+from compoclip.errors import CompoclipError, UsageError, shown
 from compoclip.methods.registry import load_recipe
+from compoclip.own import fence
 from compoclip.ranks import device_named
 from compoclip.request import TrainRequest, recipe_arguments
 from compoclip.rewrites.base import rewrites_named
@@ -351,6 +352,7 @@ def evaluate(
     return run.evaluate(options, found)
 
 
+@fence()
 def rewrite(
     caption: str,
     rewrites: str = "all",
@@ -383,6 +385,7 @@ def rewrite(
     return records([("0", caption)], Settings(rewrites_named(rewrites), seed, epoch, tagger))
 
 
+@fence()
 def _train(
     method: str | Method,
     options: TrainOptions,
@@ -447,12 +450,12 @@ def _tidy(options: _Options, kind: type[_Options]) -> _Options:
 def _list_of(items: Any, name: str, kinds: tuple[type, ...], wanted: str) -> Sequence[Any]:
     """`items` as a list. Raises UsageError naming the first that is of none of `kinds`."""
     if not isinstance(items, Iterable):
-        raise UsageError(f"{name}: {shortened(items)} is not a list")
+        raise UsageError(f"{name}: {shown(items)} is not a list")
     listed = list(items)
     for place, each in enumerate(listed):
         if not isinstance(each, kinds):
             hint = "; PIL.Image.fromarray makes one of an array" if len(kinds) > 1 else ""
-            raise UsageError(f"{name}[{place}]: {shortened(each)} is not {wanted}{hint}")
+            raise UsageError(f"{name}[{place}]: {shown(each)} is not {wanted}{hint}")
     return listed
 
 

@@ -28,11 +28,12 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 import yaml
 
-from compoclip.errors import UsageError
-from compoclip.files import unreadable
+from compoclip.errors import UsageError, shown
+from compoclip.files import encodable, read_text, reason
 
 CONFIG = "config.yaml"
 """In a run folder: the file that repeats the run."""
+_LONGEST = 1 << 20  # characters of a file
 RELATIVE_TO = "relative_to"
 """The key with the folder that relative paths in a file start from; else it is the current one."""
 
@@ -144,6 +145,10 @@ def is_a(value: object, kind: Any) -> bool:
         return isinstance(value, str) and value in parts
     if origin is tuple:
         return isinstance(value, tuple) and all(is_a(each, parts[0]) for each in value)
+    if kind is str:
+        return isinstance(value, str) and encodable(value) and "\0" not in value
+    if kind is Path:
+        return isinstance(value, Path) and "\0" not in str(value)
     if kind in (int, float):  # numpy's own too; True is no number here
         number = Integral if kind is int else Real
         return isinstance(value, number) and not isinstance(value, bool)
@@ -153,12 +158,7 @@ def is_a(value: object, kind: Any) -> bool:
 def require(name: str, value: object, kind: Any) -> None:
     """Raise UsageError unless a value is of the type that it is annotated with."""
     if not is_a(value, kind):
-        raise UsageError(f"{name}: {shortened(value)} is not {_spelled(kind)}")
-
-
-def shortened(value: object) -> str:
-    """A value for a message, with its type."""
-    return f"{repr(value)[:80]} ({type(value).__name__})"
+        raise UsageError(f"{name}: {shown(value)} is not {_spelled(kind)}")
 
 
 _SPELLED = {str: "a text", Path: "a path", int: "a whole number", float: "a number"}
@@ -197,26 +197,22 @@ def read_config(path: Path) -> dict[str, Any]:
         values, each once.
 
     Raises:
-        CompoclipError: When the file cannot be read.
+        CompoclipError: When the file cannot be read, or is no text.
         UsageError: When it is something else.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not a text in UTF-8; mend the file") from None
-    return parsed_config(text, path)
+    return parsed_config(read_text(path, damaged="mend the file"), path)
 
 
 def parsed_config(text: str, path: Path) -> dict[str, Any]:
     """The same of the text of a file; path: for messages."""
+    if len(text) > _LONGEST:
+        raise UsageError(f"{path}: too long for a list of options; name another file")
     try:
-        found = yaml.load(text, _YamlReader)
+        found = _yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        problem = getattr(error, "problem", None) or reason(error)
         raise UsageError(f"{path}: {where}not YAML ({problem}); mend the file") from None
     if found is None:
         return {}
@@ -255,6 +251,8 @@ def checked(
         if name == RELATIVE_TO:
             folder = as_kind(value, Path)
             require(f"{path}: {name}", folder, Path)
+            if not folder.is_dir():
+                raise UsageError(f"{path}: {name}: no folder {folder}; correct or remove the line")
             continue
         if name not in options:
             raise UsageError(
@@ -296,7 +294,7 @@ def config_text(heading: str, values: Mapping[str, Any]) -> str:
 def read_value(text: str) -> Any:
     """A value as a file would hold it, "1e-5" or "[a, b]"; what is no YAML is a text."""
     try:
-        value = yaml.load(text, _YamlReader)
+        value = _yaml(text)
     except yaml.YAMLError:
         return text
     return text if isinstance(value, dict) else value
@@ -368,18 +366,40 @@ def place_in(value: str, folder: Path) -> str:
 # --- YAML without its surprises: no, on and yes are texts, 1e-5 is a number, 1:30 is none. ---
 
 
+def _yaml(text: str) -> Any:
+    """The value of a text. Raises YAMLError for anything but plain YAML."""
+    try:
+        return yaml.load(text, _YamlReader)
+    except RecursionError:
+        raise yaml.YAMLError("nested too deeply") from None
+    except ValueError as error:
+        raise yaml.YAMLError("a number of thousands of digits") from error
+
+
 class _YamlReader(yaml.SafeLoader):  # type: ignore[misc]
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose the next node. Raises ComposerError for one with an anchor, alias or tag.
+
+        Few aliases stand for a value larger than the memory; tags name types that options have not.
+        """
+        event = self.peek_event()
+        if event.anchor or getattr(event, "tag", None):
+            problem = "anchors, aliases and tags (&, *, !) are not read: write values out"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Names with values. Raises ConstructorError for a name that is there twice."""
-        names = [key.value for key, _ in node.value]
-        for place, name in enumerate(names):
-            if name in names[:place]:
+        seen = set[str]()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen:
                 problem = f"'{name}' is there twice"
-                raise yaml.constructor.ConstructorError(
-                    None, None, problem, node.value[place][0].start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(name)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
 

@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
-_LONGEST = 4000  # characters
+import reprlib
+
+_LONGEST = 1000  # characters
+_SHOWN = 80
+
+
+def printable(text: str, longest: int = _LONGEST) -> str:
+    """Return a text on one printable line, without its middle if it is long.
+
+    Line breaks become blanks, other characters that do not print escapes such as \\x00.
+    """
+    line = " ".join(_cut(text, longest).splitlines())
+    if line.isprintable():
+        return line
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return _cut("".join(escaped), longest)
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]} ... {text[-longest // 2 :]}"
+
+
+class _Shown(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = _SHOWN
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: its repr, shortened while it is built, and its type.
+
+    Of a nested value the whole repr may be larger than the memory.
+    """
+    try:
+        text = _Shown().repr(value)
+    except Exception:  # a number of thousands of digits; any other code
+        text = "..."
+    return f"{printable(text, _SHOWN)} ({type(value).__name__})"
 
 
 class CompoclipError(Exception):
     """The run failed for a reason the user can mend. The command line prints it and exits 1.
 
-    The message is one line: what is wrong, in which file, and the remedy. Line breaks in what it
-    quotes of a file (a column's name, a key) become blanks, and the middle of a very long one goes.
+    The message is one line: what is wrong, in which file, and the remedy; see `printable`.
     """
 
     exit_code = 1
 
     def __init__(self, message: object = "") -> None:
-        line = " ".join(str(message).splitlines())
-        if len(line) > _LONGEST:
-            line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
-        super().__init__(line)
+        super().__init__(printable(str(message)))
 
 
 class UsageError(CompoclipError):

@@ -10,6 +10,7 @@ import shutil
 import time
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, printable
 
 try:
     import fcntl
@@ -45,9 +46,9 @@ def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> Co
 
 
 def reason(error: BaseException) -> str:
-    """The message of an error on one short printable line, whatever the library put into it."""
-    said = " ".join(str(getattr(error, "strerror", None) or error).split())
-    return "".join(c if c.isprintable() else "?" for c in said)[:160] or type(error).__name__
+    """Return the message of an error on one short line, whatever its raiser put into it."""
+    said = str(getattr(error, "strerror", None) or error)
+    return printable(" ".join(said.split()), 160) or type(error).__name__
 
 
 def disguised(path: Path) -> str:
@@ -74,11 +75,73 @@ def read_text(
     CompoclipError naming the file and the remedy.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CompoclipError(f"{path}: not UTF-8 text (byte {error.start}); {damaged}") from error
+        return decoded(path.read_bytes(), path, damaged)
     except OSError as error:
         raise unreadable(path, error, absent) from error
+
+
+def decoded(data: bytes, where: object, damaged: str) -> str:
+    """Return the text that bytes are in UTF-8, without a byte order mark.
+
+    where, damaged: the place and the remedy, for the CompoclipError that is raised for others.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CompoclipError(f"{where}: not UTF-8 text (byte {error.start}); {damaged}") from error
+
+
+def encodable(text: str) -> bool:
+    """Return whether a text can be written: half a character (a lone surrogate) cannot.
+
+    JSON, arguments and file names may hold such.
+    """
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+class _JsonError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        key = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise _JsonError(f"the key {key!r:.80} occurs twice in one object")
+    return fields
+
+
+_parse = json.JSONDecoder(object_pairs_hook=_unique).decode
+_HALF = re.compile(r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
+
+
+def parse_json(text: str, *, halves: bool = False) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        text: The text.
+        halves: Whether it may hold half a character (a lone surrogate), which JSON can spell and
+            UTF-8 cannot hold.
+
+    Raises:
+        ValueError: In a few words, for a text that is not JSON, or nested too deeply, for an object
+            with a key twice, and a number of thousands of digits.
+    """
+    try:
+        value = _parse(text)
+        if not halves and "\\u" in text and not encodable(json.dumps(value, ensure_ascii=False)):
+            place = _HALF.search(text)
+            raise json.JSONDecodeError("Half a character", text, place.start() if place else 0)
+    except (json.JSONDecodeError, _JsonError):
+        raise
+    except ValueError:
+        raise ValueError("a number of thousands of digits") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return value
 
 
 def read_json(
@@ -87,8 +150,8 @@ def read_json(
     """Read a JSON file. Raises CompoclipError like `read_text`, and for what is not JSON."""
     text = read_text(path, absent=absent, damaged=damaged)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         what = disguised(path) or f"not valid JSON ({error}); {damaged}"
         raise CompoclipError(f"{path}: {what}") from error
 

@@ -21,13 +21,15 @@ import inspect
 import os
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
@@ -39,6 +41,7 @@ PACKAGE = "compoclip"
 """Where what the package itself brings comes from, in lists."""
 
 _SUFFIX = ".py"
+_PARSER = "tyro"  # of options
 _DIGEST = "__digest__"  # of the source that a module was made from
 __path__: list[str] = []  # makes this module one that others can stand below
 
@@ -109,22 +112,13 @@ def _module(path: Path, again: bool = False) -> ModuleType:
         raise unreadable(path, error) from None
     if known is not None and getattr(known, _DIGEST) == _digest(source):
         return known
-    try:
-        compile(source, str(path), "exec")
-    except (SyntaxError, ValueError) as error:
-        raise CompoclipError(f"{path}: not Python ({error}); mend the file") from None
     sys.modules.pop(name, None)
-    try:
+    with fence(str(path)):
         return importlib.import_module(name)
-    except CompoclipError:
-        raise
-    except Exception as error:  # whatever the user's code raises
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise CompoclipError(f"{path}: {type(error).__name__}: {reason}; mend the file") from error
 
 
 def _module_name(path: Path) -> str:
-    return f"{__name__}.{path.stem.replace('.', '_')}_{str(path.absolute()).encode().hex()}"
+    return f"{__name__}.{path.stem.replace('.', '_')}_{os.fsencode(path.absolute()).hex()}"
 
 
 def _digest(source: bytes) -> str:
@@ -152,11 +146,58 @@ class _Finder(MetaPathFinder):
         """How a module of that name is loaded; None for a name of another kind."""
         if not name.startswith(f"{__name__}."):
             return None
-        file = bytes.fromhex(name.rpartition("_")[2]).decode()
+        file = os.fsdecode(bytes.fromhex(name.rpartition("_")[2]))
         return importlib.util.spec_from_file_location(name, file, loader=_Loader(name, file))
 
 
 sys.meta_path.append(_Finder())
+
+
+# --- What foreign code raises. ---
+
+
+@contextmanager
+def fence(place: str = "", remedy: str = "mend the file") -> Iterator[None]:
+    """Turn whatever foreign code raises in the block into a CompoclipError that names it.
+
+    `sys.exit`, too: else it would end the command with success. Interruptions pass, and errors of
+    the package itself.
+
+    Args:
+        place: The foreign code. Without one it is the innermost foreign file of the traceback.
+        remedy: What to do about it.
+    """
+    try:
+        yield
+    except (CompoclipError, KeyboardInterrupt, BrokenPipeError):
+        raise
+    except BaseException as error:
+        place = place or _foreign_place(error)
+        if not place:
+            raise
+        try:
+            said = str(error)
+        except BaseException:  # foreign code, too
+            said = ""
+        why = f"{type(error).__name__}{': ' if said else ''}{said}"
+        raise CompoclipError(f"{place}: {why}; {remedy}") from error
+
+
+def _foreign_place(error: BaseException) -> str:
+    """The innermost foreign file that an error passed through, with the line; "" for none.
+
+    Of an exit it is the innermost file, unless that is the parser of options: it exits rightly.
+    """
+    kinds = get_args(Kind)
+    others = {each.module.partition(".")[0] for kind in kinds for each in installed(kind).values()}
+    place = last = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        name = str(frame.f_globals.get("__name__"))
+        last = f"{frame.f_code.co_filename}, line {line}"
+        if name.startswith(f"{__name__}.") or name.partition(".")[0] in others - {PACKAGE}:
+            place = last
+    exits = isinstance(error, Exception) or name.partition(".")[0] == _PARSER
+    return place or ("" if exits else last)
 
 
 # --- Other packages. ---
@@ -177,13 +218,11 @@ def imported(point: EntryPoint, what: str) -> Any:
     Raises:
         CompoclipError: When it cannot be imported, whatever it raises.
     """
-    try:
+    with fence(
+        f"{what} {point.name!r} of entry point {point.value!r} cannot be imported",
+        "update or uninstall that package",
+    ):
         return point.load()
-    except Exception as error:  # the user must learn whose it is
-        raise CompoclipError(
-            f"{what} {point.name!r} of entry point {point.value!r} cannot be imported: {error}; "
-            "update or uninstall that package"
-        ) from error
 
 
 def origin(point: EntryPoint | None) -> str:

@@ -19,6 +19,7 @@ from compoclip.config import OptionMark
 from compoclip.console import counted, note
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
+from compoclip.own import fence
 from compoclip.ranks import device_named, launched, process_group
 from compoclip.training.settings import RunSettings, WatchSettings
 
@@ -237,6 +238,7 @@ def composed_method(options: TrainOptions, method: Method, given: Collection[str
     return replace(changed, optim=method.optim) if "lr" in given else changed
 
 
+@fence()
 def train(
     options: TrainOptions, method: Method, model: LoadedModel | None = None, config: str = ""
 ) -> tuple[LoadedModel, RunSummary]:
@@ -257,38 +259,11 @@ def train(
         UsageError: For options that do not go together.
         CompoclipError: For what `training.run.run_training` reports.
     """
-    require_seeds(options)
-    counts = [
-        "micro_batch",
-        "crops",
-        "max_bad",
-        "save_every",
-        "log_every",
-        "max_steps",
-        "stop_after",
-    ]
-    counts += ["workers"] if options.workers != "auto" else []
-    require_least(0, options, *counts)
-    if options.image_weights and not options.from_scratch:
-        raise UsageError("--image-weights goes with --from-scratch")
-    if options.init_from and (options.from_scratch or options.model != "bundled"):
-        raise UsageError("--init-from is in place of --model and --from-scratch: leave them out")
-    if options.init_from and method.lora:
-        raise UsageError(
-            "--init-from gives weights that no file holds, and adapters need a base that can be "
-            "loaded again: leave --lora out"
-        )
-    if options.from_scratch and method.lora:
-        raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
-    if options.push_to_hub:
-        from compoclip.models.formats.hub import require_pushable
-
-        require_pushable(options.push_to_hub)
+    require_options(options, method)
     from compoclip.training.checks import require_trainable
     from compoclip.training.run import run_training
 
     request = options.request(options.data)
-    _require_watchable(options)
     device = device_named(options.device)
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
@@ -306,6 +281,30 @@ def train(
 
             watch = watch_model(model, benchmarks, options, options.out, ranks)
         return model, run_training(model, method, source, options, ranks, config, watch)
+
+
+def require_options(options: TrainOptions, method: Method) -> None:
+    """Raise UsageError for options out of range, and for those that do not go together."""
+    require_seeds(options)
+    counts = ["micro_batch", "crops", "max_bad", "save_every", "log_every", "max_steps"]
+    counts += ["workers"] if options.workers != "auto" else []
+    require_least(0, options, "stop_after", *counts)
+    if options.image_weights and not options.from_scratch:
+        raise UsageError("--image-weights goes with --from-scratch")
+    if options.init_from and (options.from_scratch or options.model != "bundled"):
+        raise UsageError("--init-from is in place of --model and --from-scratch: leave them out")
+    if options.init_from and method.lora:
+        raise UsageError(
+            "--init-from gives weights that no file holds, and adapters need a base that can be "
+            "loaded again: leave --lora out"
+        )
+    if options.from_scratch and method.lora:
+        raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
+    if options.push_to_hub:
+        from compoclip.models.formats.hub import require_pushable
+
+        require_pushable(options.push_to_hub)
+    _require_watchable(options)
 
 
 def _require_watchable(options: WatchSettings) -> None:
@@ -537,6 +536,7 @@ class EvaluateOptions(Measuring):
     json: bool = False
 
 
+@fence()
 def evaluate(
     options: EvaluateOptions,
     models: Mapping[str, str | LoadedModel],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 import itertools
 import math
 import random
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import MISSING, dataclass, field, fields, replace
 from multiprocessing import current_process
 from pathlib import Path
@@ -36,19 +36,27 @@ from compoclip.config import (
 from compoclip.corpora.run import Engine
 from compoclip.corpora.run import run as carried_out
 from compoclip.data.fingerprint import Fingerprint, listed
-from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, printable
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.interrupts import signal_of
 from compoclip.methods.registry import load_recipe
+from compoclip.own import fence
 from compoclip.ranks import device_named, launched
 from compoclip.request import TrainRequest
-from compoclip.run import CHOSEN, EvaluateOptions, TrainOptions, evaluate, require_least, train
+from compoclip.run import (
+    CHOSEN,
+    EvaluateOptions,
+    TrainOptions,
+    evaluate,
+    require_least,
+    require_options,
+    train,
+)
 from compoclip.training.settings import RunSettings
 from compoclip.workers import available_cores
 
 if TYPE_CHECKING:
     from compoclip.data.pack import Request
-    from compoclip.evaluation.results import Results
 
 BASE = "base"
 LOSS = "loss"
@@ -121,24 +129,6 @@ def held_options() -> dict[str, Any]:
     }
 
 
-def with_shared(run: TrainOptions, sweep: SweepOptions) -> TrainOptions:
-    """The options of the run, with those that a sweep has, too, where the run makes use of them.
-
-    It does when another option that is declared with them is given: a benchmark to measure on is
-    passed on to a run that measures while it trains.
-    """
-    known = {each.name for each in fields(sweep)}
-    options = options_of(type(run))
-    own = {name for name in known & {*options} if not options[name].marked(OptionMark.ONCE)}
-    for declaring in type(run).__mro__:
-        names = set(inspect.get_annotations(declaring))
-        shared = names & own
-        asked = any(getattr(run, name) != options[name].default for name in names - known)
-        if shared and asked:
-            run = replace(run, **{name: getattr(sweep, name) for name in shared})
-    return run
-
-
 # --- Which runs there are: a grid, drawn combinations, or both. ---
 
 
@@ -201,6 +191,8 @@ def _range(match: re.Match[str], where: str, option: Option) -> DrawnRange:
     low, high = (as_kind(read_value(match[k]), float) for k in (2, 3))
     for bound in (low, high):
         require(where, bound, float)
+        if not math.isfinite(bound):
+            raise UsageError(f"{where}: the bounds of a range must be finite")
     numbers = option.types & {int, float}
     if not numbers:
         raise UsageError(f"{where}: is no number, so that it has no range; name its values")
@@ -301,7 +293,7 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
 
     Args:
         options: What is varied, how it is measured and carried out.
-        request: The run that all are made of, as `with_shared` leaves it.
+        request: The run that all are made of, with the options that a sweep shares.
 
     Returns:
         What became of all runs.
@@ -357,6 +349,7 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
         )
         for name, point in zip(names_of(found), found)
     ]
+    _require_possible(runs)
     with only_writer(options.out, folder=True):
         read: dict[Request, Fingerprint] = {}
         for each in runs:
@@ -368,6 +361,25 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
         one_base = not (request.options.from_scratch or {"model", "from_scratch"} & {*grid, *drawn})
         base = request.options.model if one_base else None
         return _tabled(options, lines, measuring, base, sort_by)
+
+
+def _require_possible(runs: Sequence[SweepRun]) -> None:
+    """Raise UsageError for a value that no run can have, whatever the other values."""
+    wrong: dict[tuple[str, str], CompoclipError] = {}
+    right = set[tuple[str, str]]()
+    for run in runs:
+        values = [(name, spelled(value)) for name, value in run.point.items()]
+        try:
+            request = TrainRequest.of(run.method, run.values)
+            with redirect_stderr(io.StringIO()):  # notes come when it trains
+                method = request.composed()
+            require_options(request.options, method)
+            right.update(values)
+        except CompoclipError as error:
+            wrong |= dict.fromkeys(values, error)
+    for (name, value), error in wrong.items():
+        if (name, value) not in right:
+            raise UsageError(f"{name} {value}: {error}")
 
 
 def _values(request: TrainRequest) -> dict[str, Any]:
@@ -444,29 +456,29 @@ def carry_out_one(run: SweepRun) -> SweepLine:
     line = SweepLine(run.name, run.point)
     in_worker = current_process().daemon
     try:
-        request = TrainRequest.of(run.method, run.values)
-        options = request.options
-        written = run.folder / ("model" if options.merge else "adapter")
-        if run.threads:
-            import torch
+        with fence():
+            request = TrainRequest.of(run.method, run.values)
+            options = request.options
+            written = run.folder / ("model" if options.merge else "adapter")
+            if run.threads:
+                import torch
 
-            torch.set_num_threads(run.threads)
-        if not written.exists():
-            started = (run.folder / "state").is_dir()
-            # workers of one that is a worker itself cannot be
-            own = replace(options, resume=started, workers=0 if in_worker else options.workers)
-            train(own, request.composed(), config=request.text(repeats=True))
-        line.loss = _last_loss(run.folder)
-        if run.measuring.on:
-            for each in evaluate(run.measuring, {run.name: str(written)}):
-                line.scores[each.benchmark] = _headline(each)
+                torch.set_num_threads(run.threads)
+            if not written.exists():
+                started = (run.folder / "state").is_dir()
+                # workers of one that is a worker itself cannot be
+                own = replace(options, resume=started, workers=0 if in_worker else options.workers)
+                train(own, request.composed(), config=request.text(repeats=True))
+            line.loss = _last_loss(run.folder)
+            if run.measuring.on:
+                for each in evaluate(run.measuring, {run.name: str(written)}):
+                    best = each.headline_score
+                    line.scores[each.benchmark] = best.value, best.low, best.high
     except RunInterruptedError:
         raise
     except Exception as error:  # the others are to be done all the same
-        what = (
-            str(error) if isinstance(error, CompoclipError) else f"{type(error).__name__}: {error}"
-        )
-        line.error = " ".join(what.split())
+        known = isinstance(error, CompoclipError)
+        line.error = printable(str(error) if known else f"{type(error).__name__}: {error}")
     return line
 
 
@@ -475,11 +487,6 @@ def _last_loss(folder: Path) -> float | None:
 
     losses = [each["loss"] for each in read_log(folder / "train.jsonl") if "loss" in each]
     return losses[-1] if losses else None
-
-
-def _headline(results: Results) -> tuple[float, float | None, float | None]:
-    score = results.headline_score
-    return score.value, score.low, score.high
 
 
 # --- Table and report. ---

@@ -25,6 +25,7 @@ from typing import Any, Self, TypeVar
 from compoclip.console import counted
 from compoclip.errors import CompoclipError
 from compoclip.interrupts import ENDING, TerminatedError
+from compoclip.own import fence
 from compoclip.process import set_up
 
 T = TypeVar("T")
@@ -208,8 +209,9 @@ def _serve(pipe: Connection, prepare: Callable[[], object] | None) -> None:
         while True:
             number, task = tasks.get()
             try:
-                work, arguments = pickle.loads(task)  # noqa: S301 (sent by the parent)
-                answer = pickle.dumps((number, work(*arguments), None))
+                with fence():
+                    work, arguments = pickle.loads(task)  # noqa: S301 (sent by the parent)
+                    answer = pickle.dumps((number, work(*arguments), None))
             except Exception as error:
                 answer = pickle.dumps((number, None, _portable(error)))
             pipe.send_bytes(answer)

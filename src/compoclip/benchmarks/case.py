@@ -309,7 +309,7 @@ class Aggregate:
     def from_json(cls, data: Mapping[str, object]) -> Aggregate:
         """The inverse of `to_json`. Raises KeyError or TypeError for anything else."""
         if not isinstance(data, Mapping):
-            raise TypeError(f"an aggregate must be an object, not {data!r}")
+            raise TypeError(f"an aggregate must be an object, not {type(data).__name__}")
         parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
         macro_by, metric, group = data["macro_by"], data["metric"], data["min_group"]
         if (

@@ -23,11 +23,11 @@ from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
 from compoclip.benchmarks.download import DownloadPatience, Expected, Progress, download
-from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR
+from compoclip.benchmarks.files import DAMAGED
 from compoclip.benchmarks.registry import meta, read_edition
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import counted, track
-from compoclip.data.members import forward
+from compoclip.data.members import DAMAGED_TAR, tar_members, zip_members
 from compoclip.errors import CompoclipError, UsageError
 
 # --- Zip and tar archives to a folder, without letting a member leave it or fill the disk. ---
@@ -82,7 +82,7 @@ def is_archive(path: Path) -> bool:
 
 
 def _in_zip(archive: Path, opened: zipfile.ZipFile) -> Iterator[_Member]:
-    for info in opened.infolist():
+    for info in zip_members(opened):
         folder = info.filename.endswith("/")
         place = _place(archive, info.filename, folder)
         if (info.external_attr >> 16) & 0o170000 == 0o120000:
@@ -94,7 +94,7 @@ def _in_zip(archive: Path, opened: zipfile.ZipFile) -> Iterator[_Member]:
 
 
 def _in_tar(archive: Path, opened: tarfile.TarFile) -> Iterator[_Member]:
-    for info in forward(opened):
+    for info in tar_members(opened):
         place = _place(archive, info.name, info.isdir())
         if info.isdir():
             continue

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 import lzma
 import os
 import re
 import struct
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +26,8 @@ from compoclip.benchmarks.case import (
     Classification,
     ImageRef,
 )
-from compoclip.errors import CompoclipError
+from compoclip.data.members import zip_members
+from compoclip.errors import CompoclipError, printable
 from compoclip.rewrites.base import token_key
 
 MOST_BYTES = 1 << 28
@@ -91,61 +90,19 @@ def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
     remedy: see `read_bytes`. damaged: what to do when it is no text. Raises CompoclipError naming
     the file.
     """
-    return _decode(read_bytes(path, remedy), str(path), damaged)
-
-
-def _decode(data: bytes, where: str, damaged: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CompoclipError(f"{where}: not UTF-8 text (byte {error.start}); {damaged}") from error
-
-
-class _DuplicateKeyError(ValueError):
-    """A JSON object names the same key twice, so that one value would vanish silently."""
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for key, item in pairs:
-        if key in value:
-            raise _DuplicateKeyError(key)
-        value[key] = item
-    return value
-
-
-_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+    return files.decoded(read_bytes(path, remedy), path, damaged)
 
 
 def _parse(text: str, where: str, damaged: str) -> Any:
     try:
-        value = json.loads(text, object_pairs_hook=_no_duplicates)
-        if _ESCAPED_SURROGATE.search(text):
-            # Half a pair can be neither printed nor written to any result.
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except _DuplicateKeyError as error:
-        raise CompoclipError(
-            f"{where}: the key {str(error)!r} occurs twice in one JSON object; keep one of them"
-        ) from error
-    except json.JSONDecodeError as error:
-        raise CompoclipError(
-            f"{where}: not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
-            f"{damaged}"
-        ) from error
-    except UnicodeEncodeError as error:
-        raise CompoclipError(
-            f"{where}: holds half a surrogate pair, which is no text; {damaged}"
-        ) from error
+        return files.parse_json(text)
     except ValueError as error:
-        raise CompoclipError(f"{where}: a number with thousands of digits; {damaged}") from error
-    except RecursionError as error:
-        raise CompoclipError(f"{where}: JSON nested too deeply; {damaged}") from error
+        raise CompoclipError(f"{where}: not valid JSON ({error}); {damaged}") from error
 
 
 def parse_json(data: bytes, where: str) -> Any:
     """The JSON value of a file's content, e.g. taken from an archive; see `read_json`."""
-    return _parse(_decode(data, where, OFFICIAL), where, OFFICIAL)
+    return _parse(files.decoded(data, where, OFFICIAL), where, OFFICIAL)
 
 
 def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
@@ -328,7 +285,7 @@ def _kind(value: Any) -> str:
 
 # --- Names that a user misspelled. ---
 
-_LONGEST_HINT = 1000
+_LONGEST_HINT = 400
 
 
 def close(name: str, known: Iterable[str]) -> str:
@@ -336,9 +293,7 @@ def close(name: str, known: Iterable[str]) -> str:
     known = tuple(known)
     match = difflib.get_close_matches(name[:100], known[:1000], n=3)
     hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
-    # Names may come from a file: whatever they hold, the hint is short and on one line.
-    hint = hint if hint.isprintable() else ascii(hint)[1:-1]
-    return hint if len(hint) <= _LONGEST_HINT else f"{hint[:_LONGEST_HINT]} ..."
+    return printable(hint, _LONGEST_HINT)  # names may come from a file
 
 
 def classification_rules(content: Classification) -> dict[str, Aggregate]:
@@ -399,8 +354,6 @@ DAMAGED = (
     RuntimeError,  # encrypted, or compressed in a way that is not known here
 )
 """What the reading of a damaged zip archive raises, beside OSError."""
-DAMAGED_TAR = (tarfile.TarError, EOFError, struct.error, ValueError, OverflowError, MemoryError)
-"""The same of a tar archive, which is not compressed as a whole."""
 
 _AGAIN = "fetch the archive again"
 
@@ -425,7 +378,7 @@ def read_members(archive: Path, wanted: Mapping[str, str]) -> dict[str, tuple[st
     try:
         with zipfile.ZipFile(archive) as opened:
             members: dict[str, zipfile.ZipInfo] = {}
-            for info in opened.infolist():
+            for info in zip_members(opened):
                 pure = PurePosixPath(info.filename.replace("\\", "/"))
                 if pure.is_absolute() or ".." in pure.parts:
                     raise CompoclipError(

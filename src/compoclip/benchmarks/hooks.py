@@ -21,7 +21,7 @@ from compoclip.benchmarks.entries import each_value, files_of
 from compoclip.benchmarks.files import by_stem, close
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row, readers
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, shown
 
 Rows = Iterable[Row]
 Rules = dict[str, Aggregate]
@@ -83,7 +83,7 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
     for row in rows:
         label = files.field(row.values, "label", row.where)
         if isinstance(label, bool) or label not in (0, 1):
-            raise CompoclipError(f"{row.where}: 'label' must be 0 or 1, not {label!r:.40}")
+            raise CompoclipError(f"{row.where}: 'label' must be 0 or 1, not {shown(label)}")
         row.truth = int(label)
         row.labels = {"label": "true" if label else "false"}
         kinds.setdefault(row.path, set()).add(row.truth)
@@ -91,7 +91,7 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
             folder = PurePosixPath(row.text("image_link")).parent.name
             if folder not in ("train2017", "val2017"):
                 raise CompoclipError(
-                    f"{row.where}: 'image_link' {row.values['image_link']!r:.80} names neither "
+                    f"{row.where}: 'image_link' {shown(row.values['image_link'])} names neither "
                     "train2017 nor val2017; give the folder of the photos as images"
                 )
             row.folder = f"{{images}}/{folder}"
@@ -213,7 +213,7 @@ def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
         for place in row.values:
             if place not in map(str, range(_TEN)):
                 raise CompoclipError(
-                    f"{row.where}: {place!r:.80} is no place among {_TEN} photos; {files.OFFICIAL}"
+                    f"{row.where}: {shown(place)} is no place among {_TEN} photos; {files.OFFICIAL}"
                 )
             yield replace(
                 row,

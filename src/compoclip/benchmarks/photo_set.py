@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import tarfile
@@ -20,11 +19,11 @@ import pyarrow as pa
 from compoclip import files as room_files
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.benchmarks.files import DAMAGED, DAMAGED_TAR
+from compoclip.benchmarks.files import DAMAGED
 from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.tables import column_names, opened_parquet, require_columns
-from compoclip.data.members import forward, holds_bytes
-from compoclip.errors import CompoclipError
+from compoclip.data.members import DAMAGED_TAR, holds_bytes, tar_members, zip_members
+from compoclip.errors import CompoclipError, shown
 
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -196,7 +195,7 @@ def _new(row: dict[str, Any], known: dict[int, Any], where: str) -> int:
 def _id(row: dict[str, Any], key: str, where: str) -> int:
     value = files.field(row, key, where)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise CompoclipError(f"{where}: {key!r} must be a whole number, found {value!r:.40}")
+        raise CompoclipError(f"{where}: {key!r} must be a whole number, found {shown(value)}")
     return value
 
 
@@ -282,7 +281,7 @@ def _members(archive: Path) -> frozenset[str] | None:
     """Names in an archive, None when there is no such file."""
     try:
         with zipfile.ZipFile(archive) as opened:
-            return frozenset(opened.namelist())
+            return frozenset(each.filename for each in zip_members(opened))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -358,7 +357,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, str | None, tuple[int, ...] | N
     found: dict[str, tuple[str | None, tuple[int, ...] | None]] = {}
     try:
         with tarfile.open(shard, "r:") as archive:
-            for member in forward(archive):
+            for member in tar_members(archive):
                 member.name.encode()  # half a character could be written to no result
                 folder, _, name = member.name.rpartition("/")
                 stem, dot, suffix = name.partition(".")
@@ -469,7 +468,7 @@ def _cell_label(value: Any, where: str) -> tuple[int, ...]:
     good = all(isinstance(each, int) and not isinstance(each, bool) for each in found)
     if not good or not found or min(found) < 0:
         raise CompoclipError(
-            f"{where} must be a whole number from 0 or a list of them, not {value!r:.60}; this "
+            f"{where} must be a whole number from 0 or a list of them, not {shown(value)}; this "
             "split may have no public labels"
         )
     return tuple(sorted(set(found)))
@@ -478,7 +477,8 @@ def _cell_label(value: Any, where: str) -> tuple[int, ...]:
 def _hub_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
     """The names that the hub's feature description gives the labels, () without any."""
     try:
-        feature = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]
+        about = room_files.parse_json(schema.metadata[b"huggingface"].decode())
+        feature = about["info"]["features"][label]
         while "names" not in feature:
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
         names = feature["names"]

@@ -335,8 +335,8 @@ def _read(
                 files.record(whole, name) if keyed else dict(enumerate(files.items(whole, name)))
             )
             for k, (key, value) in enumerate(listed.items()):
-                shown = f"{key!r:.80}" if keyed else key
-                yield row(value, f"{name}: row {shown}", key, k + 1)
+                place = f"{key!r:.80}" if keyed else key
+                yield row(value, f"{name}: row {place}", key, k + 1)
 
 
 # --- Items: the images, texts, truth and labels of a row. ---
@@ -468,8 +468,8 @@ def _part(row: Row, known: Sequence[str]) -> str:
     said = {each: row.text(each).strip().lower() for each in columns}
     part = str(template.format_map({**row.names, **said}))
     if part not in known:
-        shown = ", ".join(f"{each!r} {row.values.get(each)!r:.40}" for each in columns)
-        raise CompoclipError(f"{row.where}: {shown} is unknown; known: {', '.join(known)}")
+        found = ", ".join(f"{each!r} {row.text(each)!r:.40}" for each in columns)
+        raise CompoclipError(f"{row.where}: {found} is unknown; known: {', '.join(known)}")
     return part
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from compoclip import own
 from compoclip.console import columns
-from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError
+from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.process import set_up
 from compoclip.ranks import launched, silent
@@ -166,8 +166,11 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
         how = "ended by SIGTERM" if number == signal.SIGTERM else "interrupted"
         return failed(how, 128 + number)
 
+    from compoclip.own import fence
+
     try:
-        return run()
+        with fence():
+            return run()
     except KeyboardInterrupt as error:
         return interrupted(signal_of(error))
     except BrokenPipeError:
@@ -182,7 +185,7 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
         if isinstance(error, OSError):
             what = f"{error.filename or 'output'}: {error.strerror or error}"
             return failed(f"{what}; check the path, its rights and the free space", 1)
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        what = printable(f"{type(error).__name__}: {error}")
         return failed(f"{what}; not foreseen: --debug shows where it comes from", 1)
 
 

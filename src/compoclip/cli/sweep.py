@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from compoclip import console
 from compoclip.cli.train import Called, ConfigFile
-from compoclip.config import one_line
+from compoclip.config import OptionMark, one_line, options_of
 from compoclip.request import TrainRequest
 from compoclip.run import TrainOptions
 from compoclip.sweep import (
@@ -21,7 +21,6 @@ from compoclip.sweep import (
     held_options,
     own_options,
     sweep,
-    with_shared,
 )
 
 
@@ -117,3 +116,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def with_shared(run: TrainOptions, sweep: SweepOptions) -> TrainOptions:
+    """The options of the run, with those that a sweep has, too, where the run makes use of them.
+
+    It does when another option that is declared with them is given: a benchmark to measure on is
+    passed on to a run that measures while it trains.
+    """
+    known = {each.name for each in fields(sweep)}
+    options = options_of(type(run))
+    own = {name for name in known & {*options} if not options[name].marked(OptionMark.ONCE)}
+    for declaring in type(run).__mro__:
+        names = set(inspect.get_annotations(declaring))
+        shared = names & own
+        asked = any(getattr(run, name) != options[name].default for name in names - known)
+        if shared and asked:
+            run = replace(run, **{name: getattr(sweep, name) for name in shared})
+    return run

@@ -19,9 +19,8 @@ from compoclip.config import (
     options_of,
     place_in,
     read_config,
-    shortened,
 )
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, shown
 from compoclip.files import write_text
 from compoclip.methods.registry import load_recipe, method_summaries
 from compoclip.request import TrainRequest
@@ -100,7 +99,7 @@ class Called:
         values = read_config(Path(file)) if file else {}
         said = values.pop("method", None)
         if not isinstance(said, str | None):
-            raise UsageError(f"{file}: method: {shortened(said)} is not the name of a method")
+            raise UsageError(f"{file}: method: {shown(said)} is not the name of a method")
         if said and isinstance(values.get(RELATIVE_TO), str):
             said = place_in(said, Path(values[RELATIVE_TO]))
         name = named or said

@@ -22,6 +22,7 @@ from compoclip.corpora.shard import (
 )
 from compoclip.errors import CompoclipError, UsageError, pip_install
 from compoclip.files import only_writer, write_text
+from compoclip.own import fence
 from compoclip.recordfile import require_same
 from compoclip.workers import RETRIES, Workers, WorkersDiedError
 
@@ -68,7 +69,12 @@ def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generat
     if own:
         _start(ray, workers)
     try:
-        remote: Any = ray.remote(work).options(num_cpus=1, max_retries=RETRIES)
+
+        def fenced(task: T) -> R:
+            with fence():
+                return work(task)
+
+        remote: Any = ray.remote(fenced).options(num_cpus=1, max_retries=RETRIES)
         slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
         todo = iter(tasks)
         running: list[Any] = []

@@ -33,7 +33,6 @@ from compoclip.data.sources.shards import (
 from compoclip.data.textfiles import (
     ROW_FILES,
     cell_captions,
-    encodable,
     ending_of,
     expand_braces,
     json_row,
@@ -44,6 +43,7 @@ from compoclip.data.textfiles import (
 )
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
+    encodable,
     fingerprint,
     replacing,
     unreadable,
@@ -171,7 +171,7 @@ def parquet_transform(
             for table in groups:
                 number, table = _extended(source, table, columns, job, counts, number)
                 writer.write_table(table, max(1, table.num_rows))
-    except (pa.ArrowException, UnicodeEncodeError) as error:
+    except (pa.ArrowException, UnicodeError) as error:
         raise CompoclipError(f"{source}: cannot be copied ({error}); mend the shard") from None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.data.textfiles import as_text, relative_image, text_list
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, shown
 
 NEG_CAPTION, NEG_IMAGE, GROUP = "neg_caption", "neg_image", "group"
 POS_CAPTION = "pos_caption"
@@ -116,7 +116,7 @@ def _flag(row: Mapping[str, Any], column: str, origin: str) -> bool:
         return False
     flag = _FLAGS.get(str(cell).strip().lower())
     if flag is None:
-        raise CompoclipError(f"{origin}: {column} {cell!r:.40} is neither true nor false; mend it")
+        raise CompoclipError(f"{origin}: {column} {shown(cell)} is neither true nor false; mend it")
     return flag
 
 
@@ -129,5 +129,5 @@ def _score(row: Mapping[str, Any], column: str, origin: str) -> float | None:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise CompoclipError(f"{origin}: {column} {cell!r} is not a number; mend the row")
+        raise CompoclipError(f"{origin}: {column} {shown(cell)} is not a number; mend the row")
     return score

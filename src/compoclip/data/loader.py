@@ -32,6 +32,7 @@ from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import IndexRequest
+from compoclip.own import fence
 
 Item = tuple[BatchTask, frozenset[IndexRequest]]
 
@@ -66,7 +67,8 @@ class Assembler:
     def __getitem__(self, item: Item) -> Made:
         task, requests = item
         try:
-            return self._make(task, requests)
+            with fence():
+                return self._make(task, requests)
         except CompoclipError as error:  # a raised one would arrive as a many-line traceback
             return Made(error=str(error))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -204,6 +205,12 @@ def arrow_table(path: Path, damaged: str = "fetch the file again") -> pa.Table:
 SUFFIXES = (".zip", ".tar", ".parquet", ".arrow")
 _MOST_RATIO = 100  # unpacked to packed size of an Arrow file; the usual ones are not packed at all
 MOST_BYTES = 1 << 28  # of one image: more is a bomb
+DAMAGED_TAR = (
+    *(tarfile.TarError, EOFError, struct.error, ValueError, OverflowError),
+    *(LookupError, MemoryError),
+)
+"""What reading a damaged tar raises, beside OSError, unless it is compressed as a whole."""
+_MOST_PADDING = 1 << 20  # bytes of zeros at the end of a tar; writers add 10 KiB
 _Read = Callable[[str], bytes]
 
 
@@ -234,9 +241,8 @@ class Members:
                 f"{path}: holds no image {member!r}; fetch the archive again"
             ) from error
         except Exception as error:  # damaged archives fail with errors of every kind
-            reason = " ".join(str(error).split()) or type(error).__name__
             raise CompoclipError(
-                f"{path}: {member!r} cannot be read ({reason}); fetch the archive again"
+                f"{path}: {member!r} cannot be read ({reason(error)}); fetch the archive again"
             ) from error
         return data
 
@@ -268,6 +274,7 @@ def _arrow(path: Path, column: str) -> _Read:
 
 def _zip(path: Path) -> _Read:
     archive = zipfile.ZipFile(path)
+    zip_members(archive)
 
     def read(name: str) -> bytes:
         if archive.getinfo(name).file_size > MOST_BYTES:
@@ -277,19 +284,49 @@ def _zip(path: Path) -> _Read:
     return read
 
 
-def forward(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members of a tar file in order. Raises ReadError at one whose size is below 0: it leads
-    back, and the archive would be read for ever."""
+def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar file in order, up to its end mark.
+
+    The library takes a damaged header for the end of the archive. So what it stops at must be two
+    blocks of zeros, and only zeros may follow, no more than writers add.
+
+    Raises:
+        tarfile.ReadError: For an archive that is damaged or cut off, with the byte, and for a
+            member of a size below 0, which leads back: the archive would be read forever.
+    """
     for member in archive:
         if member.size < 0:
             raise tarfile.ReadError(f"{member.name!a} has a size below 0")
         yield member
+        archive.members = []  # type: ignore[attr-defined]  # the list would only take memory
+    end: int = archive.offset  # type: ignore[attr-defined]
+    file: Any = archive.fileobj
+    file.seek(end)
+    tail = file.read(_MOST_PADDING + 1)
+    if len(tail) < 2 * tarfile.BLOCKSIZE:
+        raise tarfile.ReadError(f"cut off at byte {end:,}, before its end mark")
+    if tail.strip(b"\0") or len(tail) > _MOST_PADDING:
+        raise tarfile.ReadError(f"damaged at byte {end:,}, neither a member nor the end mark")
+
+
+def zip_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """Return the members of a zip file.
+
+    Raises:
+        zipfile.BadZipFile: When bytes come before the first member: the library takes the last list
+            of members that it finds, and those before it would be missing.
+    """
+    members = archive.infolist()
+    before = min((each.header_offset for each in members), default=0)
+    if before:
+        raise zipfile.BadZipFile(f"{before:,} bytes before the first member")
+    return members
 
 
 def _tar(path: Path) -> _Read:
     places = {}
     with tarfile.open(path, "r:") as archive:
-        for member in forward(archive):
+        for member in tar_members(archive):
             if member.isreg() and not member.sparse:
                 places[member.name] = (member.offset_data, member.size)
 

@@ -10,13 +10,12 @@ import ast
 import csv
 import gzip
 import io
-import json
 import os
 import re
 import zlib
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, AnyStr
@@ -26,7 +25,7 @@ import pyarrow.parquet as pq
 
 from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import unreadable
+from compoclip.files import encodable, parse_json, unreadable
 
 # --- Paths as data files write them: many as one pattern, and images below a folder. ---
 
@@ -200,6 +199,10 @@ def opened_parquet(path: Path) -> Iterator[pq.ParquetFile]:
             # Repeated values take next to no bytes, rows that name images at least one.
             _require_size(path, size, _MOST_RATIO * footer.num_rows)
             yield parquet
+    except UnicodeDecodeError as error:
+        raise CompoclipError(
+            f"{path}: holds text that is not UTF-8 ({error.reason}); convert the file"
+        ) from None
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(path, error) from None
@@ -219,25 +222,14 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def json_row(line: str, path: Path, number: int) -> dict[str, Any]:
     """The object on a line. Raises CompoclipError naming file and line for anything else."""
     try:
-        row = parse_json(line)
-    except (ValueError, RecursionError) as error:
+        row = parse_json(line, halves=True)  # texts are checked where they are taken
+    except ValueError as error:
         raise CompoclipError(
             f"{path}: line {number} is not valid JSON ({error}); mend the line"
         ) from None
     if not isinstance(row, dict):
         raise CompoclipError(f"{path}: line {number} is not a JSON object; mend the line")
     return row
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError(f"the key {_repeated([key for key, _ in pairs])!r} occurs twice")
-    return fields
-
-
-#: The value of a JSON text; ValueError also for an object that has a key twice.
-parse_json: Callable[[str], Any] = json.JSONDecoder(object_pairs_hook=_unique).decode
 
 
 def _repeated(names: Sequence[str]) -> str | None:
@@ -511,14 +503,6 @@ def require_texts(texts: Iterable[str], origin: str) -> None:
                 f"{origin}: {text[:40]!a} is not valid text (it holds half a character, a lone "
                 "surrogate); mend or remove it"
             )
-
-
-def encodable(text: str) -> bool:
-    """True if a text can be written as UTF-8; JSON and file names may hold half characters."""
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def text_list(cell: str) -> list[str] | None:

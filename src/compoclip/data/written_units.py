@@ -33,7 +33,7 @@ from compoclip.data.textfiles import (
     relative_image,
     require_texts,
 )
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, shown
 from compoclip.files import read_json
 from compoclip.rewrites.base import Refused, Rewritten, fits_context
 from compoclip.rewrites.units import UNIT_FOIL
@@ -203,7 +203,7 @@ def _relations(row: Mapping[str, Any], origin: str) -> list[WrittenPart]:
 def _sentence(relation: object, otherwise: Mapping[str, Any], origin: str) -> str:
     """ "subject relation object" of a record; what it leaves out is that of another one."""
     if not isinstance(relation, dict):
-        raise CompoclipError(f"{origin}: {relation!r:.60} is no object; {_REMEDY}")
+        raise CompoclipError(f"{origin}: {shown(relation)} is no object; {_REMEDY}")
     keys = ("subject", "relation_type", "object")
     words = [relation.get(key, otherwise.get(key)) for key in keys]
     return " ".join(_texts(words, f"{origin}: subject, relation_type, object"))

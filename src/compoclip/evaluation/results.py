@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, shown
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
@@ -143,20 +143,36 @@ def score_named(results: Sequence[Results], name: str) -> Score:
     Raises:
         UsageError: When there is none of that name; says which there are.
     """
-    for each in results:
-        if name == each.benchmark:
-            return each.headline_score
-    for each in results:
-        if name.startswith(f"{each.benchmark}:"):
-            rest = name.removeprefix(f"{each.benchmark}:")
-            if rest in each.aggregates:
-                return each.aggregates[rest]
-            if rest in each.scores:
-                return each.main(rest)
-            known = ", ".join([*each.aggregates, *each.scores])
-            raise UsageError(f"{name}: {each.benchmark} has no '{rest}'; it has {known}")
-    known = ", ".join(each.benchmark for each in results)
-    raise UsageError(f"{name}: not measured; there are {known}, and BENCHMARK:NAME of each")
+    found = {each.benchmark: each for each in results}
+    known = {each.benchmark: [*each.aggregates, *each.scores] for each in results}
+    benchmark, score = split_score(known, name)
+    one = found[benchmark]
+    if not score:
+        return one.headline_score
+    return one.aggregates[score] if score in one.aggregates else one.main(score)
+
+
+def split_score(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, str]:
+    """Return the benchmark that a score is of, and its name there, "" for the headline.
+
+    Args:
+        known: Benchmark -> names of its means and sub-tasks.
+        name: As for `score_named`.
+
+    Raises:
+        UsageError: When there is none of that name; says which there are.
+    """
+    if name in known:
+        return name, ""
+    for benchmark, scores in known.items():
+        if name.startswith(f"{benchmark}:"):
+            score = name.removeprefix(f"{benchmark}:")
+            if score not in scores:
+                have = ", ".join(scores)
+                raise UsageError(f"{name}: {benchmark} has no '{score}'; it has {have}")
+            return benchmark, score
+    have = ", ".join(known)
+    raise UsageError(f"{name}: not measured; there are {have}, and BENCHMARK:NAME of each")
 
 
 # --- Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it. ---
@@ -405,7 +421,7 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         return value
     if hint is str and isinstance(value, str):
         return _text(value, where)
-    raise ValueError(f"{where} is {repr(value)[:40]}")
+    raise ValueError(f"{where} is {shown(value)}")
 
 
 def _text(value: str, where: str) -> str:

@@ -39,13 +39,14 @@ from compoclip.evaluation.forms.cases import (
     groups_by_part,
     with_joint,
 )
-from compoclip.evaluation.items import EncodedFeatures, Items
+from compoclip.evaluation.items import POSITIVE_SCORE, EncodedFeatures, Items
 from compoclip.evaluation.results import (
     Results,
     file_stem,
     load_results,
     save_results,
     score_named,
+    split_score,
 )
 from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.summary import summarise
@@ -179,8 +180,17 @@ def watch_model(
 
     Returns:
         It, for `training.run.run_training`.
+
+    Raises:
+        UsageError: When `keep_best` names a score that no benchmark has.
     """
     options = Options(allow_partial=settings.allow_partial, ranks=ranks)
+    if settings.keep_best:
+        jobs = [_job(each, settings.allow_partial) for each in benchmarks]
+        known = {
+            job.benchmark.name: [*_rules(job)[0], POSITIVE_SCORE, *_own_parts(job)] for job in jobs
+        }
+        split_score(known, settings.keep_best)
 
     def measure(step: int) -> dict[str, WatchedScore]:
         encoder = ModelEncoder(model)
@@ -366,9 +376,14 @@ def _sizes(benchmark: Benchmark) -> Sizes:
 
 def _scored(job: _Job) -> dict[str, int]:
     """Items of the full benchmark by sub-task with a score, and groups by "sub-task/metric"."""
-    tuning = set(job.benchmark.tuned_on.values())
-    own = {part: n for part, n in job.expected.items() if part not in tuning}
+    own = {part: job.expected[part] for part in _own_parts(job)}
     return {**own, **groups_by_part(_sizes(job.benchmark))}
+
+
+def _own_parts(job: _Job) -> list[str]:
+    """The sub-tasks with a score."""
+    tuning = set(job.benchmark.tuned_on.values())
+    return [part for part in job.expected if part not in tuning]
 
 
 def _unique(benchmark: Benchmark, items: Items) -> None:
@@ -386,9 +401,7 @@ def _unique(benchmark: Benchmark, items: Items) -> None:
 def _rules(job: _Job) -> tuple[dict[str, Aggregate], str]:
     """The benchmark's aggregates and plain ones where it has none, with the headline."""
     benchmark = job.benchmark
-    tuning = set(benchmark.tuned_on.values())
-    parts = [part for part in job.expected if part not in tuning]
-    default, headline = form_of(job.content).rules(job.content, parts)
+    default, headline = form_of(job.content).rules(job.content, _own_parts(job))
     rules = {**default, **benchmark.aggregates}
     return rules, benchmark.headline if benchmark.headline in rules else headline
 

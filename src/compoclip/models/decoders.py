@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.files import parse_json
 from compoclip.losses.contract import (
     Features,
     HeadPlan,
@@ -190,7 +191,7 @@ def load_decoder(spec: str) -> GruDecoder | T5Decoder:
         return GruDecoder()
     folder = Path(spec)
     try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        config = parse_json((folder / _CONFIG).read_text(encoding="utf-8"))
         kind = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CompoclipError(

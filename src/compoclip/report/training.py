@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
+from compoclip.files import parse_json
 from compoclip.training.log import read_log
 
 POINTS = 300
@@ -135,7 +135,7 @@ def _record(checkpoint: Path) -> dict[str, str]:
     if not path.is_file():
         return {"state": "unfinished"}
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
         provenance, weights = data["provenance"], data["identity"].get("weights", "")
         flat = {key: _text(value) for key, value in provenance.items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:

@@ -24,7 +24,7 @@ from torch import nn
 
 from compoclip.data.fingerprint import Fingerprint, listed
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, shown
 from compoclip.files import sync, sync_folder
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
@@ -421,7 +421,7 @@ def _progress(record: Any) -> Progress:
         else:
             right = isinstance(value, str if kind == "str" else dict)
         if not right:
-            raise ValueError(f"{name}: {value!r:.40}")
+            raise ValueError(f"{name}: {shown(value)}")
     progress = Progress(**record)
     if progress.rewrites and not _counts_of_rewrites(progress.rewrites):
         raise ValueError("rewrites: no counts")

@@ -18,7 +18,7 @@ from compoclip.data.textfiles import (
     read_lines,
     relative_image,
 )
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, shown
 from compoclip.files import read_json, unreadable
 
 
@@ -127,7 +127,7 @@ def open_coco(
         if key in captions:
             raise CompoclipError(f"{origin}: the image id {key!r} occurs twice; remove one")
         if not isinstance(name, str):
-            raise CompoclipError(f"{origin}: the file_name {name!r} is no text; mend the file")
+            raise CompoclipError(f"{origin}: the file_name {shown(name)} is no text; mend the file")
         captions[key] = (origin, relative_image(name, root, origin), [])
     keys = _caption_keys(data, caption_column, path)
     for origin, key, entry in _records(data, "annotations", "image_id", "caption", path):
@@ -173,7 +173,8 @@ def _records(
         if not isinstance(entry, dict) or not {key, value} <= entry.keys():
             raise CompoclipError(f"{origin} lacks {key!r} or {value!r}; is the file whole?")
         if not isinstance(entry[key], str | int):
-            raise CompoclipError(f"{origin}: the id {entry[key]!r} is no number; mend the file")
+            found = shown(entry[key])
+            raise CompoclipError(f"{origin}: the id {found} is no number; mend the file")
         yield origin, entry[key], entry
 
 

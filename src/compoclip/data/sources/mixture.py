@@ -12,6 +12,7 @@ All of it is a function of (seed, epoch): the same for any number of workers, an
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections import Counter
@@ -30,6 +31,7 @@ from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
 
 _WEIGHTED = re.compile(r"(.+)=(\d+\.?\d*(?:[eE]-?\d+)?|\.\d+)")
+_MOST = 1_000_000  # a weight
 
 
 def mixture_of(spec: str) -> dict[str, float] | None:
@@ -42,7 +44,8 @@ def mixture_of(spec: str) -> dict[str, float] | None:
         Data set -> weight; None for what names a single data set.
 
     Raises:
-        UsageError: When a weight is missing or zero, or a data set is there twice.
+        UsageError: When a weight is missing or out of range, a data set is there twice, or a
+            single one has a weight.
     """
     if Path(spec).exists():
         return None
@@ -51,17 +54,22 @@ def mixture_of(spec: str) -> dict[str, float] | None:
     except ValueError:
         return None
     found = [_WEIGHTED.fullmatch(word) for word in words]
+    if len(words) == 1 and found[0]:
+        raise UsageError(f"{words[0]}: a single data set takes no weight; write {found[0][1]}")
     if len(words) < 2 or not (any(found) or all(Path(word).exists() for word in words)):
         return None
     weights: dict[str, float] = {}
+    places = set[str]()
     for word, match in zip(words, found):
-        if match is None or not 0 < float(match[2]) < math.inf:
+        if match is None or not 0 < float(match[2]) <= _MOST:
             raise UsageError(
-                f"{word}: each of several data sets needs a weight above 0, as in "
-                f"{words[0].partition('=')[0]}=0.5"
+                f"{word}: each of several data sets needs a weight above 0 and up to {_MOST:,}, as "
+                f"in {words[0].partition('=')[0]}=0.5"
             )
-        if match[1] in weights:
+        place = os.path.realpath(match[1])  # one file may have several names
+        if place in places:
             raise UsageError(f"{match[1]}: is there twice; give it one weight")
+        places.add(place)
         weights[match[1]] = float(match[2])
     return weights
 

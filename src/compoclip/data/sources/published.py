@@ -35,7 +35,7 @@ from compoclip.data.textfiles import (
     read_delimited,
     relative_image,
 )
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, shown
 
 NO_SOURCE = "edit whose original is not there"
 _AGAIN = "fetch the file again"
@@ -239,7 +239,7 @@ def _entries(
 def _degla(row: Mapping[str, Any], origin: str, builder: RowBuilder) -> None:
     number, caption, texts = row["image_id"], row["original"], row["enhanced"]
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise CompoclipError(f"{origin}: the image_id {number!r:.40} is no number; {_AGAIN}")
+        raise CompoclipError(f"{origin}: the image_id {shown(number)} is no number; {_AGAIN}")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise CompoclipError(f"{origin}: 'enhanced' is no list of texts; {_AGAIN}")
     photo = f"COCO_train2014_{number:012d}.jpg"

@@ -22,7 +22,7 @@ from compoclip.console import track
 from compoclip.data.decode import EXTENSIONS, Picture, mirrored
 from compoclip.data.extras import NEG_IMAGE, Extras, read_extras
 from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamps
-from compoclip.data.members import forward
+from compoclip.data.members import DAMAGED_TAR, tar_members
 from compoclip.data.sources import (
     GROUP,
     NEGATIVE_IMAGE,
@@ -42,16 +42,17 @@ from compoclip.data.sources.rows import (
 from compoclip.data.textfiles import (
     EMPTY_CAPTION,
     NO_CAPTION,
-    encodable,
     expand_braces,
-    parse_json,
     usable_texts,
 )
 from compoclip.errors import CompoclipError
 from compoclip.files import (
     cache_paths,
+    encodable,
     fingerprint,
     load_arrays,
+    parse_json,
+    reason,
     save_arrays,
     unreadable,
     write_cache,
@@ -98,35 +99,25 @@ def member_json(data: bytes) -> tuple[str, Any] | None:
     """
     try:
         text = data.decode("utf-8-sig")
-        value = parse_json(text)
-        if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        return text, parse_json(text)
+    except ValueError:
         return None
-    return text, value
 
 
 def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """The members of a tar, in order, checking that it is whole up to its end mark.
+    """Yield the members of a tar in order.
 
-    Raises CompoclipError for a file that is cut off or is no plain tar.
+    Raises CompoclipError for a file that is damaged, cut off or no plain tar.
     """
-    end = 0
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in forward(tar):
-                end = member.offset_data + -(-member.size // 512) * 512
-                yield member
-                tar.members = []  # type: ignore[attr-defined]  # the list would only take memory
-    except tarfile.TarError as error:
-        raise CompoclipError(
-            f"{shard}: not a whole tar file ({error}); fetch or make the shard again"
-        ) from None
+            yield from tar_members(tar)
     except OSError as error:
         raise unreadable(shard, error) from None
-    file.seek(end)
-    if len(file.read(512)) < 512:
-        raise CompoclipError(f"{shard}: the tar file is cut off; fetch or make the shard again")
+    except DAMAGED_TAR as error:
+        raise CompoclipError(
+            f"{shard}: not a whole tar file ({reason(error)}); fetch or make the shard again"
+        ) from None
 
 
 def grouped(shard: Path, file: IO[bytes]) -> Iterator[tuple[str, list[tarfile.TarInfo]]]:
@@ -215,7 +206,7 @@ NO_IMAGE = "sample without an image"
 NOT_A_FILE = "tar member that is not a plain file"
 NO_NEGATIVE_IMAGE = "negative image that is not in the shard"
 
-_VERSION = 5
+_VERSION = 6
 _SUFFIX = ".compoclip-index"
 _SCHEMA = pa.schema(
     [
