@@ -18,7 +18,9 @@ import torch
 from PIL import Image, ImageOps
 
 import compoclip
-from compoclip.benchmarks.case import ImageRef
+from compoclip.benchmarks.audit import Kind, audit
+from compoclip.benchmarks.case import ImageRef, image_key
+from compoclip.benchmarks.registry import load_benchmark
 from compoclip.data import decode as door
 from compoclip.data.decode import decode, opened
 from compoclip.data.images.composed import LANDSCAPE, PORTRAIT, UNREADABLE, orientations
@@ -28,6 +30,7 @@ from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ImageReader
 from compoclip.models.preprocess import Preprocess
+from compoclip.report.looks import Album
 from compoclip.web import images as serve_images
 from compoclip.web.images import RequestImages
 from compoclip.web.playground import image_of
@@ -264,3 +267,21 @@ def test_a_header_is_read_in_a_bounded_number_of_pieces() -> None:
             decode(data[:2] + many + data[2:])
     comments = b"".join(b"\xff\xfe\x03\xea" + b"a" * 1000 for _ in range(1000))
     assert np.array_equal(decode(data[:2] + comments + data[2:]), decode(data))
+
+
+def test_a_users_benchmark_is_read_upright_and_rotated_files_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(turned(6))
+    row = {"image": "a.jpg", "caption": "a star", "negative_caption": "a mug"}
+    (tmp_path / "foils.jsonl").write_text(json.dumps(row))
+    found = load_benchmark("foils", tmp_path, tmp_path, annotations=tmp_path / "foils.jsonl")
+    (image,) = found.content[0].images
+    assert image_key(image).endswith("a.jpg#upright")
+    reader = ImageReader(SMALL)
+    assert np.array_equal(reader(image), reader.pixels(decode(path, upright=True)))
+    assert np.array_equal(reader(ImageRef(path)), reader.pixels(decode(path)))
+    shown = Album().photo(image_key(image))
+    assert shown is not None
+    assert shown.size == (60, 80)
+    assert audit(found, decoding=True).counts == {Kind.ROTATED: {"": 1}}
+    assert audit(found).counts == {}

@@ -214,7 +214,10 @@ def points(
     combinations: list[dict[str, Any]] = []
     generator = random.Random(seed)
     for _ in range(draws * _FEWEST_TRIES if drawn else 0):
-        one = {name: _draw(values, generator) for name, values in drawn.items()}
+        one = {
+            name: each.draw(generator) if isinstance(each, DrawnRange) else generator.choice(each)
+            for name, each in drawn.items()
+        }
         if one not in combinations:
             combinations.append(one)
         if len(combinations) == draws:
@@ -224,10 +227,6 @@ def points(
     choices = [values for values in grid.values() if isinstance(values, tuple)]
     every = [dict(zip(grid, chosen)) for chosen in itertools.product(*choices)]
     return [{**one, **cell} for one in combinations or [{}] for cell in every]
-
-
-def _draw(values: Values, generator: random.Random) -> Any:
-    return values.draw(generator) if isinstance(values, DrawnRange) else generator.choice(values)
 
 
 def names_of(found: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -471,9 +470,7 @@ def carry_out_one(run: SweepRun) -> SweepLine:
                 train(own, request.composed(), config=request.text(repeats=True))
             line.loss = _last_loss(run.folder)
             if run.measuring.on:
-                for each in evaluate(run.measuring, {run.name: str(written)}):
-                    best = each.headline_score
-                    line.scores[each.benchmark] = best.value, best.low, best.high
+                line.scores = _scores(run.measuring, {run.name: str(written)})
     except RunInterruptedError:
         raise
     except Exception as error:  # the others are to be done all the same
@@ -487,6 +484,13 @@ def _last_loss(folder: Path) -> float | None:
 
     losses = [each["loss"] for each in read_log(folder / "train.jsonl") if "loss" in each]
     return losses[-1] if losses else None
+
+
+def _scores(
+    measuring: EvaluateOptions, models: Mapping[str, str]
+) -> dict[str, tuple[float, float | None, float | None]]:
+    headlines = {each.benchmark: each.headline_score for each in evaluate(measuring, models)}
+    return {name: (each.value, each.low, each.high) for name, each in headlines.items()}
 
 
 # --- Table and report. ---
@@ -549,9 +553,7 @@ def _tabled(
     ordered = sorted(lines, key=lambda each: _rank(each, sort_by))
     if base is not None and any(each.scores for each in lines):
         first = SweepLine(BASE, {})
-        first.scores = {
-            each.benchmark: _headline(each) for each in evaluate(measuring, {BASE: base})
-        }
+        first.scores = _scores(measuring, {BASE: base})
         ordered.insert(0, first)
     trained = [each for each in lines if each.scores]
     report = _report(options, trained, base is not None) if trained else None
