@@ -291,7 +291,7 @@ def test_parquet_text_that_is_not_utf8_names_the_file(
         ["train", "clip-ft", f"--data={path}", f"--out={out}"],
         ["data", "audit", f"--train={path}"],
         ["rewrite", str(path), "-o", out],
-        ["parse", str(path), "-o", out],
+        ["parse", str(path), "-o", f"{out}-2"],
     ):
         assert main(command) == 1
         error = capsys.readouterr().err
