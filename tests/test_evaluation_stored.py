@@ -118,7 +118,7 @@ def test_a_number_or_name_of_another_kind(
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
-        (("scores", "object", "accuracy", "n"), 7, "7 items of 16, 16 photos"),
+        (("scores", "object", "accuracy", "n"), 7, "7 items of 16, 15 photos"),
         (("scores", "object", "accuracy", "value"), 0.99, "the accuracy of 'object' is another"),
         (("scores", "object", "accuracy", "photos"), 3, "the photos of 'object' are others"),
         (("scores", "object", "accuracy", "photos"), 0, "0 photos"),
