@@ -87,12 +87,17 @@ def test_bad_specs(tmp_path: Path) -> None:
         ("winoground", "Official files: .*accept the terms"),
     ],
 )
-def test_a_missing_file_names_how_to_get_it(tmp_path: Path, spec: str, expected: str) -> None:
+def test_a_missing_file_names_how_to_get_it(
+    tmp_path: Path, spec: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "a b"
     words = expected.replace("ROOT", re.escape(f"'{root}'"))
     with pytest.raises(CompoclipError, match=words) as caught:
         load_benchmark(spec, root)
     assert "\n" not in str(caught.value)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CompoclipError, match=expected.replace("ROOT", r"\.")):
+        load_benchmark(spec, Path())
     with pytest.raises(CompoclipError) as caught:  # the user's own place
         load_benchmark("sugarcrepe", tmp_path / "root", annotations=tmp_path / "none")
     assert "data fetch" not in str(caught.value)

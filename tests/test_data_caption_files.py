@@ -105,7 +105,7 @@ def test_captions_by_the_name_of_their_photo(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ({"1.jpg": 3}, "row 1 has no 'caption'"),
+        ({"1.jpg": 3}, "row 1: the caption must be a text or a list of texts"),
         ({"1.jpg": "x", "../2.jpg": "x"}, "row 2: image '../2.jpg' lies outside"),
         ({"a": 1}, "neither a list of rows nor an object"),
         ([{"file": "1.jpg", "caption": ["x"]}], "row 1 has no 'image' path .*file, caption"),

@@ -164,8 +164,9 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
     try:
         loaded = found.load(root, images, subtasks=parts, **options)
     except CompoclipError as error:
-        absent = isinstance(error.__cause__, FileNotFoundError) and str(error).startswith(str(root))
-        if not absent or read_edition(root) is not None:
+        elsewhere = any(isinstance(value, Path) for value in options.values())
+        absent = isinstance(error.__cause__, FileNotFoundError)
+        if not absent or elsewhere or read_edition(root) is not None:
             raise
         raise CompoclipError(f"{error}. {how_to_get(spec, root)}") from error
     code = own.named_sources(own.sources_of(found.read))

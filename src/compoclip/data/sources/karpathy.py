@@ -77,6 +77,8 @@ def _rows(data: list[Any], path: Path) -> Iterator[tuple[str, str, list[Any]]]:
         caption = row.get("caption")
         texts = [caption] if isinstance(caption, str) else caption
         if not isinstance(texts, list):
+            if "caption" in row:
+                raise CompoclipError(f"{origin}: the caption must be a text or a list of texts")
             raise CompoclipError(f"{origin} has no 'caption'; it has: {', '.join(row)}")
         yield origin, row["image"], texts
 
