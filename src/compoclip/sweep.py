@@ -58,6 +58,7 @@ from compoclip.workers import available_cores
 if TYPE_CHECKING:
     from compoclip.data.pack import Request
 
+Headline = tuple[float, float | None, float | None]
 BASE = "base"
 LOSS = "loss"
 TABLE = "sweep.csv"  # in OUT
@@ -283,7 +284,7 @@ class SweepLine:
     name: str
     point: Mapping[str, Any]
     loss: float | None = None
-    scores: dict[str, tuple[float, float | None, float | None]] = field(default_factory=dict)
+    scores: dict[str, Headline] = field(default_factory=dict)
     error: str = ""
 
 
@@ -486,9 +487,7 @@ def _last_loss(folder: Path) -> float | None:
     return losses[-1] if losses else None
 
 
-def _scores(
-    measuring: EvaluateOptions, models: Mapping[str, str]
-) -> dict[str, tuple[float, float | None, float | None]]:
+def _scores(measuring: EvaluateOptions, models: Mapping[str, str]) -> dict[str, Headline]:
     headlines = {each.benchmark: each.headline_score for each in evaluate(measuring, models)}
     return {name: (each.value, each.low, each.high) for name, each in headlines.items()}
 
