@@ -132,7 +132,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
         ('data: "a\\0b"', "data: 'a\\x00b' (str) is not a text"),
         ('images: "a\\0b"', "images: 'a\\x00b' (str) is not a path"),
         ('data: "\\ud800"', "data: '\\ud800' (str) is not a text"),
-        (f"data: [{'[], ' * 100_000}]", "data: [[], [], [], [], [], [], ...] (list) is not a text"),
+        (f"data: [{'[], ' * 10_000}]", "data: [[], [], [], [], [], [], ...] (list) is not a text"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_one_line_with_file_and_name(
@@ -151,6 +151,8 @@ def test_the_method_is_named_in_the_file_or_before_it(
     assert f"or in {file} (method: NAME)" in said(capsys)
     assert main(["train", "--config", str(written(tmp_path, "method: 3\n"))]) == 2
     assert "method: 3 (int) is not the name of a method" in said(capsys)
+    assert main(["train", "--config", str(written(tmp_path, 'method: "a\\0.py"\n'))]) == 2
+    assert "method: 'a\\x00.py' (str) is not the name of a method" in said(capsys)
     # Parameters are those of the method that is taken.
     file = written(tmp_path, "method: fsc-clip\ngamma: 1\n")
     assert main(["train", "negclip", f"--config={file}"]) == 2

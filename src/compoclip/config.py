@@ -33,7 +33,7 @@ from compoclip.files import encodable, read_text, reason
 
 CONFIG = "config.yaml"
 """In a run folder: the file that repeats the run."""
-_LONGEST = 1 << 20  # characters of a file
+_LONGEST = 1 << 16  # characters of a file
 RELATIVE_TO = "relative_to"
 """The key with the folder that relative paths in a file start from; else it is the current one."""
 

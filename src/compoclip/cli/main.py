@@ -159,7 +159,7 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
 
     def failed(message: str, code: int) -> int:
         if aloud:
-            print(f"{program}: {message}", file=sys.stderr)
+            print(f"{program}: {printable(message)}", file=sys.stderr)
         return code
 
     def interrupted(number: int) -> int:
@@ -185,7 +185,7 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
         if isinstance(error, OSError):
             what = f"{error.filename or 'output'}: {error.strerror or error}"
             return failed(f"{what}; check the path, its rights and the free space", 1)
-        what = printable(f"{type(error).__name__}: {error}")
+        what = f"{type(error).__name__}: {error}"
         return failed(f"{what}; not foreseen: --debug shows where it comes from", 1)
 
 

@@ -16,6 +16,7 @@ from compoclip.config import (
     RELATIVE_TO,
     Option,
     checked,
+    is_a,
     options_of,
     place_in,
     read_config,
@@ -98,7 +99,7 @@ class Called:
         file = value_of(words, "--config")
         values = read_config(Path(file)) if file else {}
         said = values.pop("method", None)
-        if not isinstance(said, str | None):
+        if not is_a(said, str | None):
             raise UsageError(f"{file}: method: {shown(said)} is not the name of a method")
         if said and isinstance(values.get(RELATIVE_TO), str):
             said = place_in(said, Path(values[RELATIVE_TO]))
