@@ -365,21 +365,20 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
 
 def _require_possible(runs: Sequence[SweepRun]) -> None:
     """Raise UsageError for a value that no run can have, whatever the other values."""
-    wrong: dict[tuple[str, str], CompoclipError] = {}
-    right = set[tuple[str, str]]()
+    wrong: dict[str, CompoclipError] = {}
+    right = set[str]()
     for run in runs:
-        values = [(name, spelled(value)) for name, value in run.point.items()]
+        values = [f"{name} {spelled(value)}" for name, value in run.point.items()]
         try:
             request = TrainRequest.of(run.method, run.values)
             with redirect_stderr(io.StringIO()):  # notes come when it trains
-                method = request.composed()
-            require_options(request.options, method)
+                require_options(request.options, request.composed())
             right.update(values)
         except CompoclipError as error:
             wrong |= dict.fromkeys(values, error)
-    for (name, value), error in wrong.items():
-        if (name, value) not in right:
-            raise UsageError(f"{name} {value}: {error}")
+    first = next((each for each in wrong if each not in right), None)
+    if first is not None:
+        raise UsageError(f"{first}: {wrong[first]}")
 
 
 def _values(request: TrainRequest) -> dict[str, Any]:
