@@ -207,11 +207,15 @@ def cycled(count: int) -> Iterator[None]:
 
 
 def write_samples(folder: Path, captions: Sequence[str], photos: int = 16, size: int = 480) -> str:
-    """Data of one sample a caption, with photo-like JPEGs that are used again and again."""
+    """Write one sample per caption, with photo-like JPEGs under as many names; return the path."""
     folder.mkdir(parents=True, exist_ok=True)
-    for k in range(photos):
-        photo_like(k, size * 4 // 3, size).save(folder / f"{k}.jpg", quality=90)
-    rows = [{"image": f"{k % photos}.jpg", "caption": c} for k, c in enumerate(captions)]
+    for k in range(len(captions)):
+        photo = folder / f"{k}.jpg"
+        if k < photos:
+            photo_like(k, size * 4 // 3, size).save(photo, quality=90)
+        else:  # rows of one file would be one sample
+            photo.hardlink_to(folder / f"{k % photos}.jpg")
+    rows = [{"image": f"{k}.jpg", "caption": c} for k, c in enumerate(captions)]
     path = folder / "samples.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
     return str(path)

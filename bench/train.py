@@ -446,7 +446,12 @@ def _measured(options: Options) -> tuple[StepSpeed, dict[str, Any]]:
         method,
         caption_batch(loaded, method, drawn, options.seed),
         options.repeats,
-        RunSettings(out=Path(), device=str(device), precision=options.precision),
+        RunSettings(
+            out=Path(),
+            device=str(device),
+            precision=options.precision,
+            mask_duplicates=False,
+        ),
     )
     setting = {
         "model": options.model,

@@ -49,7 +49,13 @@ def test_the_straightforward_step_computes_the_same() -> None:
     found = []
     for way in (step, plain_step):
         loaded.encoder.zero_grad(set_to_none=True)
-        result = way(loaded.encoder, loaded.tokenizer, method, batch, RunSettings(out=Path()))
+        result = way(
+            loaded.encoder,
+            loaded.tokenizer,
+            method,
+            batch,
+            RunSettings(out=Path(), mask_duplicates=False),
+        )
         found.append((result, [p.grad for p in loaded.encoder.parameters()]))
     assert found[0][0].loss == pytest.approx(found[1][0].loss, abs=1e-5)
     for ours, plain in zip(found[0][1], found[1][1]):
@@ -64,7 +70,13 @@ def test_a_step_in_the_released_form_has_the_released_loss() -> None:
     found = []
     for way in (step, released_step):
         loaded.encoder.zero_grad(set_to_none=True)
-        result = way(loaded.encoder, loaded.tokenizer, method, batch, RunSettings(out=Path()))
+        result = way(
+            loaded.encoder,
+            loaded.tokenizer,
+            method,
+            batch,
+            RunSettings(out=Path(), mask_duplicates=False),
+        )
         found.append((result, [p.grad for p in loaded.encoder.parameters()]))
     for name, value in found[0][0].values.items():
         assert found[1][0].values[name] == pytest.approx(value, abs=1e-5), name
@@ -88,7 +100,9 @@ def test_the_straightforward_step_encodes_stand_ins() -> None:
 def test_speed_counts_positions_and_operations() -> None:
     loaded, method = model(), load_recipe("fsc-clip")()
     batch = caption_batch(loaded, method, CAPTIONS, seed=0)
-    speed = measure_step_speed(loaded, method, batch, 1, RunSettings(out=Path()))
+    speed = measure_step_speed(
+        loaded, method, batch, 1, RunSettings(out=Path(), mask_duplicates=False)
+    )
     assert (speed.images, speed.texts) == (5, len(batch.block.texts))
     assert speed.lacking == 20 - speed.texts
     assert speed.plain.positions == 20 * 32

@@ -311,7 +311,11 @@ def test_facts_are_printed_as_words(
     text = capsys.readouterr().out
     assert re.search(r"^  texts +hn fraction 1\.0, kinds a; b$", text, re.M)
     assert not re.search(r"[{}\[\]]|settings", text)
-    for verb, *more in (["inspect"], ["maps"], ["convert", str(tmp_path / "x"), "--to=hf"]):
+    for verb, *more in (
+        ["inspect"],
+        ["maps", "--image=x", "--caption=a", "--out=o"],
+        ["convert", str(tmp_path / "x"), "--to=hf"],
+    ):
         assert main([verb, str(run), *more]) == 2
         (said,) = capsys.readouterr().err.splitlines()  # nothing on the device before
         assert f"{run}: is not a model folder; did you mean {run / 'model'}?" in said

@@ -14,15 +14,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from compoclip.console import note
 from compoclip.errors import CompoclipError, printable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 try:
     import fcntl
@@ -514,7 +514,7 @@ def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
 
 # --- Arrays of a cache: with a checksum, and what they were made from. ---
 
-Arrays = Mapping[str, NDArray[Any]]
+Arrays = Mapping[str, "NDArray[Any]"]
 _STATED = "compoclip"  # in the metadata: what the arrays are made from, and their checksum
 
 
@@ -523,6 +523,9 @@ def save_arrays(path: Path, arrays: Arrays, made_from: object) -> None:
 
     To be called by `write_atomically` or `write_cache`. made_from: what they depend on, JSON-ready.
     """
+    import numpy as np  # here: the command line begins without it
+    from safetensors.numpy import save_file
+
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     # One entry, for several are written in any order.
     save_file(dict(arrays), path, {_STATED: json.dumps([made_from, checksum(arrays)])})
@@ -568,5 +571,5 @@ def checksum(arrays: Arrays) -> int:
     value = 0
     for name, array in sorted(arrays.items()):
         value = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), value)
-        value = zlib.crc32(array.reshape(-1).view(np.uint8).data, value)
+        value = zlib.crc32(array.reshape(-1).view("uint8").data, value)
     return value

@@ -29,7 +29,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
@@ -188,7 +188,7 @@ def _foreign_place(error: BaseException) -> str:
 
     Of an exit it is the innermost file, unless that is the parser of options: it exits rightly.
     """
-    kinds = get_args(Kind)
+    kinds: tuple[Kind, ...] = ("methods", "rewrites", "losses", "benchmarks")
     others = {each.module.partition(".")[0] for kind in kinds for each in installed(kind).values()}
     place = last = ""
     for frame, line in traceback.walk_tb(error.__traceback__):

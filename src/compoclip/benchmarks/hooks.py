@@ -213,7 +213,7 @@ def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
         for place in row.values:
             if place not in map(str, range(_TEN)):
                 raise CompoclipError(
-                    f"{row.where}: {shown(place)} is no place among {_TEN} photos; {files.OFFICIAL}"
+                    f"{row.where}: {place!r:.80} is no place among {_TEN} photos; {files.OFFICIAL}"
                 )
             yield replace(
                 row,
