@@ -236,6 +236,10 @@ def train(
         CompoclipError: For what `training.run.run_training` reports.
     """
     require_trainable(options, method)
+    if options.push_to_hub:
+        from compoclip.models.formats.hub import require_pushable
+
+        require_pushable(options.push_to_hub)
     from compoclip.data.pack import Request
     from compoclip.training.run import run_training
 
@@ -289,10 +293,6 @@ def require_trainable(options: TrainOptions, method: Method) -> None:
         )
     if options.from_scratch and method.lora:
         raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
-    if options.push_to_hub:
-        from compoclip.models.formats.hub import require_pushable
-
-        require_pushable(options.push_to_hub)
     _require_watchable(options)
 
 

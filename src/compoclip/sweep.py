@@ -43,14 +43,7 @@ from compoclip.methods.registry import load_recipe
 from compoclip.own import fence
 from compoclip.ranks import device_named, launched
 from compoclip.request import TrainRequest
-from compoclip.run import (
-    EvaluateOptions,
-    TrainOptions,
-    evaluate,
-    require_least,
-    require_trainable,
-    train,
-)
+from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train
 from compoclip.training.settings import RunSettings
 from compoclip.workers import available_cores
 
@@ -208,15 +201,12 @@ def _range(match: re.Match[str], where: str, option: Option) -> DrawnRange:
     low, high = (as_kind(read_value(match[k]), float) for k in (2, 3))
     for bound in (low, high):
         require(where, bound, float)
-        if not math.isfinite(bound):
-            raise UsageError(f"{where}: the bounds of a range must be finite")
     numbers = option.types & {int, float}
     if not numbers:
         raise UsageError(f"{where}: is no number, so that it has no range; name its values")
-    if not (0 < low < high if match[1] else low < high):
-        raise UsageError(
-            f"{where}: a range is LOW..HIGH with LOW below HIGH{', above 0' if match[1] else ''}"
-        )
+    if not (0 if match[1] else -math.inf) < low < high < math.inf:
+        above = ", above 0" if match[1] else ""
+        raise UsageError(f"{where}: a range is LOW..HIGH with LOW below HIGH{above}, both finite")
     return DrawnRange(low, high, bool(match[1]), whole=float not in numbers)
 
 
@@ -381,21 +371,19 @@ def sweep(options: SweepOptions, request: TrainRequest) -> SweepTable:
 
 def _require_possible(runs: Sequence[SweepRun]) -> None:
     """Raise UsageError for a value that no run can have, whatever the other values."""
-    wrong: dict[tuple[str, str], CompoclipError] = {}
-    right = set[tuple[str, str]]()
+    wrong: dict[str, CompoclipError] = {}
+    right = set[str]()
     for run in runs:
-        values = [(name, spelled(value)) for name, value in run.point.items()]
+        values = [f"{name} {spelled(value)}" for name, value in run.point.items()]
         try:
-            request = TrainRequest.of(run.method, run.values)
             with redirect_stderr(io.StringIO()):  # notes come when it trains
-                method = request.composed()
-            require_trainable(request.options, method)
+                TrainRequest.of(run.method, run.values).composed()
             right.update(values)
         except CompoclipError as error:
             wrong |= dict.fromkeys(values, error)
-    for (name, value), error in wrong.items():
-        if (name, value) not in right:
-            raise UsageError(f"{name} {value}: {error}")
+    first = next((each for each in wrong if each not in right), None)
+    if first is not None:
+        raise UsageError(f"{first}: {wrong[first]}")
 
 
 def _values(request: TrainRequest) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             raise tarfile.ReadError(f"{member.name!a} has a size below 0")
         yield member
         archive.members = []  # type: ignore[attr-defined]  # the list would only take memory
-    end: int = archive.offset  # type: ignore[attr-defined]
+    end: int = archive.offset
     file: Any = archive.fileobj
     file.seek(end)
     tail = file.read(_MOST_PADDING + 1)
