@@ -195,7 +195,7 @@ def test_degla(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_id": "7"}, "entry 2: the image_id '7' is no number"),
+        ({"image_id": "7"}, "entry 2: the image_id '7' \\(str\\) is no number"),
         ({"enhanced": "a boy"}, "entry 2: 'enhanced' is no list of texts"),
         ({"enhanced": [1]}, "entry 2: 'enhanced' is no list of texts"),
     ],

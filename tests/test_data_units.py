@@ -167,7 +167,7 @@ def test_cs_clip_trains_on_it(tmp_path: Path) -> None:
         ({"entities": "dog"}, "'entities': expected texts"),
         ({"relations": {}}, ""),
         ({"relations": "on"}, "'relations' is no list"),
-        ({"relations": ["on"]}, "'on' is no object"),
+        ({"relations": ["on"]}, r"'on' \(str\) is no object"),
         ({"relations": [{"subject": "dog", "object": "mat"}]}, "subject, relation_type, object"),
         ({"relations": [{**RECORD["relations"][0], "negatives": "x"}]}, "'negatives' is no list"),
     ],

@@ -196,8 +196,8 @@ def _foreign_place(error: BaseException) -> str:
         last = f"{frame.f_code.co_filename}, line {line}"
         if name.startswith(f"{__name__}.") or name.partition(".")[0] in others - {PACKAGE}:
             place = last
-    exits = isinstance(error, Exception) or name.partition(".")[0] == _PARSER
-    return place or ("" if exits else last)
+    exits = isinstance(error, SystemExit) and name.partition(".")[0] != _PARSER
+    return place or (last if exits else "")
 
 
 # --- Other packages. ---

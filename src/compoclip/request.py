@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from compoclip.config import OptionMark, config_text, flat, options_of
 from compoclip.methods.registry import load_recipe
-from compoclip.run import CHOSEN, TrainOptions, composed_method
+from compoclip.run import CHOSEN, TrainOptions, composed_method, require_options
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -52,9 +52,14 @@ class TrainRequest:
         return cls(method, options, parameters, {*CHOSEN}.intersection(values))
 
     def composed(self) -> Method:
-        """The method to train with. Raises UsageError as `composed_method` and recipes do."""
+        """Return the method to train with.
+
+        Raises UsageError as recipes, `composed_method` and `require_options` do.
+        """
         made = load_recipe(self.method)(**self.parameters)
-        return composed_method(self.options, made, self.given)
+        method = composed_method(self.options, made, self.given)
+        require_options(self.options, method)
+        return method
 
     def text(self, repeats: bool = False) -> str:
         """The request as a configuration file.

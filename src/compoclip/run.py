@@ -260,6 +260,10 @@ def train(
         CompoclipError: For what `training.run.run_training` reports.
     """
     require_options(options, method)
+    if options.push_to_hub:
+        from compoclip.models.formats.hub import require_pushable
+
+        require_pushable(options.push_to_hub)
     from compoclip.training.checks import require_trainable
     from compoclip.training.run import run_training
 
@@ -300,10 +304,6 @@ def require_options(options: TrainOptions, method: Method) -> None:
         )
     if options.from_scratch and method.lora:
         raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
-    if options.push_to_hub:
-        from compoclip.models.formats.hub import require_pushable
-
-        require_pushable(options.push_to_hub)
     _require_watchable(options)
 
 
