@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from compoclip import files
 from compoclip.cli.main import main
-from compoclip.corpora import run, shard
+from compoclip.corpora import run
 from compoclip.corpora.job import RewriteJob
 from compoclip.corpora.run import process
 from compoclip.corpora.shard import ShardResult, ShardTask, find_shards, make_shard
@@ -92,6 +93,13 @@ def test_without_ray_the_extra_is_named(
 
 def test_a_shard_that_stops_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = corpus(tmp_path / "in", ".jsonl", shards=2)
-    monkeypatch.setattr(shard, "sync", lambda path: (_ for _ in ()).throw(OSError(28, "full")))
+    synced = files.sync
+
+    def full(path: Path) -> None:
+        if path.suffix == ".jsonl":
+            raise OSError(28, "full")
+        synced(path)
+
+    monkeypatch.setattr(files, "sync", full)
     with pytest.raises(CompoclipError, match=r"000.jsonl: cannot be written \(full\)"):
         process(find_shards(str(source)), tmp_path / "out", JOB)

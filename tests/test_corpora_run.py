@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main as bench
+from compoclip import files
 from compoclip.cli.main import main
-from compoclip.corpora import shard as shard_module
 from compoclip.corpora.shard import KINDS
 from corpus_shards import captions, contents, corpus, write_jsonl, write_parquet, write_tar
 
@@ -222,11 +222,15 @@ def test_what_cannot_be_written_stops_the_run(
     assert rewrite(source, "-o", tmp_path / "file" / "out") == 1
     assert "cannot be written" in capsys.readouterr().err
 
+    synced = files.sync
+
     def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if path.suffix == ".parquet":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_module, "sync", full)
+        patch.setattr(files, "sync", full)
         assert rewrite(source, "-o", tmp_path / "out") == 1
     error = capsys.readouterr().err
     assert "000.parquet: cannot be written (No space left on device)" in error

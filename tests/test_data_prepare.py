@@ -16,7 +16,6 @@ from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.karpathy import open_flickr8k
 from compoclip.data.sources.tables import open_table
 from compoclip.data.transform import ImageTransform
-from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess
 
 TEXTS = ["A red cat sits.", "Two dogs run.", "A red cat sits."]
@@ -111,13 +110,6 @@ def test_the_default_store_lies_in_the_cache_folder(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     prepare_captions(open_table([table(tmp_path)]), workers=1)
     assert (tmp_path / "cache" / "compoclip" / "parses.sqlite").is_file()
-
-
-def test_a_store_that_is_none_is_a_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "parses.sqlite"
-    path.write_bytes(b"not a database, but long enough to look like one" * 100)
-    with pytest.raises(CompoclipError, match=r"parses\.sqlite"):
-        prepare_captions(open_table([table(tmp_path)]), ParseStore(path), workers=1)
 
 
 def test_real_photos_with_real_rewrites_whatever_the_workers(
