@@ -153,7 +153,7 @@ def test_rows_packs_and_caches_show_the_same(tmp_path: Path) -> None:
 
 def test_a_bad_flag_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(
-        CompoclipError, match="x, row 1: mirror 'perhaps' .* is neither true nor false"
+        CompoclipError, match=r"x, row 1: mirror 'perhaps' .* is neither true nor false"
     ):
         read_extras({"mirror": "perhaps"}, tmp_path, "x, row 1")
     for cell, flag in (("yes", True), ("0", False), (True, True), ("", False), (None, False)):
