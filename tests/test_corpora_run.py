@@ -225,7 +225,7 @@ def test_what_cannot_be_written_stops_the_run(
     synced = files.sync
 
     def full(path: Path) -> None:
-        if path.suffix == ".parquet":
+        if ".parquet" in path.name:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         synced(path)
 

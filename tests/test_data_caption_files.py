@@ -168,7 +168,7 @@ def test_coco_annotations(tmp_path: Path) -> None:
         ({"annotations": [7]}, "annotations 1 lacks 'image_id' or 'caption'"),
         (
             {"annotations": [{"image_id": 1, "caption": "\ud800"}]},
-            r"\(Half a character: line 1 column",
+            r"JSON \(Half a character: line 1",
         ),
     ],
 )

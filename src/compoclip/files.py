@@ -145,12 +145,19 @@ def parse_json(text: str, *, halves: bool = False) -> Any:
 
 
 def read_json(
-    path: Path, *, absent: str = "check the path", damaged: str = "restore the file"
+    path: Path,
+    *,
+    absent: str = "check the path",
+    damaged: str = "restore the file",
+    halves: bool = False,
 ) -> Any:
-    """Read a JSON file. Raises CompoclipError like `read_text`, and for what is not JSON."""
+    """Read a JSON file. Raises CompoclipError like `read_text`, and for what is not JSON.
+
+    halves: as for `parse_json`.
+    """
     text = read_text(path, absent=absent, damaged=damaged)
     try:
-        return parse_json(text)
+        return parse_json(text, halves=halves)
     except ValueError as error:
         what = disguised(path) or f"not valid JSON ({error}); {damaged}"
         raise CompoclipError(f"{path}: {what}") from error

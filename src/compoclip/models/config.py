@@ -61,7 +61,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises CompoclipError when it is missing, malformed or larger than
     a configuration or vocabulary is."""
     require_small(path)
-    data = read_json(path, damaged="restore the original file")
+    data = read_json(path, damaged="restore the original file", halves=True)
     if not isinstance(data, dict):
         raise CompoclipError(f"{path}: expected a JSON object")
     return data
