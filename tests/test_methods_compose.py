@@ -263,9 +263,9 @@ def test_images_are_cropped_as_the_method_does_or_as_asked(
     used: list[object] = []
     made = ImageTransform.__init__
 
-    def noted(self: ImageTransform, preprocess: Preprocess, crop: object, draft: bool) -> None:
+    def noted(self: ImageTransform, preprocess: Preprocess, crop: object, *more: bool) -> None:
         used.append(crop)
-        made(self, preprocess, crop, draft)  # type: ignore[arg-type]
+        made(self, preprocess, crop, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ImageTransform, "__init__", noted)
     for name, asked, crop in (
@@ -471,7 +471,7 @@ def test_the_recipe_of_the_guide_trains(world: Path, tmp_path: Path) -> None:
     ("text", "name", "message"),
     [
         (None, "", "no such file"),
-        ("x = (", "", "not Python"),
+        ("x = (", "", "SyntaxError"),
         ("x = 1", "", "none, a function under @recipe"),
         (OWN, ":other", "it has: "),
         (f"{OWN}\nraise KeyError('gone')", "", "KeyError: 'gone'; mend the file"),

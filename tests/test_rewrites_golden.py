@@ -70,7 +70,7 @@ def test_every_digest_belongs_to_a_rewrite() -> None:
 
 def test_parses(captions: list[Caption]) -> None:
     records = [encode(caption) for caption in captions]
-    expect("parser", PARSER_VERSION, digest(records))
+    expect("parser", PARSER_VERSION, digest(each[8:] for each in records))  # without checksums
     assert [decode(c.text, record) for c, record in zip(captions, records)] == captions
 
 

@@ -118,6 +118,7 @@ class Website:
         wanted: What a request should hold, for messages.
         body: Most bytes of one request; all together may hold eight times as many.
         waiting: Most requests under way.
+        threads: Most that are computed at once; the others wait.
         problem: Makes the JSON of an error from its status and message.
 
     Attributes:
@@ -136,12 +137,14 @@ class Website:
         wanted: str = "what is asked for",
         body: int = 32_000_000,
         waiting: int = 256,
+        threads: int = 256,
         problem: Callable[[int, str], Mapping[str, Any]] = lambda status, message: {
             "error": message
         },
     ) -> None:
         self.answers, self.body, self.waiting = answers, body, waiting
         self.busy = self.held = 0
+        self._threads = threads
         self.loopback = is_loopback(host)
         machine = os.uname().nodename
         own = () if self.loopback else (host, machine, f"{machine}.local")
@@ -206,7 +209,7 @@ class Website:
                     self.held += len(block)
                     self._require_size(size)
                     body += block
-            made = await self._computed(lambda: function(read_object(body, self._wanted)), request)
+            made = await self._computed(partial(self._compute, function, body), request)
             return _json_response(200, made)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody is there to read it
@@ -224,6 +227,10 @@ class Website:
         finally:
             self.busy -= 1
             self.held -= size
+
+    def _compute(self, function: Answer, body: bytearray) -> Mapping[str, Any]:
+        require_client()
+        return function(read_object(body, self._wanted))
 
     def _require_acceptable(self, request: Request) -> None:
         """Refuse a request by its head."""
@@ -252,7 +259,7 @@ class Website:
             gone.set()
 
         if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(self.waiting)
+            self._limiter = anyio.CapacityLimiter(self._threads)
         _GONE.set(gone)
         watcher = asyncio.create_task(watch())
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -21,7 +20,7 @@ from compoclip.captions.types import SceneGraph
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.version import __version__
-from compoclip.web.app import Answer, Page, Website, require_client
+from compoclip.web.app import Page, Website
 from compoclip.web.images import MAX_IMAGE, RequestImages
 
 # --- What a page may send, checked before anything is computed. ---
@@ -208,23 +207,13 @@ def play_site(
     pages["/api/info"] = (info.encode("utf-8", "backslashreplace"), "application/json")
     for number, example in enumerate(playground.examples):
         pages[f"/examples/{number}.png"] = (example.png, "image/png")
-    computing = threading.Lock()
-
-    def one_by_one(answer: Answer) -> Answer:
-        def wait(request: Mapping[str, Any]) -> Mapping[str, Any]:
-            with computing:
-                require_client()
-                return answer(request)
-
-        return wait
-
-    answers = {"/api/score": one_by_one(playground.score), "/api/maps": one_by_one(playground.maps)}
     return Website(
         pages,
-        answers,
+        {"/api/score": playground.score, "/api/maps": playground.maps},
         host=host,
         names=names,
         verb="play",
         wanted="image and caption",
         body=MAX_BODY,
+        threads=1,
     )
