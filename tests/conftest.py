@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 gc.disable()  # until everything is imported and collected, which stays
 torch.set_num_threads(1)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.pop("COLUMNS", None)  # pytest-xdist states a width; tables are whole without one
 # Threads of several test processes would wait for one another on a small machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
