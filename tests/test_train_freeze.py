@@ -166,7 +166,7 @@ def test_frozen_parameters_are_told_and_not_in_the_state(
     sizes = {n: p.numel() for n, p in load_model(world / "base").encoder.model.named_parameters()}
     image = sum(size for name, size in sizes.items() if name.startswith("visual."))
     assert f"frozen: image ({image:,} parameters), text:1 (" in told.out
-    assert f"frozen: image, {image} parameters" in told.err
+    assert f"frozen: image, {image:,} parameters" in told.err
     capsys.readouterr()
     assert main([*arguments(world, "negclip", tmp_path / "json", "--epochs=1"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["frozen"] == {}
