@@ -107,6 +107,7 @@ def test_every_setting_is_recorded_or_known_not_to_matter() -> None:
     run = RunSettings(out=Path("run"), seed=3, micro_batch=4)
     assert run.decisive() == {
         "seed": 3,
+        "mask_duplicates": True,
         "precision": "auto",
         "contrast": "auto",
         "crop": None,
