@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from compoclip import files
 from compoclip.errors import CompoclipError
 from compoclip.files import new_folder, read_json, replacing, write_atomically, write_text
 
@@ -151,7 +151,7 @@ def test_a_disk_without_locks_is_written_all_the_same(
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with replacing(tmp_path / "x") as place:
         place.write_text("x")
         write_atomically(tmp_path / "y", lambda place: place.write_text("y"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,18 +23,15 @@ from compoclip.console import note
 from compoclip.errors import CompoclipError, printable
 
 if TYPE_CHECKING:
+    from filelock import BaseFileLock
     from numpy.typing import NDArray
 
-try:
-    import fcntl
-except ImportError:  # not on Windows: no locks there, and what killed writers leave stays
-    fcntl = None  # type: ignore[assignment]
-
 LOCK = ".lock"
-_RACES = 1000  # times that a lock may vanish between two system calls before that is an error
+_RACES = 1000  # times that a folder may vanish between two system calls before that is an error
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # what disks without locks answer
 _WRITING = re.compile(r"\..*\.[0-9a-f]{8}\.tmp")  # folders that `_beside` makes
 _WRITER = ".writer-lock"
-_SIGNED = b"process "  # how a lock file begins
+_SIGNED = "process "  # how a lock file begins
 _LOCKED = re.compile(r"\..+\.lock")  # files that `only_writer` makes beside a file
 _swept: set[Path] = set()
 
@@ -261,54 +259,40 @@ def _beside(path: Path) -> Iterator[Path]:
     place does, once it finds that nobody holds the lock in it.
     """
     sweep_abandoned(path.parent.absolute())
-    folder, lock = _own_folder(path)
-    try:
-        yield folder / path.name
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _own_folder(path: Path) -> tuple[Path, int]:
-    """A new folder beside `path`, and the open file in it whose lock says that its writer lives."""
     while True:
         folder = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
         folder.mkdir()
         try:
-            handle = _held(folder / _WRITER, _lock_if_possible)
-        except OSError:
-            folder.rmdir()
-            raise
-        if handle is not None:  # else swept away, being empty or not locked yet
-            return folder, handle
-
-
-def _lock_if_possible(handle: int) -> None:
-    if fcntl:
-        with suppress(OSError):  # a disk without locks, where nobody sweeps either
-            fcntl.flock(handle, fcntl.LOCK_EX)
-
-
-def _held(lock: Path, take: Callable[[int], None]) -> int | None:
-    """An open descriptor of the file `lock`, which `take` has locked.
-
-    None when another process has taken the file away meanwhile, so that the lock is one on nothing.
-    """
+            lock = _locked(folder / _WRITER)
+        except FileNotFoundError:  # swept away, being empty
+            continue
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:  # there nobody sweeps either
+                folder.rmdir()
+                raise
+            lock = None
+        else:
+            if lock is None:  # being swept away
+                continue
+        break
     try:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-    except FileNotFoundError:
+        yield folder / path.name
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock:
+            lock.release()
+
+
+def _locked(path: Path, *, wait: bool = False) -> BaseFileLock | None:
+    """Lock a file, which is made; None when another holder has it. Raises OSError."""
+    from filelock import FileLock, Timeout  # here: most commands lock nothing
+
+    lock = FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
         return None
-    try:
-        take(handle)
-        if os.path.samestat(os.fstat(handle), lock.stat()):
-            return handle
-    except FileNotFoundError:
-        pass
-    except BaseException:
-        os.close(handle)
-        raise
-    os.close(handle)
-    return None
+    return lock
 
 
 def sweep_abandoned(parent: Path) -> None:
@@ -316,45 +300,27 @@ def sweep_abandoned(parent: Path) -> None:
 
     These are their temporary folders, and lock files that nobody holds.
     """
-    if parent in _swept or not fcntl:
+    if parent in _swept:
         return
     _swept.add(parent)
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
-            if _WRITING.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                _remove_abandoned(Path(entry.path))
-            elif _LOCKED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                _remove_unheld(Path(entry.path))
-
-
-def _remove_unheld(lock: Path) -> None:
-    """Remove a lock file of `only_writer` unless a process holds it; one that opens it meanwhile
-    notices, see `_held`."""
-    handle = os.open(lock, os.O_RDWR)
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.pread(handle, len(_SIGNED), 0) == _SIGNED:  # no other program's
-                lock.unlink()
-    finally:
-        os.close(handle)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove a folder of `_beside` unless its writer lives, here or in another process."""
-    try:
-        lock = os.open(folder / _WRITER, os.O_RDWR)
-    except OSError:
-        with suppress(OSError):
-            folder.rmdir()  # empty when its writer was killed at once
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # held
-        pass
-    finally:
-        os.close(lock)
+            path = Path(entry.path)
+            with suppress(OSError):
+                if _WRITING.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                    if not (path / _WRITER).exists():
+                        path.rmdir()  # empty when its writer was killed at once
+                    elif lock := _locked(path / _WRITER):
+                        shutil.rmtree(path, ignore_errors=True)
+                        lock.release()
+                elif (
+                    _LOCKED.fullmatch(entry.name)
+                    and entry.is_file(follow_symlinks=False)
+                    and path.read_bytes().startswith(_SIGNED.encode())  # no other program's
+                    and (lock := _locked(path))
+                ):
+                    path.unlink()
+                    lock.release()
 
 
 def sync(path: Path) -> None:
@@ -384,73 +350,52 @@ def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Itera
     CompoclipError, naming the holder, when another process has the lock, and when the place cannot
     be written.
     """
-    lock = out / LOCK if folder else out.with_name(f".{out.name}{LOCK}")
-    made = [each for each in (lock.parent, *lock.parent.parents) if not each.exists()]
-    try:
-        for _ in range(_RACES):
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            handle = _held(lock, lambda handle: _take(handle, out, wait))
-            if handle is not None:
-                break
-        else:
-            raise OSError(f"{lock.name} comes and goes")
-    except OSError as error:
-        raise CompoclipError(
-            f"{out}: cannot be written ({error.strerror or error}); check folder, rights and "
-            "space, or choose another place"
-        ) from error
-    _sign(handle)
+    place = out / LOCK if folder else out.with_name(f".{out.name}{LOCK}")
+    made = [each for each in (place.parent, *place.parent.parents) if not each.exists()]
+    lock = _writer_lock(place, out, wait)
     process = os.getpid()
-    _HELD.add(handle)
+    with suppress(OSError):  # on a full disk it stays empty
+        now = time.strftime("%Y-%m-%d %H:%M")
+        place.write_text(f"{_SIGNED}{process} on {os.uname().nodename} ({now})")
     try:
         yield
     finally:
         if os.getpid() == process:  # not in a child that was forked within the block
             with suppress(OSError):
-                lock.unlink()  # before it is let go: who opened it meanwhile looks whether it is
-            _HELD.discard(handle)
-            os.close(handle)
+                place.unlink()  # before it is let go: who opened it meanwhile looks whether it is
+            if lock:
+                lock.release()
             with suppress(OSError):
                 for each in made:
                     each.rmdir()
 
 
-def _take(handle: int, out: Path, wait: bool) -> None:
-    if not fcntl:
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except (BlockingIOError, PermissionError):
-        holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
-        raise CompoclipError(
-            f"{out}: {holder} is writing it; wait until that has ended, or choose another place"
-        ) from None
-    except OSError as error:
-        note(f"{out}: cannot be locked here ({error.strerror}); let no other run write it")
-
-
-def _sign(handle: int) -> None:
-    """Write into the lock file who holds it; on a full disk it stays empty."""
-    now = time.strftime("%Y-%m-%d %H:%M")
+def _writer_lock(place: Path, out: Path, wait: bool) -> BaseFileLock | None:
+    """The lock of `only_writer`; None on a disk without locks. Raises CompoclipError."""
+    for last in range(_RACES):
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            lock = _locked(place, wait=wait)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and last < _RACES - 1:
+                continue  # another process took its empty folders away meanwhile
+            if error.errno in _NO_LOCKS:
+                note(f"{out}: cannot be locked here ({error.strerror}); let no other run write it")
+                return None
+            raise CompoclipError(
+                f"{out}: cannot be written ({error.strerror or error}); check folder, rights and "
+                "space, or choose another place"
+            ) from error
+        if lock is not None:
+            return lock
+        break
+    holder = ""
     with suppress(OSError):
-        os.ftruncate(handle, 0)
-        holder = f"{os.getpid()} on {os.uname().nodename} ({now})"
-        os.pwrite(handle, _SIGNED + holder.encode(), 0)
-
-
-_HELD: set[int] = set()
-
-
-def _let_go() -> None:
-    """Close the parent's locks in a forked child, so that they end with the parent."""
-    for handle in _HELD:
-        with suppress(OSError):
-            os.close(handle)
-    _HELD.clear()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_let_go)
+        holder = place.read_text(errors="replace").strip()[:200]
+    raise CompoclipError(
+        f"{out}: {holder or 'another process'} is writing it; wait until that has ended, or "
+        "choose another place"
+    )
 
 
 # --- Places that must be writable: asked before the work rather than after it. ---
