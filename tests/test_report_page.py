@@ -83,6 +83,9 @@ def test_every_section_is_there_and_everything_resolves(page):
     assert all(source.startswith("data:") for source in outline.sources)
     assert "http://" not in re.sub(r"data:[^\"]+", "", text)
     assert page.stat().st_size < 5_000_000
+    assert '<h3>sugarcrepe</h3> <span class="flag">partial</span>' in text
+    assert '<th scope="row">sugarcrepe <span class="flag">partial</span>' in text
+    assert text.count("<td>12 of 18</td>") > 4
     for labelled in re.findall(r'aria-labelledby="([^"]+)"', text):
         assert labelled in outline.ids
 

@@ -15,11 +15,17 @@ from compoclip.evaluation.groups import BRITTLENESS, COMPOSITION, MATCH, RECOGNI
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.tables import chance_flag
-from compoclip.report.findings import direction, findings
+from compoclip.report.findings import (
+    detail,
+    direction,
+    findings,
+    remarks,
+    skill_rows,
+    subtask_lines,
+)
 from compoclip.report.looks import PHOTO_SIDE, Album, word_diff
 from compoclip.report.plotting import place_labels
 from compoclip.report.study import read_study
-from compoclip.report.tables import sheets, skill_rows
 from compoclip.report.training import POINTS, read_run
 from compoclip.report.wording import interval, listed, points, signed_interval, words_for
 from compoclip.report.write import write_report, write_tables
@@ -130,16 +136,13 @@ def test_the_summary_says_what_the_tests_say(study):
 
 
 def test_tables_flag_partial_and_chance(study):
-    sugarcrepe = next(s for s in sheets(study) if s.benchmark == "sugarcrepe")
-    assert sugarcrepe.partial
-    assert all("partial" in d.flags for d in sugarcrepe.details if d.metric == "accuracy")
-    assert {d.n for d in sugarcrepe.details} == {"40 of 46"}
+    lines = subtask_lines(study.measured("sugarcrepe"))
+    assert {score.items() for _, _, score in lines} == {"40 of 46"}
     rows = {row.name: row for row in skill_rows(study)}
-    assert rows["spatial"].cells[0].flag == "at chance"
+    assert chance_flag(rows["spatial"].scores[0]) == "at chance"
     assert [part.name for part in rows["binding"].parts] == ["binding", "swap_att"]
-    assert rows["spatial"].parts == ()
-    hard = next(s for s in sheets(study) if s.benchmark == "hard_positives")
-    assert "cut: longer than the model's context" in hard.notes[0]
+    assert len(rows["spatial"].parts) == 0
+    assert "cut: longer than the model's context" in remarks(study.measured("hard_positives"))[0]
 
 
 def test_pictures_are_small_once_and_within_budget(tmp_path):
@@ -216,7 +219,7 @@ def test_a_page_about_too_few_photos_says_so(tmp_path, number):
     )
     assert (found.better, found.worse, found.chance) == ((), (), ())
     photos = {1: 1, 4: 2}[number]  # each sub-task has every other one
-    assert all(f"too few photos: {photos}" in change.detail for change in found.same)
+    assert all(f"too few photos: {photos}" in detail(change) for change in found.same)
     page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=30).read_text()
     assert f"too few photos: {photos}" in page
     assert ("interval –" in page) == (number == 1)

@@ -1,7 +1,7 @@
 """Results as one HTML page that needs nothing else, and as tables and figures; no metrics here.
 
-`study` puts the results of several models side by side, `findings` says in sentences what changed,
-`tables`, `cards` and `plotting` make what the page shows, `write` puts it together.
+`study` puts the results of several models side by side, `findings` says in sentences and
+rows what changed, `cards` and `plotting` make what the page shows, `write` puts it together.
 """
 
 import lazy_loader

@@ -4,74 +4,43 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from compoclip.benchmarks.case import SKILLS, Form
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.forms.form import Record, ShownItem
+from compoclip.evaluation.forms.form import Record
 from compoclip.evaluation.groups import ScorePart
 from compoclip.evaluation.items import main_values, used_outcomes
 from compoclip.evaluation.results import load_items
-from compoclip.report.looks import Album, Look, Looker, Picture, Piece, changed_runs, word_diff
+from compoclip.report.looks import Album, Look, Picture, Piece, changed_runs, word_diff
 from compoclip.report.study import Study
 from compoclip.report.wording import cosine
 
-
-@dataclass(frozen=True)
-class Text:
-    """A text on a card. true: whether it fits the photo; None where that is not the question."""
-
-    label: str
-    pieces: tuple[Piece, ...]
-    true: bool | None
-
-
-@dataclass(frozen=True)
-class Photo:
-    """A photo on a card with what it is called and shows."""
-
-    label: str
-    alt: str
-    picture: Picture
-
-
-@dataclass(frozen=True)
-class CardLine:
-    """One model's scores, under the card's columns."""
-
-    model: str
-    scores: tuple[str, ...]
-    right: bool
+Text = tuple[str, tuple[Piece, ...], bool | None]
+"""A text on a card: label, runs, whether it fits the photo (None where that is not asked)."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """One item. won, lost: models that alone, against the base, are right or wrong. about: why it
-    is shown, where it is not for that. looks: where models look for the words that differ."""
+    """One item.
 
-    benchmark: str
-    subtask: str
+    photos: (label, alternative text, picture). lines: (model, scores under the columns, right).
+    won, lost: models that alone, against the base, are right or wrong. about: why it is shown,
+    where it is not for that. looks: words that differ, and where models look for them.
+    """
+
+    part: ScorePart
     item: str
-    photos: tuple[Photo, ...]
+    photos: tuple[tuple[str, str, Picture], ...]
     texts: tuple[Text, ...]
     columns: tuple[str, ...]
-    lines: tuple[CardLine, ...]
+    lines: tuple[tuple[str, tuple[str, ...], bool], ...]
     won: tuple[str, ...]
     lost: tuple[str, ...]
     about: str = ""
     looks: tuple[Look, ...] = ()
-
-
-@dataclass(frozen=True)
-class Desk:
-    """The photos and maps of the page, each embedded within a budget."""
-
-    album: Album = field(default_factory=Album)
-    looker: Looker = field(default_factory=Looker)
 
 
 def card(
@@ -79,7 +48,7 @@ def card(
     records: Mapping[str, Record],
     right: Mapping[str, bool],
     base: str,
-    desk: Desk,
+    album: Album,
     reason: str = "",
 ) -> Card:
     """records: model -> its row of the per-item table; right: model -> whether it is right.
@@ -89,52 +58,48 @@ def card(
     content = FORMS[row["form"]].shown(row, wrong)
     texts = _marked(content.texts)
     about = next((text for _, text, true in content.texts if true is not False), part.name)
+    looks: tuple[Look, ...] = ()
+    if album.models and len(content.images) == 1:
+        # Maps of what differs in the first text that has it, true ones first; of one photo alone.
+        ordered = sorted(texts, key=lambda text: text[2] is False)
+        differing = next((pieces for _, pieces, _ in ordered if changed_runs(pieces)), None)
+        if differing is not None:
+            looks = album.looks(content.images[0][1], differing)
     return Card(
-        benchmark=part.benchmark,
-        subtask=part.name,
+        part=part,
         item=row["item"],
         photos=tuple(
-            Photo(label, f"{label} of the example “{about}”", desk.album.add(key))
+            (label, f"{label} of the example “{about}”", album.add(key))
             for label, key in content.images
         ),
         texts=texts,
         columns=tuple(heading for heading, _ in content.columns),
         lines=tuple(
-            CardLine(m, tuple(_score(row, place) for _, place in content.columns), right[m])
-            for m, row in records.items()
+            (
+                model,
+                tuple(
+                    cosine(each["scores"][place]) if place < len(each["scores"]) else "–"
+                    for _, place in content.columns
+                ),
+                right[model],
+            )
+            for model, each in records.items()
         ),
         won=tuple(m for m in records if right[m] and not right[base]),
         lost=tuple(m for m in records if right[base] and not right[m]),
         about=reason,
-        looks=_looks(content, texts, desk),
+        looks=looks,
     )
-
-
-def _looks(content: ShownItem, texts: Sequence[Text], desk: Desk) -> tuple[Look, ...]:
-    """Maps of what differs in the first text that has it, true ones first; of one photo alone."""
-    if not desk.looker.models or len(content.images) != 1:
-        return ()
-    ordered = sorted(texts, key=lambda text: text.true is False)
-    chosen = next((t for t in ordered if changed_runs(t.pieces)), None)
-    if chosen is None:
-        return ()
-    return desk.looker.looks(desk.album.photo(content.images[0][1]), chosen.pieces)
-
-
-def _score(record: Record, place: int) -> str:
-    scores = record["scores"]
-    return cosine(scores[place]) if place < len(scores) else "–"
 
 
 def _marked(texts: Sequence[tuple[str, str, bool | None]]) -> tuple[Text, ...]:
     """Texts with the words marked that differ from the first true (or only other) one."""
-    plain = tuple(Text(label, (Piece(text, False),), true) for label, text, true in texts)
     if len(texts) < 2:
-        return plain
+        return tuple((label, (Piece(text, False),), true) for label, text, true in texts)
     last = texts[-1][1]
     first, foil = word_diff(texts[0][1], last)
     marked = [first, *(word_diff(text, last)[0] for _, text, _ in texts[1:-1]), foil]
-    return tuple(Text(label, pieces, true) for (label, _, true), pieces in zip(texts, marked))
+    return tuple((label, pieces, true) for (label, _, true), pieces in zip(texts, marked))
 
 
 # --- Items that a model wins or loses against the base, drawn by a hash of the item, not by
@@ -144,144 +109,128 @@ _MOST = 8  # cards a skill
 
 
 @dataclass(frozen=True)
-class WinTally:
-    """Numbers of items only the model gets right, and only the base, of n common ones."""
+class CommonItems:
+    """The items of a part that all models have.
 
-    model: str
-    won: int
-    lost: int
-    n: int
-
-
-@dataclass(frozen=True)
-class SkillExamples:
-    """Cards of one skill, with the tally of every model against the base."""
-
-    skill: str
-    about: str
-    tallies: tuple[WinTally, ...]
-    cards: tuple[Card, ...]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Where each common item of a part lies in every model's table, and who gets it right."""
+    tables: model -> the benchmark's table. rows: where each item lies in it. right: who gets it
+    right.
+    """
 
     part: ScorePart
     items: tuple[str, ...]
+    tables: Mapping[str, pa.Table]
     rows: Mapping[str, np.ndarray]
     right: Mapping[str, np.ndarray]
 
+    def records(self, k: int) -> dict[str, Record]:
+        """Model -> its row of the per-item table, of the k-th item."""
+        return {
+            model: table.slice(int(self.rows[model][k]), 1).to_pylist()[0]
+            for model, table in self.tables.items()
+        }
 
-@dataclass(frozen=True)
-class CardItems:
-    """tables: common benchmark -> model -> its items. parts: benchmark -> sub-task -> the common
-    ones."""
+    def images(self, k: int) -> set[str]:
+        """Keys of the photos of the k-th item."""
+        model, table = next(iter(self.tables.items()))
+        return set(table["images"][int(self.rows[model][k])].as_py())
 
-    tables: Mapping[str, Mapping[str, pa.Table]]
-    parts: Mapping[str, Mapping[str, Rows]]
+    def hash_of(self, k: int) -> bytes:
+        """A hash of an item that puts items in an order that nobody chose."""
+        text = f"{self.part.benchmark}/{self.part.name}/{self.items[k]}"
+        return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
-def read_items(study: Study) -> CardItems:
+AllItems = Mapping[str, Mapping[str, CommonItems]]
+"""Benchmark -> sub-task -> its common items."""
+
+
+def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
     """The items of all common benchmarks. Raises CompoclipError for tables that do not serve."""
-    tables = {b: {m: load_items(study.results[m][b]) for m in study.models} for b in study.common}
-    return CardItems(tables, {name: _rows(each, name) for name, each in tables.items()})
-
-
-def examples(study: Study, items: CardItems, desk: Desk) -> tuple[SkillExamples, ...]:
-    """Up to two won and two lost items a skill for one model, one each where there are several."""
-    if not study.others:
-        return ()
-    found = []
-    for skill, parts in study.skills.groups.items():
-        rows = [items.parts[part.benchmark][part.name] for part in parts]
-        tallies = tuple(_tally(study, model, rows) for model in study.others)
-        cards = _cards(study, rows, items, desk)
-        if cards:
-            found.append(SkillExamples(skill, SKILLS.get(skill, ""), tallies, cards))
-    return tuple(found)
-
-
-def _rows(tables: Mapping[str, pa.Table], benchmark: str) -> dict[str, Rows]:
-    """The common items of a benchmark by sub-task."""
-    places: dict[str, dict[tuple[str, str], int]] = {}
-    for model, table in tables.items():
-        keys = zip(table["subtask"].to_pylist(), table["item"].to_pylist())
-        places[model] = {key: row for row, key in enumerate(keys)}
-    first, *rest = places.values()
-    common: dict[str, list[str]] = {}
-    for subtask, item in first:
-        if all((subtask, item) in other for other in rest):
-            common.setdefault(subtask, []).append(item)
-    rights = {m: main_values(used_outcomes(t), t.num_rows) > 0.5 for m, t in tables.items()}
-    found = {}
-    for subtask, items in common.items():
-        rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
-        right = {m: rights[m][rows[m]] for m in tables}
-        found[subtask] = Rows(ScorePart(benchmark, subtask), tuple(items), rows, right)
+    found: dict[str, dict[str, CommonItems]] = {}
+    for benchmark in study.common:
+        tables = {m: load_items(study.results[m][benchmark]) for m in study.models}
+        places: dict[str, dict[tuple[str, str], int]] = {}
+        for model, table in tables.items():
+            keys = zip(table["subtask"].to_pylist(), table["item"].to_pylist())
+            places[model] = {key: row for row, key in enumerate(keys)}
+        first, *rest = places.values()
+        common: dict[str, list[str]] = {}
+        for subtask, item in first:
+            if all((subtask, item) in other for other in rest):
+                common.setdefault(subtask, []).append(item)
+        rights = {m: main_values(used_outcomes(t), t.num_rows) > 0.5 for m, t in tables.items()}
+        found[benchmark] = {}
+        for subtask, items in common.items():
+            rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
+            found[benchmark][subtask] = CommonItems(
+                ScorePart(benchmark, subtask),
+                tuple(items),
+                tables,
+                rows,
+                {m: rights[m][rows[m]] for m in tables},
+            )
     return found
 
 
-def _tally(study: Study, model: str, rows: Sequence[Rows]) -> WinTally:
-    won = lost = n = 0
-    for each in rows:
-        one, two = each.right[study.base], each.right[model]
-        won += int((two & ~one).sum())
-        lost += int((one & ~two).sum())
-        n += len(each.items)
-    return WinTally(model, won, lost, n)
+Tally = tuple[str, int, int, int]
+"""A model, how many items it alone gets right against the base, how many the base alone, of n."""
 
 
-def _cards(
-    study: Study,
-    rows: Sequence[Rows],
-    items: CardItems,
-    desk: Desk,
-) -> tuple[Card, ...]:
+def examples(
+    study: Study, items: AllItems, album: Album
+) -> list[tuple[str, list[Tally], list[Card]]]:
+    """(skill, tallies, cards): up to two won and two lost items for one model, one each where there
+    are several."""
+    if not study.others:
+        return []
+    found = []
+    for skill, parts in study.skills.groups.items():
+        rows = [items[part.benchmark][part.name] for part in parts]
+        tallies = []
+        for model in study.others:
+            ways = [(each.right[study.base], each.right[model]) for each in rows]
+            won = sum(int((other & ~base).sum()) for base, other in ways)
+            lost = sum(int((base & ~other).sum()) for base, other in ways)
+            tallies.append((model, won, lost, sum(len(each.items) for each in rows)))
+        if cards := _cards(study, rows, album):
+            found.append((skill, tallies, cards))
+    return found
+
+
+def _cards(study: Study, rows: Sequence[CommonItems], album: Album) -> list[Card]:
     """For each model the first items, by hash, that it wins and that it loses."""
     order = sorted(
-        ((each, k) for each in rows for k in range(len(each.items))), key=lambda p: hash_of(*p)
+        ((each, k) for each in rows for k in range(len(each.items))),
+        key=lambda p: p[0].hash_of(p[1]),
     )
     wanted = 2 if len(study.others) == 1 else 1
-    chosen: dict[tuple[int, int], tuple[Rows, int]] = {}
+    chosen: dict[tuple[int, int], tuple[CommonItems, int]] = {}
     shown: set[str] = set()
     for model in study.others:
         for won in (True, False):
-            kept = 0
+            taken = 0
             for each, k in order:
-                if kept == wanted or len(chosen) >= _MOST:
+                if taken == wanted or len(chosen) >= _MOST:
                     break
                 if each.right[model][k] != won or each.right[study.base][k] == won:
                     continue
-                key = (id(each), k)
-                if key not in chosen:
-                    row = int(each.rows[study.base][k])
-                    images = items.tables[each.part.benchmark][study.base]["images"][row].as_py()
-                    if images and (shown | desk.album.seen.keys()) & set(images):
+                if (id(each), k) not in chosen:
+                    images = each.images(k)
+                    if images & (shown | album.seen.keys()):
                         continue  # another photo tells more
-                    shown |= set(images)
-                    chosen[key] = (each, k)
-                kept += 1
-    cards = []
-    for each, k in chosen.values():
-        records = records_of(study, items, each, k)
-        right = {m: bool(each.right[m][k]) for m in study.models}
-        cards.append(card(each.part, records, right, study.base, desk))
-    return tuple(cards)
-
-
-def records_of(study: Study, items: CardItems, rows: Rows, k: int) -> dict[str, Record]:
-    """Model -> its row of the per-item table, of the k-th common item."""
-    return {
-        m: items.tables[rows.part.benchmark][m].slice(int(rows.rows[m][k]), 1).to_pylist()[0]
-        for m in study.models
-    }
-
-
-def hash_of(rows: Rows, k: int) -> bytes:
-    """A hash of an item that puts items in an order that nobody chose."""
-    text = f"{rows.part.benchmark}/{rows.part.name}/{rows.items[k]}"
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+                    shown |= images
+                    chosen[id(each), k] = (each, k)
+                taken += 1
+    return [
+        card(
+            each.part,
+            each.records(k),
+            {m: bool(each.right[m][k]) for m in study.models},
+            study.base,
+            album,
+        )
+        for each, k in chosen.values()
+    ]
 
 
 # --- The clearest and the worst item of every benchmark, for all models together. ---
@@ -289,50 +238,33 @@ def hash_of(rows: Rows, k: int) -> bytes:
 _BEST, _WORST = "the clearest of what all get right", "the farthest off of what all get wrong"
 
 
-def extremes(study: Study, items: CardItems, desk: Desk) -> dict[str, tuple[Card, ...]]:
+def extremes(study: Study, items: AllItems, album: Album) -> dict[str, list[Card]]:
     """Benchmark -> the item that all models get right by the largest mean margin, and the one that
     all get wrong by the largest; those there are, of photos that no other card shows if possible.
 
     Margins are in cosines: of the right answer over the best wrong one (`ItemForm.margin`).
     """
-    return {name: _of(study, items, name, desk) for name in study.common}
-
-
-def _of(study: Study, items: CardItems, benchmark: str, desk: Desk) -> tuple[Card, ...]:
-    parts = items.parts[benchmark].values()
-    margins = {
-        model: np.array(
-            [FORMS[form].margin(scores, truth) for form, scores, truth in _columns(table)]
-        )
-        for model, table in items.tables[benchmark].items()
-    }
-    found = []
-    for about, right in ((_BEST, True), (_WORST, False)):
-        able: list[tuple[float, bytes, Rows, int]] = []
-        for each in parts:
-            all_same = np.all([each.right[m] == right for m in study.models], axis=0)
-            mean = np.mean([margins[m][each.rows[m]] for m in study.models], axis=0)
-            for k in np.flatnonzero(all_same & np.isfinite(mean)).tolist():
-                value = -float(mean[k]) if right else float(mean[k])
-                able.append((value, hash_of(each, k), each, k))
-        able.sort(key=lambda entry: entry[:2])
-        if able:
-            fresh = (e for e in able[:50] if not _seen(items, study, e, desk))
-            _, _, each, k = next(fresh, able[0])
-            records = records_of(study, items, each, k)
-            rights = dict.fromkeys(study.models, right)
-            found.append(card(each.part, records, rights, study.base, desk, about))
-    return tuple(found)
-
-
-def _seen(
-    items: CardItems, study: Study, entry: tuple[float, bytes, Rows, int], desk: Desk
-) -> bool:
-    _, _, each, k = entry
-    row = int(each.rows[study.base][k])
-    images = items.tables[each.part.benchmark][study.base]["images"][row].as_py()
-    return bool(desk.album.seen.keys() & set(images))
-
-
-def _columns(table: Any) -> zip[tuple[Form, list[float], int]]:
-    return zip(*(table[name].to_pylist() for name in ("form", "scores", "truth")))
+    found: dict[str, list[Card]] = {}
+    for benchmark in study.common:
+        parts = list(items[benchmark].values())
+        margins = {}
+        for model, table in parts[0].tables.items():
+            columns = (table[name].to_pylist() for name in ("form", "scores", "truth"))
+            margins[model] = np.array([FORMS[form].margin(*rest) for form, *rest in zip(*columns)])
+        found[benchmark] = []
+        for about, right in ((_BEST, True), (_WORST, False)):
+            able: list[tuple[float, bytes, CommonItems, int]] = []
+            for each in parts:
+                all_same = np.all([each.right[m] == right for m in study.models], axis=0)
+                mean = np.mean([margins[m][each.rows[m]] for m in study.models], axis=0)
+                for k in np.flatnonzero(all_same & np.isfinite(mean)).tolist():
+                    value = -float(mean[k]) if right else float(mean[k])
+                    able.append((value, each.hash_of(k), each, k))
+            able.sort(key=lambda entry: entry[:2])
+            if able:
+                fresh = (e for e in able[:50] if not e[2].images(e[3]) & album.seen.keys())
+                _, _, each, k = next(fresh, able[0])
+                rights = dict.fromkeys(study.models, right)
+                made = card(each.part, each.records(k), rights, study.base, album, about)
+                found[benchmark].append(made)
+    return found

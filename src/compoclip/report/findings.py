@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from compoclip.benchmarks.case import SKILLS
 from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import (
     BRITTLENESS,
@@ -16,34 +18,37 @@ from compoclip.evaluation.groups import (
     RETRIEVAL,
     SENSITIVITY,
 )
-from compoclip.evaluation.results import Score
+from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.statistics import FEWEST
-from compoclip.report.study import Study
-from compoclip.report.wording import listed, percent, points, signed_interval, words_for
+from compoclip.evaluation.tables import data_notes
+from compoclip.report.study import Study, Table
+from compoclip.report.wording import (
+    count,
+    listed,
+    p_value,
+    percent,
+    points,
+    signed_interval,
+    words_for,
+)
 
 BETTER, WORSE, SAME = "better", "worse", "same"
 
 
 @dataclass(frozen=True)
-class SkillChange:
-    """A skill, its change in points, and from what to what with the interval of the change."""
-
-    name: str
-    points: str
-    detail: str
-
-
-@dataclass(frozen=True)
 class Findings:
-    """Sentences about one model against the base. lead: the gist. better, worse, same: one entry
-    a skill. chance: about skills and sub-tasks that cannot be told from guessing; chance_gist: how
-    many. general: about recognition, retrieval and hard positives."""
+    """Sentences and differences of one model against the base.
+
+    lead: the gist. better, worse, same: differences of skills, the largest first. chance: lines
+    about scores that cannot be told from guessing; chance_gist: how many. general: lines about
+    recognition, retrieval and hard positives.
+    """
 
     model: str
     lead: str
-    better: tuple[SkillChange, ...]
-    worse: tuple[SkillChange, ...]
-    same: tuple[SkillChange, ...]
+    better: tuple[Difference, ...]
+    worse: tuple[Difference, ...]
+    same: tuple[Difference, ...]
     chance: tuple[str, ...]
     chance_gist: str
     general: tuple[str, ...]
@@ -64,28 +69,28 @@ def judged(difference: Difference) -> bool:
 
 def findings(study: Study) -> tuple[Findings, ...]:
     """The findings of the paired tests, for every model but the base."""
-    return tuple(_model(study, model) for model in study.others)
-
-
-def _model(study: Study, model: str) -> Findings:
-    differences = list(study.skills.differences[model].values())
-    by = {
-        way: sorted(
-            (d for d in differences if direction(d) == way), key=lambda d: -abs(d.difference)
+    found = []
+    for model in study.others:
+        differences = sorted(
+            study.skills.differences[model].values(), key=lambda d: -abs(d.difference)
         )
-        for way in (BETTER, WORSE, SAME)
-    }
-    chance = _chance(study, model)
-    return Findings(
-        model=model,
-        lead=_lead(study, model, by[BETTER], by[WORSE], by[SAME]),
-        better=tuple(_change(d) for d in by[BETTER]),
-        worse=tuple(_change(d) for d in by[WORSE]),
-        same=tuple(_change(d) for d in by[SAME]),
-        chance=tuple(f"{verdict}: {', '.join(lines)}" for verdict, lines in chance.items()),
-        chance_gist=listed([f"{len(v)} {k[0].lower()}{k[1:]}" for k, v in chance.items()]),
-        general=tuple(_general(study, model)),
-    )
+        up, down, same = (
+            tuple(d for d in differences if direction(d) == way) for way in (BETTER, WORSE, SAME)
+        )
+        chance = _chance(study, model)
+        found.append(
+            Findings(
+                model=model,
+                lead=_lead(study, model, up, down, same),
+                better=up,
+                worse=down,
+                same=same,
+                chance=tuple(f"{verdict}: {', '.join(lines)}" for verdict, lines in chance.items()),
+                chance_gist=listed([f"{len(v)} {k[0].lower()}{k[1:]}" for k, v in chance.items()]),
+                general=tuple(_general(study, model)),
+            )
+        )
+    return tuple(found)
 
 
 def _lead(
@@ -97,11 +102,11 @@ def _lead(
 ) -> str:
     few = sum(d.p is None for d in same)
     still = len(same) - few
-    parts = []
-    if up:
-        parts.append(f"better on {_named(up)}")
-    if down:
-        parts.append(f"worse on {_named(down)}")
+    parts = [
+        f"{word} on {listed([f'{d.name} ({points(d.difference)})' for d in found])}"
+        for word, found in ((BETTER, up), (WORSE, down))
+        if found
+    ]
     unjudged = f" {words_for(few, 'skill')} not judged: fewer than {FEWEST} photos." if few else ""
     if not parts and still:
         return (
@@ -110,22 +115,14 @@ def _lead(
         )
     if not parts:
         return f"{model} cannot be compared with {study.base}:{unjudged}"
-    rest = ""
-    if still:
-        rest = f"; on {words_for(still, 'other skill')} no significant change"
+    rest = f"; on {words_for(still, 'other skill')} no significant change" if still else ""
     return f"Compared with {study.base}, {model} is {listed(parts)}{rest}.{unjudged}"
 
 
-def _named(differences: Sequence[Difference]) -> str:
-    return listed([f"{d.name} ({points(d.difference)})" for d in differences])
-
-
-def _change(d: Difference) -> SkillChange:
-    return SkillChange(
-        d.name,
-        points(d.difference),
-        f"{percent(d.base)} → {percent(d.other)}, interval {signed_interval(d.low, d.high)}"
-        + (f"; {d.verdict}" if d.p is None else ""),
+def detail(d: Difference) -> str:
+    """From what to what, with the interval of the change; why it is not judged, if so."""
+    return f"{percent(d.base)} → {percent(d.other)}, interval {signed_interval(d.low, d.high)}" + (
+        f"; {d.verdict}" if d.p is None else ""
     )
 
 
@@ -193,3 +190,133 @@ def _general(study: Study, model: str) -> list[str]:
 def _sentence(d: Difference) -> str:
     end = "" if judged(d) else f", {d.verdict}"
     return f"{percent(d.base)} → {percent(d.other)} ({points(d.difference)}{end})"
+
+
+# --- The numbers of the page's tables; the templates format them. ---
+
+
+class NumberRow(NamedTuple):
+    """A number of all models, its changes against the base (None for the base itself), and the
+    numbers it is the mean of."""
+
+    name: str
+    about: str
+    scores: Sequence[Score]
+    changes: Sequence[Difference | None]
+    parts: Sequence[NumberRow] = ()
+
+
+def profile_rows(study: Study) -> list[NumberRow]:
+    """Rows of the first table: composition, recognition, retrieval, hard positives."""
+    rows = []
+    for name, parts in study.profile.groups.items():
+        places = ", ".join(dict.fromkeys(part.benchmark for part in parts))
+        about = f"mean of {len(parts)} parts of {places}" if len(parts) > 1 else places
+        rows.append(_row(study, study.profile, name, about))
+    return rows
+
+
+def invariance_rows(study: Study) -> dict[str, list[NumberRow]]:
+    """Benchmark -> the numbers about its hard positives."""
+    return {
+        name: [_row(study, table, group, "") for group in table.groups]
+        for name, table in study.triples.items()
+    }
+
+
+def skill_rows(study: Study) -> list[NumberRow]:
+    """One row a skill, with a row for each of its sub-tasks when there are several."""
+    rows = []
+    for skill, parts in study.skills.groups.items():
+        about, children = SKILLS.get(skill, ""), []
+        if len(parts) > 1:
+            children = [_subtask_row(study, p.benchmark, p.name) for p in parts]
+        elif skill in SKILLS:
+            about += f" ({parts[0].benchmark}, {parts[0].name})"
+        rows.append(_row(study, study.skills, skill, about, children))
+    return rows
+
+
+def _row(
+    study: Study, table: Table, name: str, about: str, parts: Sequence[NumberRow] = ()
+) -> NumberRow:
+    scores = [table.scores[m][name] for m in study.models]
+    changes = [None, *(table.differences[m][name] for m in study.others)]
+    return NumberRow(name, about, scores, changes, parts)
+
+
+def _subtask_row(study: Study, benchmark: str, subtask: str) -> NumberRow:
+    scores = [study.results[m][benchmark].main(subtask) for m in study.models]
+    changes: list[Difference | None] = [None]
+    for model in study.others:
+        found = study.comparisons[model].subtasks
+        changes += [d for d in found if (d.benchmark, d.name) == (benchmark, subtask)]
+    return NumberRow(subtask, f"{benchmark}, {scores[0].metric}", scores, changes)
+
+
+def sizes(scores: Sequence[Score]) -> str:
+    """Numbers of items: "24", or "20–24" where models differ."""
+    return "–".join(count(n) for n in sorted({min(s.n for s in scores), max(s.n for s in scores)}))
+
+
+def strength(change: Difference | None) -> int:
+    """0 to 3: how large a significant change is."""
+    if change is None or direction(change) == SAME:
+        return 0
+    return 1 + (abs(change.difference) >= 0.05) + (abs(change.difference) >= 0.15)
+
+
+def tip(change: Difference) -> str:
+    """What is shown of a change where the pointer rests on it."""
+    tested = change.verdict
+    if change.p_holm is not None:
+        tested = f"p {p_value(change.p_holm)} after Holm"
+    return f"95 % interval of the change {signed_interval(change.low, change.high)}, {tested}"
+
+
+def tied(score: Score) -> bool:
+    """True where ties decide items, so that two more values are known."""
+    return score.ties > 0 and score.strict is not None and score.fractional is not None
+
+
+Line = tuple[str, str, Score]
+"""A number of a benchmark's own tables: sub-task or rule, model, score."""
+
+
+def subtask_lines(measured: Mapping[str, Results]) -> list[Line]:
+    """Every metric of every sub-task, by model."""
+    parts = dict.fromkeys(
+        (part, metric)
+        for each in measured.values()
+        for part, metrics in each.scores.items()
+        for metric in metrics
+    )
+    return [
+        (part, model, each.scores[part][metric])
+        for part, metric in parts
+        for model, each in measured.items()
+        if metric in each.scores.get(part, {})
+    ]
+
+
+def rule_lines(measured: Mapping[str, Results]) -> list[Line]:
+    """Every aggregate, by model."""
+    rules = dict.fromkeys(rule for each in measured.values() for rule in each.aggregates)
+    return [
+        (rule, model, each.aggregates[rule])
+        for rule in rules
+        for model, each in measured.items()
+        if rule in each.aggregates
+    ]
+
+
+def remarks(measured: Mapping[str, Results]) -> list[str]:
+    """Remarks on the data, each once where it is the same for all models."""
+    texts: dict[str, list[str]] = {}
+    for model, each in measured.items():
+        for line in data_notes(each):
+            texts.setdefault(line, []).append(model)
+    return [
+        line if len(models) == len(measured) else f"{line} ({', '.join(models)})"
+        for line, models in texts.items()
+    ]

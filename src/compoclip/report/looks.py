@@ -6,7 +6,7 @@ import base64
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NamedTuple
@@ -45,23 +45,51 @@ class Picture:
     why: str = ""
 
 
+SIDE = 80  # of a map
+MAP_BUDGET = 800_000  # bytes of all maps together
+_RUNS, _WORDS = 2, 3  # runs of changed words a card, and words a run, that maps are drawn for
+
+Look = tuple[str, tuple[tuple[str, str], ...]]
+"""Some words of a card and where models look for them: (model, data URI)."""
+
+
 @dataclass
 class Album:
-    """Embeds every photo at most once, within the budget."""
+    """The pictures of a page: every photo at most once, and token-patch maps, within budgets.
 
+    models: by name as in the results; only these have maps. strips_over_budget: maps of some words
+    left out. refused: model -> why it has no maps.
+    """
+
+    models: Mapping[str, LoadedModel] = field(default_factory=dict)
     budget: int = PHOTO_BUDGET
+    map_budget: int = MAP_BUDGET
     seen: dict[str, Picture] = field(default_factory=dict)
     unreadable: int = 0
     over_budget: int = 0
+    strips_over_budget: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
     members: Members = field(default_factory=Members)
 
     def add(self, key: str) -> Picture:
         """The photo with this key (`benchmarks.names.image_key`)."""
         if key in self.seen:
             first = self.seen[key]
-            why = first.why or "shown before"
-            return Picture(first.number, "", first.width, first.height, why)
-        picture = self._read(key, len(self.seen) + 1)
+            return replace(first, uri="", why=first.why or "shown before")
+        number, image = len(self.seen) + 1, self.photo(key)
+        picture = Picture(number, "", PHOTO_SIDE, PHOTO_SIDE, "photo not found or not readable")
+        if image is None:
+            self.unreadable += 1
+        else:
+            image.thumbnail((PHOTO_SIDE, PHOTO_SIDE), Image.Resampling.LANCZOS)
+            uri = data_uri(image)
+            if len(uri) > self.budget:
+                self.over_budget += 1
+                picture = replace(picture, why="left out to keep the page small")
+            else:
+                self.budget -= len(uri)
+                larger = max(1, PHOTO_SIDE // max(image.size))  # thumbnails are shown enlarged
+                picture = Picture(number, uri, larger * image.width, larger * image.height)
         self.seen[key] = picture
         return picture
 
@@ -84,19 +112,38 @@ class Album:
         except (CompoclipError, ValueError):
             return None
 
-    def _read(self, key: str, number: int) -> Picture:
-        image = self.photo(key)
-        if image is None:
-            self.unreadable += 1
-            return Picture(number, "", PHOTO_SIDE, PHOTO_SIDE, "photo not found or not readable")
-        image.thumbnail((PHOTO_SIDE, PHOTO_SIDE), Image.Resampling.LANCZOS)
-        uri = data_uri(image)
-        if len(uri) > self.budget:
-            self.over_budget += 1
-            return Picture(number, "", PHOTO_SIDE, PHOTO_SIDE, "left out to keep the page small")
-        self.budget -= len(uri)
-        larger = max(1, PHOTO_SIDE // max(image.size))  # thumbnails and icons are shown enlarged
-        return Picture(number, uri, larger * image.width, larger * image.height)
+    def looks(self, key: str, pieces: Sequence[Piece]) -> tuple[Look, ...]:
+        """Maps of the first runs of changed words of a text on a photo, of every model that has
+        any."""
+        runs, photo = changed_runs(pieces)[:_RUNS], self.photo(key)
+        if photo is None or not runs:
+            return ()
+        text = "".join(piece.text for piece in pieces)
+        found: dict[str, PatchMaps] = {}
+        for name, model in self.models.items():
+            if name not in self.refused:
+                try:
+                    maps = patch_maps(model, photo, text)
+                except CompoclipError as error:
+                    self.refused[name] = str(error)
+                else:
+                    if len(maps.words) + len(maps.left_out) == len(text.split()):
+                        found[name] = maps
+        looks: list[Look] = []
+        for words, places in runs:
+            uris = []
+            for name, maps in found.items():
+                seen = [maps.words[k].attention for k in places if k < len(maps.words)]
+                if seen:
+                    overlay = small_overlay(photo, np.mean(seen, axis=0), maps.region, SIDE)
+                    uris.append((name, data_uri(overlay)))
+            size = sum(len(uri) for _, uri in uris)
+            if size > self.map_budget:
+                self.strips_over_budget += 1
+            elif uris:
+                self.map_budget -= size
+                looks.append((words, tuple(uris)))
+        return tuple(looks)
 
 
 def data_uri(image: Image.Image) -> str:
@@ -152,74 +199,6 @@ def _pieces(text: str, spans: list[tuple[int, int]], changed: list[bool]) -> tup
         else:
             pieces.append(Piece(character, mark))
     return tuple(pieces)
-
-
-# --- Token-patch maps on the cards: where each model looks for the words that make the
-# difference. ---
-
-SIDE = 80
-BUDGET = 800_000  # bytes of all maps together
-_RUNS, _WORDS = 2, 3  # runs of changed words a card, and words a run, that maps are drawn for
-
-
-@dataclass(frozen=True)
-class Look:
-    """Some words of a card and where models look for them: (model, data URI)."""
-
-    words: str
-    maps: tuple[tuple[str, str], ...]
-
-
-@dataclass
-class Looker:
-    """Draws maps within a budget. models: by name as in the results. over_budget: looks left out.
-    refused: model -> why it has none."""
-
-    models: Mapping[str, LoadedModel] = field(default_factory=dict)
-    budget: int = BUDGET
-    over_budget: int = 0
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def looks(self, photo: Image.Image | None, pieces: Sequence[Piece]) -> tuple[Look, ...]:
-        """Maps of the first runs of changed words of a text, of every model that has any."""
-        runs = changed_runs(pieces)[:_RUNS]
-        if photo is None or not runs or not self.models:
-            return ()
-        text = "".join(piece.text for piece in pieces)
-        found: dict[str, PatchMaps] = {}
-        for name, model in self.models.items():
-            if name not in self.refused:
-                try:
-                    maps = patch_maps(model, photo, text)
-                except CompoclipError as error:
-                    self.refused[name] = str(error)
-                else:
-                    if len(maps.words) + len(maps.left_out) == len(text.split()):
-                        found[name] = maps
-        drawn = [self._drawn(photo, found, words, places) for words, places in runs]
-        return tuple(each for each in drawn if each is not None)
-
-    def _drawn(
-        self,
-        photo: Image.Image,
-        found: Mapping[str, PatchMaps],
-        words: str,
-        places: Sequence[int],
-    ) -> Look | None:
-        uris = []
-        for name, maps in found.items():
-            seen = [maps.words[k].attention for k in places if k < len(maps.words)]
-            if seen:
-                attention = np.mean(seen, axis=0)
-                uris.append((name, data_uri(small_overlay(photo, attention, maps.region, SIDE))))
-        size = sum(len(uri) for _, uri in uris)
-        if not uris:
-            return None
-        if size > self.budget:
-            self.over_budget += 1
-            return None
-        self.budget -= size
-        return Look(words, tuple(uris))
 
 
 def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ from compoclip.evaluation.groups import (
 from compoclip.files import write_atomically
 from compoclip.report.findings import BETTER, WORSE, direction
 from compoclip.report.study import Study
-from compoclip.report.training import Run
+from compoclip.report.training import LogCurve, Run
 from compoclip.report.wording import listed, percent, points, short, signed_interval
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -77,12 +78,8 @@ def plot(title: str, alt: str, size: tuple[int, int], draw: Callable[[Axes, Them
     return Plot(title, alt, _uri(size, draw, LIGHT), _uri(size, draw, DARK), *size)
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One of several axes of a figure."""
-
-    title: str
-    draw: Callable[[Axes, Theme], None]
+Panel = tuple[str, Callable[[Axes, Theme], None]]
+"""One of several axes of a figure: its title, and what draws it."""
 
 
 def write_figure(stem: Path, panels: Sequence[Panel], size: tuple[int, int]) -> tuple[Path, Path]:
@@ -98,15 +95,13 @@ def write_figure(stem: Path, panels: Sequence[Panel], size: tuple[int, int]) -> 
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         for empty in places[len(panels) :]:
             empty.set_axis_off()
-        for axes, panel in zip(places, panels):
-            axes.set_title(panel.title, fontsize=12, loc="left", color=LIGHT.ink)
-            panel.draw(axes, LIGHT)
-        paths = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
-        write_atomically(paths[0], lambda place: figure.savefig(place, format="png", dpi=144))
-        write_atomically(
-            paths[1], lambda place: figure.savefig(place, format="svg", metadata=_NOTHING)
-        )
-    return paths
+        for axes, (title, draw) in zip(places, panels):
+            axes.set_title(title, fontsize=12, loc="left", color=LIGHT.ink)
+            draw(axes, LIGHT)
+        png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
+        write_atomically(png, lambda place: figure.savefig(place, format="png", dpi=144))
+        write_atomically(svg, lambda place: figure.savefig(place, format="svg", metadata=_NOTHING))
+    return png, svg
 
 
 def _style(theme: Theme) -> dict[Any, object]:
@@ -160,47 +155,37 @@ def place_labels(
     """Lower left corners of labels beside their points, so that they overlap as little as can be.
 
     points, sizes, frame, taken: in pixels, the frame from (0, 0); taken: boxes (left, bottom,
-    right, top) to keep free. Greedy: each label takes the best of places around its point.
+    right, top) to keep free. Greedy: each label takes the best of places around its point, by its
+    overlap with other boxes and a hundred times what sticks out of the frame.
     """
-    boxes = list(taken)
-    boxes += [(x - 6, y - 6, x + 6, y + 6) for x, y in points]
-    corners = []
+    boxes = [*taken, *((x - 6, y - 6, x + 6, y + 6) for x, y in points)]
+    corners: list[tuple[float, float]] = []
+
+    def cost(left: float, bottom: float, w: float, h: float) -> float:
+        right, top = left + w, bottom + h
+        overlap = sum(
+            max(0.0, min(right, r) - max(left, a)) * max(0.0, min(top, t) - max(bottom, b))
+            for a, b, r, t in boxes
+        )
+        out = max(0.0, -left) + max(0.0, -bottom)
+        out += max(0.0, right - frame[0]) + max(0.0, top - frame[1])
+        return overlap + 100.0 * out
+
     for (x, y), (w, h) in zip(points, sizes):
-        gaps = [(dx, dy) for far in (8, 16, 28, 42, 60) for dx, dy in _around(w, h, far)]
-        places = [(x + dx, y + dy) for dx, dy in gaps]
-        costs = [
-            _cost((a, b, a + w, b + h), frame, boxes) + order * 0.01
-            for order, (a, b) in enumerate(places)
+        places = [
+            (x + dx, y + dy)
+            for far in (8, 16, 28, 42, 60)
+            for dx, dy in (
+                *((right, up) for right in (far, -w - far) for up in (far / 2, -h - far / 2)),
+                *((right, -h / 2) for right in (far, -w - far)),
+                *((-w / 2, up) for up in (far, -h - far)),
+            )
         ]
+        costs = [cost(a, b, w, h) + 0.01 * order for order, (a, b) in enumerate(places)]
         a, b = places[costs.index(min(costs))]
         boxes.append((a, b, a + w, b + h))
         corners.append((a, b))
     return corners
-
-
-def _around(w: float, h: float, far: float) -> list[tuple[float, float]]:
-    return [
-        (far, far / 2),
-        (far, -h - far / 2),
-        (-w - far, far / 2),
-        (-w - far, -h - far / 2),
-        (far, -h / 2),
-        (-w - far, -h / 2),
-        (-w / 2, far),
-        (-w / 2, -h - far),
-    ]
-
-
-def _cost(box: Box, frame: tuple[float, float], others: Sequence[Box]) -> float:
-    """Overlap with other boxes, and ten times what sticks out of the frame, in square pixels."""
-    left, bottom, right, top = box
-    overlap = sum(
-        max(0.0, min(right, r) - max(left, a)) * max(0.0, min(top, t) - max(bottom, b))
-        for a, b, r, t in others
-    )
-    out = max(0.0, -left) + max(0.0, -bottom)
-    out += max(0.0, right - frame[0]) + max(0.0, top - frame[1])
-    return overlap + 100.0 * out
 
 
 # --- One score against another: models with their intervals, a front, grey points for
@@ -252,13 +237,8 @@ class Dot:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A published point, in [0, 1]."""
-
-    name: str
-    x: float
-    y: float
+Reference = tuple[str, float, float]
+"""A published point: its name and both scores, in [0, 1]."""
 
 
 def on_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -274,11 +254,6 @@ def on_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return sorted(free, key=lambda k: (points[k][0], -points[k][1]))
 
 
-def front_of(dots: Sequence[Dot]) -> list[str]:
-    """Names of the models that no other one beats on both scores."""
-    return [dots[k].name for k in on_front([(d.x.value, d.y.value) for d in dots])]
-
-
 def scatter(
     dots: Sequence[Dot],
     labels: tuple[str, str],
@@ -291,35 +266,44 @@ def scatter(
 ) -> Plot:
     """labels: of the axes. diagonal: draw where both are equal. front: draw the Pareto front of
     all points. Of the references those on the front and the first one are named."""
-    size = (WIDTH, HEIGHT)
-    points = [(d.x.value, d.y.value) for d in dots] + [(r.x, r.y) for r in references]
+    points = [(d.x.value, d.y.value) for d in dots] + [(x, y) for _, x, y in references]
     best = on_front(points) if front else []
     limits = [
-        _limits([v for d in dots for v in ends(d.x)] + [r.x for r in references]),
-        _limits([v for d in dots for v in ends(d.y)] + [r.y for r in references]),
+        _limits([v for d in dots for v in ends(d.x)] + [x for _, x, _ in references]),
+        _limits([v for d in dots for v in ends(d.y)] + [y for _, _, y in references]),
     ]
-    frame = (size[0] - 66.0, size[1] - 54.0)
+    frame = (WIDTH - 66.0, HEIGHT - 54.0)
     scale = [frame[k] / (limits[k][1] - limits[k][0]) for k in (0, 1)]
 
     def pixel(x: float, y: float) -> tuple[float, float]:
         return (100 * x - limits[0][0]) * scale[0], (100 * y - limits[1][0]) * scale[1]
 
     texts = [short(d.name) + (f"\n{d.note}" if d.note else "") for d in dots]
-    told = {k - len(dots) for k in best if k >= len(dots)} | ({0} if references else set())
-    small = [(k, short(references[k].name, 20)) for k in sorted(told)]
+    named = {k - len(dots) for k in best if k >= len(dots)} | ({0} if references else set())
+    small = [(k, short(references[k][0], 20)) for k in sorted(named)]
+    taken: list[Box] = []  # labels should cover no interval, grey point or diagonal
+    for dot in dots:
+        (a, b), (c, d) = (pixel(x, y) for x, y in zip(ends(dot.x), ends(dot.y)))
+        cx, cy = pixel(dot.x.value, dot.y.value)
+        taken += [(a, cy - 2, c, cy + 2), (cx - 2, b, cx + 2, d)]
+    marks = [pixel(x, y) for _, x, y in references]
+    if diagonal:
+        marks += [pixel(v / 100, v / 100) for v in range(101)]
+    taken += [(x - 2, y - 2, x + 2, y + 2) for x, y in marks]
+    extents = []
+    for text in texts:
+        rows = text.split("\n")
+        extents.append((_LETTER * max(map(len, rows)), 15.0 * len(rows)))
     corners = place_labels(
-        [pixel(d.x.value, d.y.value) for d in dots]
-        + [pixel(references[k].x, references[k].y) for k, _ in small],
-        [_extent(text) for text in texts] + [(_SMALL * len(text), 12) for _, text in small],
+        [pixel(d.x.value, d.y.value) for d in dots] + [pixel(*references[k][1:]) for k, _ in small],
+        extents + [(_SMALL * len(text), 12.0) for _, text in small],
         frame,
-        _taken(dots, references, pixel, diagonal),
+        taken,
     )
 
     def draw(axes: Axes, theme: Theme) -> None:
         if references:
-            across, up = (
-                [100 * v for v in axis] for axis in zip(*((r.x, r.y) for r in references))
-            )
+            across, up = ([100 * each[k] for each in references] for k in (1, 2))
             axes.scatter(across, up, s=16, color=theme.soft, alpha=0.55, linewidths=0, zorder=2)
         if len(best) > 1:
             axes.plot(
@@ -333,14 +317,25 @@ def scatter(
         if diagonal:
             axes.plot([0, 100], [0, 100], color=theme.soft, linewidth=1, linestyle=(0, (4, 3)))
         for dot in dots:
-            _bar(axes, theme, dot)
+            axes.errorbar(
+                100 * dot.x.value,
+                100 * dot.y.value,
+                xerr=error_bar(dot.x),
+                yerr=error_bar(dot.y),
+                fmt=MARKERS[dot.place % len(MARKERS)],
+                color=theme.model(dot.place),
+                markersize=8,
+                elinewidth=1.1,
+                capsize=0,
+                zorder=3,
+            )
         axes.set_xlim(*limits[0])
         axes.set_ylim(*limits[1])
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
-        named = [(text, theme.model(d.place), 11) for text, d in zip(texts, dots)]
-        named += [(text, theme.soft, 9) for _, text in small]
-        for (text, colour, points_high), corner in zip(named, corners):
+        labelled = [(text, theme.model(d.place), 11) for text, d in zip(texts, dots)]
+        labelled += [(text, theme.soft, 9) for _, text in small]
+        for (text, colour, points_high), corner in zip(labelled, corners):
             axes.text(
                 corner[0] / scale[0] + limits[0][0],
                 corner[1] / scale[1] + limits[1][0],
@@ -352,57 +347,16 @@ def scatter(
                 zorder=4,
             )
 
-    return plot(title, _alt(dots, references, best, about), size, draw)
-
-
-def _bar(axes: Axes, theme: Theme, dot: Dot) -> None:
-    """A model's marker with both intervals."""
-    x, y = dot.x, dot.y
-    axes.errorbar(
-        100 * x.value,
-        100 * y.value,
-        xerr=error_bar(x),
-        yerr=error_bar(y),
-        fmt=MARKERS[dot.place % len(MARKERS)],
-        color=theme.model(dot.place),
-        markersize=8,
-        elinewidth=1.1,
-        capsize=0,
-        zorder=3,
-    )
-
-
-def _taken(
-    dots: Sequence[Dot],
-    references: Sequence[Reference],
-    pixel: Callable[[float, float], tuple[float, float]],
-    diagonal: bool,
-) -> list[Box]:
-    """Boxes that labels should not cover: intervals, grey points, the diagonal."""
-    boxes: list[Box] = []
-    for dot in dots:
-        (a, b), (c, d) = (pixel(x, y) for x, y in zip(ends(dot.x), ends(dot.y)))
-        cx, cy = pixel(dot.x.value, dot.y.value)
-        boxes += [(a, cy - 2, c, cy + 2), (cx - 2, b, cx + 2, d)]
-    places = [pixel(r.x, r.y) for r in references]
-    if diagonal:
-        places += [pixel(v / 100, v / 100) for v in range(101)]
-    return boxes + [(x - 2, y - 2, x + 2, y + 2) for x, y in places]
-
-
-def _alt(
-    dots: Sequence[Dot], references: Sequence[Reference], best: Sequence[int], about: str
-) -> str:
-    told = [
+    said = [
         f"{d.name}: {percent(d.x.value)} across, {percent(d.y.value)} up"
         + (f", {d.note}" if d.note else "")
         for d in dots
     ]
-    told += [f"{r.name} as published: {percent(r.x)}, {percent(r.y)}" for r in references]
-    names = [*(d.name for d in dots), *(f"{r.name} as published" for r in references)]
-    front = f" On the front: {listed([names[k] for k in best])}." if best else ""
+    said += [f"{name} as published: {percent(x)}, {percent(y)}" for name, x, y in references]
+    names = [*(d.name for d in dots), *(f"{name} as published" for name, _, _ in references)]
+    leaders = f" On the front: {listed([names[k] for k in best])}." if best else ""
     interval = ", with 95 % intervals" if dots else ""
-    return f"{about}{interval}. {'; '.join(told)}.{front}"
+    return plot(title, f"{about}{interval}. {'; '.join(said)}.{leaders}", (WIDTH, HEIGHT), draw)
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
@@ -416,58 +370,49 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
     return max(min(low - room, last - span), first), min(max(high + room, first + span), last)
 
 
-def _extent(label: str) -> tuple[float, float]:
-    lines = label.split("\n")
-    return _LETTER * max(len(line) for line in lines), 15 * len(lines)
-
-
 # --- The plots of the report, each with a text that says what it shows. ---
 
 
-def changes(study: Study) -> tuple[Plot, ...]:
+def changes(study: Study) -> list[Plot]:
     """One plot a model: the change of every skill against the base with its interval."""
     everything = [d for m in study.others for d in study.skills.differences[m].values()]
     reach = 100 * max([0.02, *(abs(v) for d in everything for v in _reaches(d))]) * 1.08
+
+    def draw(axes: Axes, theme: Theme, rows: Sequence[Difference]) -> None:
+        axes.axvline(0, color=theme.soft, linewidth=1)
+        for y, d in enumerate(reversed(rows)):
+            way = direction(d)
+            colour = {BETTER: theme.better, WORSE: theme.worse}.get(way, theme.soft)
+            axes.plot([100 * v for v in _reaches(d)], [y, y], color=colour, linewidth=2)
+            axes.plot(
+                100 * d.difference,
+                y,
+                marker={BETTER: "^", WORSE: "v"}.get(way, "o"),
+                markersize=8,
+                color=colour,
+                markerfacecolor=colour if way in (BETTER, WORSE) else "none",
+            )
+        axes.set_yticks(range(len(rows)), [short(d.name) for d in reversed(rows)])
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_xlim(-reach, reach)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(f"change against {short(study.base)}, points")
+
     plots = []
     for model in study.others:
         rows = list(study.skills.differences[model].values())
-
-        def draw(axes: Axes, theme: Theme, rows: Sequence = tuple(rows)) -> None:  # type: ignore[type-arg]
-            axes.axvline(0, color=theme.soft, linewidth=1)
-            for y, d in enumerate(reversed(rows)):
-                way = direction(d)
-                colour = {BETTER: theme.better, WORSE: theme.worse}.get(way, theme.soft)
-                marker = {BETTER: "^", WORSE: "v"}.get(way, "o")
-                axes.plot([100 * v for v in _reaches(d)], [y, y], color=colour, linewidth=2)
-                axes.plot(
-                    100 * d.difference,
-                    y,
-                    marker=marker,
-                    markersize=8,
-                    color=colour,
-                    markerfacecolor="none" if way not in (BETTER, WORSE) else colour,
-                )
-            axes.set_yticks(range(len(rows)), [short(d.name) for d in reversed(rows)])
-            axes.set_ylim(-0.6, len(rows) - 0.4)
-            axes.set_xlim(-reach, reach)
-            axes.grid(axis="y", visible=False)
-            axes.tick_params(axis="y", length=0)
-            axes.set_xlabel(f"change against {short(study.base)}, points")
-
-        alt = "; ".join(
+        said = "; ".join(
             f"{d.name} {points(d.difference)} ({signed_interval(d.low, d.high)}, {direction(d)})"
             for d in rows
         )
-        plots.append(
-            plot(
-                model,
-                f"Change of every skill, {model} against {study.base}, in points with 95 % "
-                f"intervals: {alt}",
-                (WIDTH, 66 + 25 * len(rows)),
-                draw,
-            )
+        alt = (
+            f"Change of every skill, {model} against {study.base}, in points with 95 % "
+            f"intervals: {said}"
         )
-    return tuple(plots)
+        size = (WIDTH, 66 + 25 * len(rows))
+        plots.append(plot(model, alt, size, partial(draw, rows=rows)))
+    return plots
 
 
 def _reaches(d: Difference) -> tuple[float, float]:
@@ -475,46 +420,34 @@ def _reaches(d: Difference) -> tuple[float, float]:
     return (d.difference, d.difference) if d.low is None or d.high is None else (d.low, d.high)
 
 
-def invariance(study: Study) -> tuple[Plot, ...]:
+def invariance(study: Study) -> list[Plot]:
     """One scatter a benchmark with hard positives: accuracy without and with the rewording."""
-    return tuple(
-        scatter(
-            [
-                Dot(
-                    model,
-                    place,
-                    table.scores[model][SENSITIVITY],
-                    table.scores[model][INVARIANCE],
-                    f"brittle {percent(table.scores[model][BRITTLENESS].value)}",
-                )
-                for place, model in enumerate(study.models)
-            ],
-            ("foil below the caption, %", "foil below caption and rewording, %"),
-            title=name,
-            about=f"Sensitivity against invariance on {name}",
-            diagonal=True,
+    plots = []
+    for name, table in study.triples.items():
+        dots = []
+        for place, model in enumerate(study.models):
+            scores = table.scores[model]
+            brittle = f"brittle {percent(scores[BRITTLENESS].value)}"
+            dots.append(Dot(model, place, scores[SENSITIVITY], scores[INVARIANCE], brittle))
+        plots.append(
+            scatter(
+                dots,
+                ("foil below the caption, %", "foil below caption and rewording, %"),
+                title=name,
+                about=f"Sensitivity against invariance on {name}",
+                diagonal=True,
+            )
         )
-        for name, table in study.triples.items()
-    )
+    return plots
 
 
-@dataclass(frozen=True)
-class Tradeoff:
-    """Compositionality against another score. front: models that no other one beats on both."""
-
-    plot: Plot
-    name: str
-    front: tuple[str, ...]
-
-
-def tradeoff(study: Study) -> tuple[Tradeoff, ...]:
-    """Compositionality against zero-shot accuracy, and against retrieval."""
+def tradeoff(study: Study) -> list[tuple[Plot, list[str]]]:
+    """Compositionality against zero-shot accuracy, and against retrieval, each with the names of
+    the models that no other one beats on both scores."""
     groups, scores = study.profile.groups, study.profile.scores
-    if COMPOSITION not in groups:
-        return ()
     found = []
     for name, label in ((RECOGNITION, "zero-shot accuracy"), (RETRIEVAL, "retrieval R@1")):
-        if name in groups:
+        if COMPOSITION in groups and name in groups:
             dots = [
                 Dot(model, place, scores[model][COMPOSITION], scores[model][name])
                 for place, model in enumerate(study.models)
@@ -526,66 +459,67 @@ def tradeoff(study: Study) -> tuple[Tradeoff, ...]:
                 about=f"{name} against compositionality",
                 front=True,
             )
-            found.append(Tradeoff(drawn, name, tuple(front_of(dots))))
-    return tuple(found)
+            front = on_front([(d.x.value, d.y.value) for d in dots])
+            found.append((drawn, [dots[k].name for k in front]))
+    return found
 
 
 _FAR = 30.0  # points below the curves; chance lower than that would flatten them
 
 
-def training(runs: Sequence[Run], models: Sequence[str]) -> tuple[Plot, ...]:
+def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
     """One plot a logged quantity with a line a run, in the colour of the model of that name."""
     names = dict.fromkeys(name for run in runs for name in run.curves)
     measured = {name for run in runs for name, each in run.curves.items() if each.interval}
     quantities = sorted(
         names, key=lambda name: (name != "loss", name not in measured, not name.startswith("loss"))
     )
-    free = iter(k for k in range(1, 1000) if k >= len(models))
+    free = iter(range(max(1, len(models)), 1000))
     places = {
         run.name: models.index(run.name) if run.name in models else next(free) for run in runs
     }
+
+    def draw(axes: Axes, theme: Theme, curves: Mapping[str, LogCurve]) -> None:
+        for name, curve in curves.items():
+            place = places[name]
+            colour = theme.model(place)
+            if curve.interval is None:
+                axes.plot(curve.steps, curve.values, color=colour, linewidth=0.8, alpha=0.3)
+            else:
+                axes.fill_between(curve.steps, *curve.interval, color=colour, alpha=0.15, lw=0)
+            marked = curve.interval or len(curve.steps) == 1
+            axes.plot(
+                curve.steps,
+                curve.smooth,
+                color=colour,
+                linewidth=1.8,
+                linestyle=DASHES[place % len(DASHES)],
+                marker=MARKERS[place % len(MARKERS)] if marked else "",
+                markersize=5,
+                label=short(name),
+            )
+        chance = next(iter(curves.values())).chance
+        if chance is not None and chance > axes.get_ylim()[0] - _FAR:
+            axes.axhline(chance, color=theme.soft, linewidth=1, linestyle=(0, (1, 3)))
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10, handlelength=2.6,
+            borderaxespad=0.2,
+        )  # fmt: skip
+
     plots = []
     for quantity in quantities:
-        shown = [(run, run.curves[quantity]) for run in runs if quantity in run.curves]
-
-        def draw(axes: Axes, theme: Theme, shown: Sequence = tuple(shown)) -> None:  # type: ignore[type-arg]
-            for run, curve in shown:
-                place = places[run.name]
-                colour, dash = theme.model(place), DASHES[place % len(DASHES)]
-                if curve.interval is None:
-                    axes.plot(curve.steps, curve.values, color=colour, linewidth=0.8, alpha=0.3)
-                else:
-                    axes.fill_between(curve.steps, *curve.interval, color=colour, alpha=0.15, lw=0)
-                axes.plot(
-                    curve.steps,
-                    curve.smooth,
-                    color=colour,
-                    linewidth=1.8,
-                    linestyle=dash,
-                    marker=MARKERS[place % len(MARKERS)]
-                    if curve.interval or len(curve.steps) == 1
-                    else "",
-                    markersize=5,
-                    label=short(run.name),
-                )
-            chance = shown[0][1].chance
-            if chance is not None and chance > axes.get_ylim()[0] - _FAR:
-                axes.axhline(chance, color=theme.soft, linewidth=1, linestyle=(0, (1, 3)))
-            axes.set_xlabel("step")
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-            axes.legend(
-                loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10, handlelength=2.6,
-                borderaxespad=0.2,
-            )  # fmt: skip
-
-        told = "; ".join(
-            f"{run.name} from {curve.smooth[0]:.4g} to {curve.smooth[-1]:.4g} "
+        curves = {run.name: run.curves[quantity] for run in runs if quantity in run.curves}
+        said = "; ".join(
+            f"{name} from {curve.smooth[0]:.4g} to {curve.smooth[-1]:.4g} "
             f"in {curve.steps[-1]} steps"
-            for run, curve in shown
+            for name, curve in curves.items()
         )
-        chance = shown[0][1].chance
+        chance = next(iter(curves.values())).chance
         if chance is not None:
-            told += f"; with 95 % intervals; dotted: chance, {chance:.4g}"
-        height = 230 + 16 * ((len(shown) + 1) // 2)
-        plots.append(plot(quantity, f"{quantity} during training. {told}", (WIDTH, height), draw))
-    return tuple(plots)
+            said += f"; with 95 % intervals; dotted: chance, {chance:.4g}"
+        size = (WIDTH, 230 + 16 * ((len(curves) + 1) // 2))
+        alt = f"{quantity} during training. {said}"
+        plots.append(plot(quantity, alt, size, partial(draw, curves=curves)))
+    return plots

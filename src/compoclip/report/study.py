@@ -66,6 +66,10 @@ class Study:
         """All models but the base."""
         return self.models[1:]
 
+    def measured(self, benchmark: str) -> dict[str, Results]:
+        """Model -> its results on a benchmark, for the models that have any."""
+        return {m: self.results[m][benchmark] for m in self.models if benchmark in self.results[m]}
+
 
 def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: int) -> Study:
     """Load results, and compare every model with the base on the benchmarks that all of them have.
@@ -97,7 +101,12 @@ def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: in
     first = shared[models[0]]
 
     def table(groups: Groups) -> Table:
-        return _table(models, shared, groups, resamples, seed)
+        found = [group_differences(first, shared[m], groups, resamples, seed) for m in models[1:]]
+        return Table(
+            groups=groups,
+            scores={m: group_scores(shared[m], groups, resamples, seed) for m in models},
+            differences={m: {d.name: d for d in of} for m, of in zip(models[1:], together(found))},
+        )
 
     triples = {each.benchmark: triple_groups([each]) for each in first}
     return Study(
@@ -111,22 +120,6 @@ def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: in
         skills=table(skill_groups(first)),
         profile=table(profile_groups(first)),
         triples={name: table(groups) for name, groups in triples.items() if groups},
-    )
-
-
-def _table(
-    models: Sequence[str],
-    results: Mapping[str, Sequence[Results]],
-    groups: Groups,
-    resamples: int,
-    seed: int,
-) -> Table:
-    base, *others = (results[m] for m in models)
-    tables = together([group_differences(base, other, groups, resamples, seed) for other in others])
-    return Table(
-        groups=groups,
-        scores={m: group_scores(results[m], groups, resamples, seed) for m in models},
-        differences={m: {d.name: d for d in of} for m, of in zip(models[1:], tables)},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -12,7 +13,7 @@ from compoclip.analysis.interpolation import KEPT, Point, Rule, Sweep
 from compoclip.analysis.trees import BEST, GREEDY, HIGHEST, LEFT, RANDOM, RIGHT, TreeScores
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.statistics import Estimate
-from compoclip.report.plotting import DASHES, MARKERS, Panel, Theme, ends, error_bar, write_figure
+from compoclip.report.plotting import DASHES, MARKERS, Theme, ends, error_bar, write_figure
 from compoclip.report.wording import short
 
 _SIZE = (430, 360)
@@ -38,21 +39,38 @@ def trajectory_plot(
     Returns:
         The paths written; none without two axes to plot.
     """
-    panels = []
-    for axis in (RECOGNITION, RETRIEVAL):
-        if axis in measured.axes and COMPOSITION in measured.axes:
 
-            def draw(axes: Axes, theme: Theme, axis: str = axis) -> None:
-                _lines(axes, theme, measured, axis)
-                if rule is not None and chosen is not None:
-                    _choice(axes, theme, measured, axis, chosen, rule)
-                axes.set_xlabel(f"{axis}, %")
-                axes.set_ylabel(f"{COMPOSITION}, %")
-                axes.legend(
-                    loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, handlelength=2.4
+    def draw(axes: Axes, theme: Theme, axis: str) -> None:
+        _lines(axes, theme, measured, axis)
+        if rule is not None and chosen is not None:
+            axes.plot(
+                *_place(chosen, axis),
+                marker="o",
+                markersize=14,
+                markerfacecolor="none",
+                markeredgecolor=theme.worse,
+                markeredgewidth=1.6,
+                linestyle="",
+                label=f"picked: {chosen.mix.name}",
+                zorder=4,
+            )
+            if axis == KEPT[rule.keep]:
+                axes.axvline(
+                    100 * measured.base.scores[axis].value - rule.max_loss,
+                    color=theme.worse,
+                    linewidth=1,
+                    linestyle=(0, (4, 3)),
+                    label=f"base - {rule.max_loss:g}",
                 )
+        axes.set_xlabel(f"{axis}, %")
+        axes.set_ylabel(f"{COMPOSITION}, %")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, handlelength=2.4)
 
-            panels.append(Panel("", draw))
+    panels = [
+        ("", partial(draw, axis=axis))
+        for axis in (RECOGNITION, RETRIEVAL)
+        if {axis, COMPOSITION} <= set(measured.axes)
+    ]
     return write_figure(stem, panels, _SIZE) if panels else ()
 
 
@@ -98,30 +116,6 @@ def _lines(axes: Axes, theme: Theme, measured: Sweep, axis: str) -> None:
         )
 
 
-def _choice(
-    axes: Axes, theme: Theme, measured: Sweep, axis: str, chosen: Point, rule: Rule
-) -> None:
-    axes.plot(
-        *_place(chosen, axis),
-        marker="o",
-        markersize=14,
-        markerfacecolor="none",
-        markeredgecolor=theme.worse,
-        markeredgewidth=1.6,
-        linestyle="",
-        label=f"picked: {chosen.mix.name}",
-        zorder=4,
-    )
-    if axis == KEPT[rule.keep]:
-        axes.axvline(
-            100 * measured.base.scores[axis].value - rule.max_loss,
-            color=theme.worse,
-            linewidth=1,
-            linestyle=(0, (4, 3)),
-            label=f"base - {rule.max_loss:g}",
-        )
-
-
 def _place(point: Point, axis: str) -> tuple[float, float]:
     return 100 * point.scores[axis].value, 100 * point.scores[COMPOSITION].value
 
@@ -138,7 +132,8 @@ _NAMES = {
     HIGHEST: "highest sum",
 }
 
-Means = Mapping[str, Sequence[Estimate]]
+Curve = Sequence[Estimate]
+Means = Mapping[str, Curve]
 """Tree -> its mean score at each threshold, the mean over thresholds last."""
 
 
@@ -154,45 +149,35 @@ def tree_plot(stem: Path, scores: Sequence[TreeScores], means: Sequence[Means]) 
         The paths written.
     """
 
-    def together(axes: Axes, theme: Theme) -> None:
-        for k, (each, mean) in enumerate(zip(scores, means)):
-            _line(axes, each.thresholds, mean[BEST], short(each.model), theme, k)
-        _finish(axes, theme)
+    def draw(axes: Axes, theme: Theme, lines: Sequence[tuple[int, TreeScores, str, Curve]]) -> None:
+        for k, each, name, curve in lines:
+            shown = curve[: len(each.thresholds)]
+            colour = theme.model(k)
+            axes.plot(
+                each.thresholds,
+                [e.value for e in shown],
+                color=colour,
+                label=name,
+                marker=MARKERS[k % len(MARKERS)],
+                linestyle=DASHES[k % len(DASHES)],
+                markersize=5,
+            )
+            low, high = zip(*map(ends, shown))
+            axes.fill_between(each.thresholds, low, high, color=colour, alpha=0.15, lw=0)
+        axes.axhline(0, color=theme.soft, linewidth=1)
+        axes.set_xlabel("threshold layer h: from it on a span sees itself only")
+        axes.set_ylabel("tree score (0: blind splits)")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.legend(fontsize=9, handlelength=2.6)
 
-    panels = [Panel("Best trees", together)] if len(scores) > 1 else []
-    for each, mean in zip(scores, means):
-
-        def alone(axes: Axes, theme: Theme, each: TreeScores = each, mean: Means = mean) -> None:
-            for k, (tree, name) in enumerate(_NAMES.items(), 1):
-                if tree != HIGHEST or mean[HIGHEST] != mean[LEFT]:
-                    _line(axes, each.thresholds, mean[tree], name, theme, k)
-            _finish(axes, theme)
-
-        panels.append(Panel(short(each.model), alone))
+    measured = list(zip(scores, means))
+    best = [(k, s, short(s.model), mean[BEST]) for k, (s, mean) in enumerate(measured)]
+    panels = [("Best trees", partial(draw, lines=best))] if len(scores) > 1 else []
+    for each, mean in measured:
+        lines = [
+            (k, each, name, mean[tree])
+            for k, (tree, name) in enumerate(_NAMES.items(), 1)
+            if tree != HIGHEST or mean[HIGHEST] != mean[LEFT]
+        ]
+        panels.append((short(each.model), partial(draw, lines=lines)))
     return write_figure(stem, panels, _TREE_PLOT_SIZE)
-
-
-def _line(
-    axes: Axes, across: Sequence[int], up: Sequence[Estimate], name: str, theme: Theme, k: int
-) -> None:
-    shown = up[: len(across)]
-    colour = theme.model(k)
-    axes.plot(
-        across,
-        [e.value for e in shown],
-        color=colour,
-        label=name,
-        marker=MARKERS[k % len(MARKERS)],
-        linestyle=DASHES[k % len(DASHES)],
-        markersize=5,
-    )
-    low, high = zip(*map(ends, shown))
-    axes.fill_between(across, low, high, color=colour, alpha=0.15, lw=0)
-
-
-def _finish(axes: Axes, theme: Theme) -> None:
-    axes.axhline(0, color=theme.soft, linewidth=1)
-    axes.set_xlabel("threshold layer h: from it on a span sees itself only")
-    axes.set_ylabel("tree score (0: blind splits)")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    axes.legend(fontsize=9, handlelength=2.6)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.groups import COMPOSITION, LOWER_IS_BETTER, MATCH, NEITHER_IS_BETTER
+from compoclip.evaluation.groups import (
+    BRITTLENESS,
+    COMPOSITION,
+    LOWER_IS_BETTER,
+    MATCH,
+    NEITHER_IS_BETTER,
+)
+from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.published.beside import (
     Measured,
     TableEntry,
-    TableLine,
     beside,
     entries_of,
     header,
@@ -35,18 +40,38 @@ from compoclip.evaluation.published.read import (
 )
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.statistics import FEWEST, RESAMPLES
-from compoclip.evaluation.tables import Layout, comparison_text, laid_out, percent, span
+from compoclip.evaluation.tables import (
+    Layout,
+    chance_flag,
+    comparison_text,
+    laid_out,
+    percent,
+    span,
+)
 from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
-from compoclip.report import plotting
-from compoclip.report.cards import Desk, examples, extremes, read_items
-from compoclip.report.findings import findings
-from compoclip.report.looks import Looker, require_measured
-from compoclip.report.plotting import DARK, LIGHT, Dot, Plot, Reference, scatter
+from compoclip.report import plotting, wording
+from compoclip.report.cards import examples, extremes, read_items
+from compoclip.report.findings import (
+    detail,
+    direction,
+    findings,
+    invariance_rows,
+    profile_rows,
+    remarks,
+    rule_lines,
+    sizes,
+    skill_rows,
+    strength,
+    subtask_lines,
+    tied,
+    tip,
+)
+from compoclip.report.looks import Album, require_measured
+from compoclip.report.plotting import DARK, LIGHT, Dot, Plot, scatter
 from compoclip.report.study import Study, read_study
-from compoclip.report.tables import invariance_rows, profile_rows, sheets, skill_rows
 from compoclip.report.training import Run, read_run
-from compoclip.report.wording import count, listed, words_for
+from compoclip.report.wording import count, interval, listed, points, words_for
 from compoclip.version import __version__
 
 # --- The tables of a study as files: Markdown, LaTeX and CSV, models as rows as papers print
@@ -76,53 +101,47 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
     Raises:
         CompoclipError: a file cannot be written.
     """
-    common = study.common
+    headlines = {
+        m: {b: study.results[m][b].headline_score for b in study.common} for m in study.models
+    }
     found = {
         "overall": _by_model(study, "Overall", study.profile.scores),
         "skills": _by_model(study, "Skills", study.skills.scores),
-        "benchmarks": _by_model(
-            study,
-            "Headline scores of the benchmarks",
-            {m: {b: study.results[m][b].headline_score for b in common} for m in study.models},
-        ),
+        "benchmarks": _by_model(study, "Headline scores of the benchmarks", headlines),
         "subtasks": partial(_subtasks, study),
     }
     for model, comparison in study.comparisons.items():
-        found[f"compare-{_file(model)}"] = partial(comparison_text, comparison)
-    everything = [each for m in study.models for each in study.results[m].values()]
+        name = "".join(c if c.isalnum() or c in "-_." else "_" for c in model)
+        found[f"compare-{name}"] = partial(comparison_text, comparison)
+    entries = entries_of([each for m in study.models for each in study.results[m].values()])
     for name in table_names():
         table = published_table(name)
-        entries = entries_of(everything)
-        measured = beside(table, entries, resamples=resamples, seed=seed)
-        if measured:
+        if measured := beside(table, entries, resamples=resamples, seed=seed):
             found[name] = partial(shown, table, measured)
     written = []
     for stem, text_in in found.items():
         for layout, suffix in LAYOUTS.items():
-            path = folder / f"{stem}.{suffix}"
-            text = text_in(layout=layout) + "\n"
-            write_text(path, text)
-            written.append(path)
+            written.append(folder / f"{stem}.{suffix}")
+            write_text(written[-1], text_in(layout=layout) + "\n")
     return tuple(written)
 
 
 def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]]) -> partial[str]:
     """A row a model and below it its intervals, a column a score; chance as the last row."""
-    names = list(scores[study.base])
-    rows: list[list[str]] = []
-    strong: list[tuple[int, int]] = []
-    for model in study.models:
-        rows.append([model, *(percent(scores[model][name].value) for name in names)])
-        rows.append(["95 % interval", *(_interval(scores[model][name]) for name in names)])
     base = scores[study.base]
-    rows.append(["chance", *("-" if n == MATCH else percent(base[n].chance) for n in names)])
-    for column, name in enumerate(names, 1):
+    rows: list[list[str]] = []
+    for model in study.models:
+        found = scores[model]
+        rows.append([model, *(percent(found[name].value) for name in base)])
+        rows.append(["95 % interval", *(span(found[n].low, found[n].high) for n in base)])
+    rows.append(["chance", *("-" if n == MATCH else percent(s.chance) for n, s in base.items())])
+    strong: list[tuple[int, int]] = []
+    for column, name in enumerate(base, 1):
         if name not in NEITHER_IS_BETTER:
             pick = min if name in LOWER_IS_BETTER else max
             best = percent(pick(scores[m][name].value for m in study.models))
             strong += [(k, column) for k in range(0, len(rows) - 1, 2) if rows[k][column] == best]
-    header = ["model", *names]
-    return partial(laid_out, rows, header, title=title, strong=strong, notes=[_NOTE])
+    return partial(laid_out, rows, ["model", *base], title=title, strong=strong, notes=[_NOTE])
 
 
 def _subtasks(study: Study, layout: Layout) -> str:
@@ -132,64 +151,38 @@ def _subtasks(study: Study, layout: Layout) -> str:
         for part in study.results[study.base][benchmark].scores:
             metric = study.results[study.base][benchmark].main(part).metric
             found = [study.results[m][benchmark].scores[part][metric] for m in study.models]
-            cells = [f"{percent(s.value)} [{_interval(s)}]" for s in found]
+            cells = [f"{percent(s.value)} [{span(s.low, s.high)}]" for s in found]
             rows.append([benchmark, part, metric, *cells, percent(found[0].chance)])
     header = ["benchmark", "sub-task", "metric", *study.models, "chance"]
     return laid_out(rows, header, layout, title="Sub-tasks", left=3, notes=["In percent [95 %]."])
 
 
-def _interval(score: Score) -> str:
-    return span(score.low, score.high)
-
-
-def _file(name: str) -> str:
-    """A model's name as part of a file name."""
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-
-
 # --- How much of each benchmark was measured, and what an audit found in it. ---
 
 
-@dataclass(frozen=True)
-class CoverageRow:
-    """One benchmark. Numbers that differ between models stand side by side in their order.
+def coverage(study: Study) -> dict[str, tuple[str, ...]]:
+    """Benchmark -> cells: items measured, of all; the same in percent; photos absent or damaged;
+    rows that made no items; texts longer than the model's context; items with ties.
 
-    items: measured, of all. share: the same in percent. missing: photos absent or damaged.
-    left_out: rows that made no items, with reasons. cut: texts longer than the model's context.
-    ties: items whose outcome hangs on equal scores.
+    Numbers that differ between models stand side by side in their order.
     """
-
-    benchmark: str
-    items: str
-    share: str
-    missing: str
-    left_out: str
-    cut: str
-    ties: str
-    whole: bool
-
-
-def coverage_rows(study: Study) -> tuple[CoverageRow, ...]:
-    """One row a benchmark."""
-    return tuple(
-        _row(name, [study.results[m][name] for m in study.models if name in study.results[m]])
-        for name in study.benchmarks
-    )
+    found: dict[str, tuple[str, ...]] = {}
+    for name in study.benchmarks:
+        measured = list(study.measured(name).values())
+        every = [max(each.aggregates.values(), key=lambda s: s.expected) for each in measured]
+        found[name] = (
+            _same([s.items(",") for s in every]),
+            _same([f"{100 * s.n / max(1, s.expected):.0f} %" for s in every]),
+            _same([count(each.missing_count) for each in measured]),
+            _left_out(measured[0]) or "0",
+            _same([count(each.truncated_texts) for each in measured]),
+            _same([count(s.ties) for s in every]),
+        )
+    return found
 
 
-def _row(benchmark: str, measured: Sequence[Results]) -> CoverageRow:
-    every = [max(each.aggregates.values(), key=lambda s: s.expected) for each in measured]
-    first = measured[0]
-    return CoverageRow(
-        benchmark=benchmark,
-        items=_same([s.items(",") for s in every]),
-        share=_same([f"{100 * s.n / max(1, s.expected):.0f} %" for s in every]),
-        missing=_same([count(each.missing_count) for each in measured]),
-        left_out=", ".join(f"{count(n)} × {why}" for why, n in first.left_out.items() if n) or "0",
-        cut=_same([count(each.truncated_texts) for each in measured]),
-        ties=_same([count(s.ties) for s in every]),
-        whole=not any(each.partial for each in measured),
-    )
+def _left_out(results: Results) -> str:
+    return ", ".join(f"{count(n)} × {why}" for why, n in results.left_out.items() if n)
 
 
 def _same(texts: Sequence[str]) -> str:
@@ -215,33 +208,49 @@ _FIELDS = {
 }
 
 
-@dataclass(frozen=True)
-class TableSheet:
-    """A plain table. head: column headings, the first for the row headings."""
-
-    caption: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+Sheet = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""A plain table: caption, column headings (the first for the row headings), rows."""
 
 
-def provenance(study: Study) -> tuple[TableSheet, ...]:
-    """Tables of model identities, benchmarks and library versions."""
-    return (_models(study), _benchmarks(study), _versions(study))
-
-
-def _models(study: Study) -> TableSheet:
+def provenance(study: Study, runs: Sequence[Run]) -> list[Sheet]:
+    """Tables of model identities, benchmarks, library versions, and of every training run."""
     identities = {m: next(iter(study.results[m].values())).identity for m in study.models}
     by_weights = {i.get("weights"): m for m, i in identities.items() if i.get("weights")}
-    rows = []
+    models = []
     for key, label in _FIELDS.items():
-        cells = []
-        for identity in identities.values():
-            text = _text(identity.get(key))
-            if key == "base" and identity.get("base") in by_weights:
-                text += f" = {by_weights[identity['base']]}"
-            cells.append(text)
-        rows.append((label, *cells))
-    return TableSheet("Model identities", ("", *study.models), tuple(rows))
+        cells = [_text(identity.get(key)) for identity in identities.values()]
+        if key == "base":
+            parents = [by_weights.get(identity.get("base")) for identity in identities.values()]
+            cells = [f"{c} = {p}" if p else c for c, p in zip(cells, parents)]
+        models.append((label, *cells))
+    benchmarks = []
+    for name in study.benchmarks:
+        measured = list(study.measured(name).values())
+        one = measured[0]
+        ties = ", ".join(
+            f"{part}: {rule}" if part else rule for part, rule in one.tie_policy.items()
+        )
+        seconds = " / ".join(f"{each.seconds:.0f}" for each in measured)
+        hashed = one.data_hash or "–"
+        benchmarks.append(
+            (name, hashed, str(one.protocol), ties, _left_out(one) or "none", seconds)
+        )
+    packages: dict[str, dict[str, None]] = {}
+    for model in study.models:
+        for each in study.results[model].values():
+            for package, version in each.versions.items():
+                packages.setdefault(package, {})[version] = None  # a set that keeps the order
+    head = ("benchmark", "annotations (hash)", "protocol", "ties", "rows left out", "seconds")
+    versions = [(package, ", ".join(found)) for package, found in packages.items()]
+    return [
+        ("Model identities", ("", *study.models), models),
+        ("Benchmarks (seconds: by model, in the order above)", head, benchmarks),
+        ("Versions used when measuring", ("package", "version"), versions),
+        *(
+            (f"Training run {run.name}", ("setting", "value"), list(run.facts.items()))
+            for run in runs
+        ),
+    ]
 
 
 def _text(value: Any) -> str:
@@ -252,36 +261,6 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _benchmarks(study: Study) -> TableSheet:
-    head = ("benchmark", "annotations (hash)", "protocol", "ties", "rows left out", "seconds")
-    rows = []
-    for name in study.benchmarks:
-        measured = [study.results[m][name] for m in study.models if name in study.results[m]]
-        one = measured[0]
-        ties = ", ".join(
-            f"{part}: {policy}" if part else policy for part, policy in one.tie_policy.items()
-        )
-        left_out = ", ".join(f"{count(n)} × {why}" for why, n in one.left_out.items() if n)
-        seconds = " / ".join(f"{each.seconds:.0f}" for each in measured)
-        rows.append(
-            (name, one.data_hash or "–", str(one.protocol), ties, left_out or "none", seconds)
-        )
-    return TableSheet("Benchmarks (seconds: by model, in the order above)", head, tuple(rows))
-
-
-def _versions(study: Study) -> TableSheet:
-    packages: dict[str, dict[str, None]] = {}
-    for model in study.models:
-        for each in study.results[model].values():
-            for package, version in each.versions.items():
-                packages.setdefault(package, {})[version] = None  # a set that keeps the order
-    return TableSheet(
-        "Versions used when measuring",
-        ("package", "version"),
-        tuple((package, ", ".join(versions)) for package, versions in packages.items()),
-    )
-
-
 # --- The published tables that the results have a number for, with our rows below the papers'. ---
 
 # Published table -> its columns of compositionality, and of what it may cost.
@@ -290,75 +269,39 @@ _TRADEOFFS = {
 }
 
 
-@dataclass(frozen=True)
-class PublishedSheet:
-    """One table as shown: heads of the row labels, heads of the numbers, lines, remarks."""
-
-    id: str
-    title: str
-    labels: tuple[str, ...]
-    heads: tuple[str, ...]
-    lines: tuple[TableLine, ...]
-    notes: tuple[str, ...]
-
-
-def published_sheets(study: Study, resamples: int, seed: int) -> tuple[PublishedSheet, ...]:
-    """Every table of which some model has at least one column on the official items.
+def published_rows(
+    study: Study, table: PublishedTable, resamples: int, seed: int
+) -> list[Measured]:
+    """The models that have a column of a published table on the official items.
 
     Results on items of another edition are not shown: nothing published compares with them.
     """
-    found = []
-    for name in table_names():
-        table = published_table(name)
-        measured = beside(table, _entries(study, table), resamples=resamples, seed=seed)
-        if measured:
-            found.append(_sheet(table, measured))
-    return tuple(found)
-
-
-def _entries(study: Study, table: PublishedTable) -> list[TableEntry]:
-    """The models with what they have of the table, editions apart."""
     names = {name for c in table.columns for s, _ in c.terms for name in (s.benchmark, s.instead)}
-    return [
+    entries = [
         TableEntry(model, {"": [each for each in results.values() if each.reader_name in names]})
         for model, results in study.results.items()
     ]
+    return beside(table, entries, resamples=resamples, seed=seed)
 
 
-def _sheet(table: PublishedTable, measured: Sequence[Measured]) -> PublishedSheet:
-    return PublishedSheet(
-        id=table.id,
-        title=table.title,
-        labels=table.row_labels,
-        heads=header(table)[1 + len(table.row_labels) :],
-        lines=tuple(lines(table, measured)),
-        notes=tuple(notes(table, measured)),
-    )
+def published_tradeoffs(
+    study: Study, resamples: int, seed: int
+) -> list[tuple[PublishedTable, list[Plot], list[str]]]:
+    """Published points in grey, and among them the models measured on all of the same items.
 
-
-@dataclass(frozen=True)
-class PublishedPoints:
-    """Trade-offs as a paper prints them. measured: models that stand among its points."""
-
-    title: str
-    source: str
-    plots: tuple[Plot, ...]
-    measured: tuple[str, ...]
-
-
-def published_tradeoffs(study: Study, resamples: int, seed: int) -> tuple[PublishedPoints, ...]:
-    """Published points in grey, and among them the models measured on all of the same items."""
+    Returns (table, plots, models that stand among its points).
+    """
     found = []
     for name, (across, others) in _TRADEOFFS.items():
         table = published_table(name)
         places = {column.id: k for k, column in enumerate(table.columns)}
-        ours = beside(table, _entries(study, table), resamples=resamples, seed=seed)
+        ours = published_rows(study, table, resamples, seed)
         plots: list[Plot] = []
-        shown: dict[str, None] = {}
+        measured: dict[str, None] = {}
         for up, label in others.items():
             x, y = places[across], places[up]
             grey = [
-                Reference(_row_name(row, table), one / 100, other / 100)
+                (_row_name(row, table), one / 100, other / 100)
                 for row in table.rows
                 if (one := row.values[x]) is not None and (other := row.values[y]) is not None
             ]
@@ -368,7 +311,7 @@ def published_tradeoffs(study: Study, resamples: int, seed: int) -> tuple[Publis
                 if (one_cell := each.cells[x]) is not None
                 and (other_cell := each.cells[y]) is not None
             ]
-            shown |= dict.fromkeys(dot.name for dot in dots)
+            measured |= dict.fromkeys(dot.name for dot in dots)
             plots.append(
                 scatter(
                     dots,
@@ -379,8 +322,8 @@ def published_tradeoffs(study: Study, resamples: int, seed: int) -> tuple[Publis
                     references=grey,
                 )
             )
-        found.append(PublishedPoints(table.title, table.paper, tuple(plots), tuple(shown)))
-    return tuple(found)
+        found.append((table, plots, list(measured)))
+    return found
 
 
 def _row_name(row: PublishedRow, table: PublishedTable) -> str:
@@ -465,14 +408,30 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    functions = (
+        chance_flag, count, detail, direction, interval, listed, points, remarks, rule_lines,
+        sizes, strength, subtask_lines, tip, words_for,
+    )  # fmt: skip
+    environment.globals |= {each.__name__: each for each in functions}
+    environment.globals |= {
+        "published_header": header,
+        "published_lines": lines,
+        "published_notes": notes,
+        "BRITTLENESS": BRITTLENESS,
+        "MATCH": MATCH,
+        "POSITIVE_SCORE": POSITIVE_SCORE,
+    }
+    environment.filters["percent"] = wording.percent
+    environment.tests["tied"] = tied
     script = environment.get_template("page.js").render()
-    items, desk = (
-        read_items(study),
-        Desk(looker=Looker({m: maps[m] for m in study.models if m in maps})),
-    )
-    shown = examples(study, items, desk)
-    drilled = extremes(study, items, desk)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    items = read_items(study)
+    album = Album(models={m: maps[m] for m in study.models if m in maps})
+    shown_examples = examples(study, items, album)  # first: photos are embedded where they come
+    drilled = extremes(study, items, album)
     places = study.profile.groups.get(COMPOSITION, ())
+    tables = [published_table(name) for name in table_names()]
+    published = [(table, published_rows(study, table, resamples, seed)) for table in tables]
     return environment.get_template("report.html.j2").render(
         title=title,
         study=study,
@@ -481,7 +440,7 @@ def render(
         seed=seed,
         fewest=FEWEST,
         script=script,
-        script_hash=_csp_hash(script),
+        script_hash=f"sha256-{digest}",
         colours=list(zip(LIGHT.models, DARK.models)),
         findings=findings(study),
         profile=profile_rows(study),
@@ -492,23 +451,13 @@ def render(
         invariance=plotting.invariance(study),
         invariance_rows=invariance_rows(study),
         tradeoff=plotting.tradeoff(study),
-        runs=runs,
         curves=plotting.training(runs, study.models),
-        examples=shown,
-        album=desk.album,
-        looker=desk.looker,
+        examples=shown_examples,
+        album=album,
         extremes=drilled,
-        coverage=coverage_rows(study),
-        sheets=sheets(study),
-        published=published_sheets(study, resamples, seed),
+        coverage=coverage(study),
+        published=[(table, measured) for table, measured in published if measured],
         published_tradeoffs=published_tradeoffs(study, resamples, seed),
-        listed=listed,
-        provenance=provenance(study),
+        provenance=provenance(study, runs),
         alone=[name for name in study.benchmarks if name not in study.common],
-        words_for=words_for,
     )
-
-
-def _csp_hash(script: str) -> str:
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
