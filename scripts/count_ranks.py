@@ -19,6 +19,7 @@ number of ranks:
 from __future__ import annotations
 
 import argparse
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -28,21 +29,33 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import torch
-from scaling import Setting, batch_of
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
-from compoclip.data.batch import Batch
+from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.loader import BatchLoader
 from compoclip.data.prepared import Preparation
-from compoclip.losses.contract import Features
+from compoclip.losses.contract import Features, Role
+from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
 from compoclip.ranks import Ranks
 from compoclip.training.distributed import SharedBatches
 from compoclip.training.step import weighted_loss
+
+WORDS = ("cat", "dog", "red", "blue", "on", "the", "a", "table", "man", "woman", "street", "near")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point. captions: texts an image, all but the first negatives. words: of a caption."""
+
+    batch: int = 16
+    captions: int = 2
+    words: int = 10
+
 
 PART = Setting(batch=256, captions=4)
 META = torch.device("meta")
@@ -51,6 +64,26 @@ TEXT = {"context_length": 77, "vocab_size": 49408, "width": 512, "heads": 8, "la
 VIT_B_32 = {"embed_dim": 512, "vision_cfg": VISION, "text_cfg": TEXT}
 WIDTH, PATCHES = 512, 49
 STATE_BYTES = 16  # of a parameter: weight, gradient and two moments
+
+
+def batch_of(setting: Setting, model: LoadedModel, method: Method) -> Batch:
+    """Noise with captions of about so many words, half as many to half as many more."""
+    rng = random.Random(0)
+    count = setting.batch * setting.captions
+    lengths = [min(74, max(1, round(setting.words * rng.uniform(0.5, 1.5)))) for _ in range(count)]
+    role = (Role.CAPTION, *[Role.NEGATIVE] * (setting.captions - 1)) * setting.batch
+    block = TextBlock(
+        texts=tuple(" ".join(rng.choices(WORDS, k=length)) for length in lengths),
+        owner=tuple(i // setting.captions for i in range(count)),
+        role=role,
+        rewrite=tuple("" if r is Role.CAPTION else method.kinds[0] for r in role),
+        images=setting.batch,
+    )
+    generator = torch.Generator().manual_seed(0)
+    size = (setting.batch, 3, *model.preprocess.size)
+    pixels = torch.randint(256, size, dtype=torch.uint8, generator=generator)
+    ids = tuple(map(str, range(setting.batch)))
+    return Batch(pixels, block, ids, mean=model.preprocess.mean, std=model.preprocess.std)
 
 
 @dataclass(frozen=True)

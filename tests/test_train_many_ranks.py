@@ -9,8 +9,7 @@ from typing import Any
 import count_ranks
 import pytest
 import torch
-from count_ranks import Alike, Loader, counts_of
-from scaling import Setting
+from count_ranks import Alike, Loader, Setting, counts_of
 
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout
