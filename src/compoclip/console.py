@@ -8,10 +8,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from compoclip.errors import CompoclipError
 from compoclip.process import set_up
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
 
@@ -69,33 +72,11 @@ def track(
     if total is None and isinstance(items, Sized):
         total = len(items)
     if sys.stderr.isatty():
-        yield from _bar(items, description, total, unit)
-    else:
-        yield from _lines(items, description, total, unit)
+        from rich.progress import MofNCompleteColumn, TextColumn
 
-
-def _bar(items: Iterable[T], description: str, total: int | None, unit: str) -> Iterator[T]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield from progress.track(items, total=total, description=description)
-
-
-def _lines(items: Iterable[T], description: str, total: int | None, unit: str) -> Iterator[T]:
+        with progress_bar(MofNCompleteColumn(), TextColumn(unit)) as progress:
+            yield from progress.track(items, total=total, description=description)
+        return
     start = last = time.monotonic()
     for done, item in enumerate(items):
         now = time.monotonic()
@@ -109,6 +90,18 @@ def _lines(items: Iterable[T], description: str, total: int | None, unit: str) -
                 left = time_left((now - start) / done * (total - done))
                 note(f"{description}: {done} of {total} {unit}, {left}")
         yield item
+
+
+def progress_bar(*columns: Any) -> Progress:
+    """Return a progress bar on standard error, with these columns of `rich` behind the bar."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        *(TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn()),
+        console=Console(stderr=True),
+        transient=True,
+    )
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

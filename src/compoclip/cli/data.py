@@ -19,7 +19,7 @@ from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.targets import Target, parse_targets
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import WorkerCount, parse, processes
-from compoclip.console import counted, emit_json, note, table
+from compoclip.console import counted, note, progress_bar, table, tell
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable
 from compoclip.run import DataOptions, require_least
@@ -80,31 +80,24 @@ def ls_main(argv: Sequence[str]) -> int:
     """One row a benchmark, or one paragraph a benchmark that is named."""
     options = parse(LsOptions, "data ls", argv)
     entries = [meta(name) for name in options.names or benchmark_names()]
-    if options.json:
-        emit_json([each.to_json() for each in entries])
-    elif options.names:
-        print("\n\n".join("\n".join(details(each)) for each in entries))
-    else:
-        print(overview(entries))
-    return 0
+    text = "\n\n".join("\n".join(details(each)) for each in entries)
+    shown = text if options.names else overview(entries)
+    return tell(options.json, [each.to_json() for each in entries], shown)
 
 
 def overview(entries: Sequence[Meta]) -> str:
     """An aligned table, one row a benchmark."""
     header = ["name", "title", "licence", "obtainable", "items", "files", "photos", "to fetch"]
-    rows = [
-        [
-            each.id,
-            each.title,
-            _short(each.licence),
-            each.status,
-            "by set" if each.family else f"{each.items:,}" if each.items else "?",
-            _share(each, each.files),
-            _share(each, each.images),
-            _size(each),
+    rows = []
+    for each in entries:
+        shares = [
+            f"{sum(place in each.sources for place in places)} of {len(places)}"
+            for places in (each.files, each.images)
         ]
-        for each in entries
-    ]
+        more = " +" if any(not source.size for source in each.sources.values()) else ""
+        items = "by set" if each.family else f"{each.items:,}" if each.items else "?"
+        licence, size = each.licence.partition(";")[0], f"{in_bytes(each.size)}{more}".strip()
+        rows.append([each.id, each.title, licence, each.status, items, *shares, size])
     notes = [
         "",
         "files, photos: those that `compoclip data fetch` can get, of all that are needed",
@@ -139,12 +132,12 @@ def details(about: Meta) -> Iterator[str]:
             source = about.sources.get(place)
             if source is None:
                 yield "              by hand, see source"
-            else:
-                size = f" ({in_bytes(source.size)})" if source.size else ""
-                yield f"              {source.url}{size}"
-            if source is not None and source.md5:
+                continue
+            size = f" ({in_bytes(source.size)})" if source.size else ""
+            yield f"              {source.url}{size}"
+            if source.md5:
                 yield f"              md5 {source.md5}"
-            if source is not None and not source.md5 and place not in about.hashes:
+            elif place not in about.hashes:
                 plain = ", plain http" if source.url.startswith("http://") else ""
                 yield f"              no published checksum known{plain}: not verified when fetched"
     for archive in about.archives:
@@ -159,19 +152,6 @@ def in_bytes(number: int) -> str:
         if number >= scale:
             return f"{number / scale:.1f} {unit}"
     return f"{number} B" if number else ""
-
-
-def _size(each: Meta) -> str:
-    more = any(not source.size for source in each.sources.values())
-    return f"{in_bytes(each.size)} +".strip() if more else in_bytes(each.size)
-
-
-def _share(each: Meta, places: Sequence[str]) -> str:
-    return f"{sum(place in each.sources for place in places)} of {len(places)}"
-
-
-def _short(licence: str) -> str:
-    return licence.partition(";")[0]
 
 
 # --- `compoclip data check [NAME ...] --data ROOT`: what is there, missing or short. ---
@@ -210,10 +190,8 @@ def check_main(argv: Sequence[str]) -> int:
         check(each.spec, each.root, each.images, options=each.options, decoding=options.decode)
         for each in targets(options.names, options.data, options.images)
     ]
-    if options.json:
-        emit_json([{**asdict(each), "complete": each.complete} for each in checks])
-    else:
-        print("\n\n".join("\n".join(lines(each)) for each in checks))
+    record = [{**asdict(each), "complete": each.complete} for each in checks]
+    tell(options.json, record, "\n\n".join("\n".join(lines(each)) for each in checks))
     return 0 if all(each.complete for each in checks) else 1
 
 
@@ -227,24 +205,17 @@ def targets(names: Sequence[str], root: Path, images: Path | None) -> list[Targe
     found: list[str] = []
     for name in benchmark_names():
         about = meta(name)
-        if about.family:
-            found += [
-                f"{name}:{part}"
-                for part in about.parts
-                if any(
-                    about.place(root, file) or (root / file).is_dir()
-                    for file in (
-                        *about.of_set(part, about.files),
-                        *about.of_set(part, about.images),
-                    )
-                )
-            ]
-        elif not about.requires and any(
-            about.place(root, file)
-            for file in (*about.files, *about.archives)
-            if file.startswith(f"{name}/") or not any(f.startswith(f"{name}/") for f in about.files)
-        ):
-            found.append(name)
+        for part in about.parts if about.family else ():
+            places = (*about.of_set(part, about.files), *about.of_set(part, about.images))
+            if any(about.place(root, file) or (root / file).is_dir() for file in places):
+                found.append(f"{name}:{part}")
+        if not about.family and not about.requires:
+            prefix = f"{name}/"
+            if not any(file.startswith(prefix) for file in about.files):
+                prefix = ""
+            own = (f for f in (*about.files, *about.archives) if f.startswith(prefix))
+            if any(about.place(root, file) for file in own):
+                found.append(name)
     if not found:
         raise CompoclipError(
             f"{root}: no file of any benchmark; name benchmarks and their places, or see "
@@ -297,37 +268,22 @@ _EVERY = 10.0
 def byte_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
     """Yield a function to be told the bytes there so far and in all (None where not known)."""
     if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
+        from rich.progress import DownloadColumn, TransferSpeedColumn
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        with progress_bar(DownloadColumn(), TransferSpeedColumn()) as bar:
             task = bar.add_task(name, total=None)
             yield lambda got, total: bar.update(task, completed=got, total=total)
-    else:
-        last = time.monotonic()
+        return
+    last = time.monotonic()
 
-        def tell(got: int, total: int | None) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _EVERY:
-                last = time.monotonic()
-                of = f" of {total / 1e6:,.1f}" if total else ""
-                note(f"{name}: {got / 1e6:,.1f}{of} MB")
+    def told(got: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _EVERY:
+            last = time.monotonic()
+            of = f" of {total / 1e6:,.1f}" if total else ""
+            note(f"{name}: {got / 1e6:,.1f}{of} MB")
 
-        yield tell
+    yield told
 
 
 # --- `compoclip data fetch NAME ... --data ROOT`: download what is open to all, after asking. ---
@@ -385,16 +341,13 @@ def fetch_main(argv: Sequence[str]) -> int:
             done[job.source.target] = job
             note(line)
     unsure = [target for target, job in done.items() if not job.expected.checksum]
-    if options.json:
-        fetched = {"fetched": list(done), "not_verified": unsure}
-        emit_json({**fetched, "by_hand": list(lack.by_hand)})
-    else:
-        of_these = f", {len(unsure)} of them not verified: no published checksum known"
-        print(
-            f"{counted(len(done), 'file')} fetched{of_these if unsure else ''}; "
-            "compoclip data check says what is there"
-        )
-        print("\n".join(lack.by_hand), end="\n" if lack.by_hand else "")
+    of_these = f", {len(unsure)} of them not verified: no published checksum known"
+    text = (
+        f"{counted(len(done), 'file')} fetched{of_these if unsure else ''}; "
+        "compoclip data check says what is there"
+    )
+    record = {"fetched": list(done), "not_verified": unsure, "by_hand": list(lack.by_hand)}
+    tell(options.json, record, "\n".join([text, *lack.by_hand]))
     if lack.by_hand and not done:
         raise CompoclipError("nothing that is lacking can be fetched for you; see the lines above")
     return 0
@@ -490,14 +443,16 @@ def pack_main(argv: Sequence[str]) -> int:
         return run(work, tasks, processes(options.workers, images, _MANY))
 
     packed = pack(request, options.out, spec, spread, options.max_bad)
-    if options.json:
-        emit_json({**asdict(packed), "out": str(options.out)})
-        return 0
-    print(
+    record = {**asdict(packed), "out": str(options.out)}
+    tell(
+        options.json,
+        record,
         f"{options.out}: {counted(packed.samples, 'sample')} in {counted(packed.shards, 'shard')}, "
         f"{in_bytes(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "
-        f"{packed.as_they_were} as they were"
+        f"{packed.as_they_were} as they were",
     )
+    if options.json:
+        return 0
     for reason in packed.bad.values():
         note(f"left out: {reason}")
     for reason, count in packed.left_out.items():

@@ -14,7 +14,7 @@ from typing import Annotated
 import tyro
 
 from compoclip.cli.options import joined, parse
-from compoclip.console import emit_json, note
+from compoclip.console import note, tell
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
 
@@ -83,13 +83,8 @@ def mirror_main(argv: Sequence[str]) -> int:
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_text(options.out, "".join(lines))
     mirrored = sum("mirror" in row for row in rows)
-    _tell(
-        options.out,
-        options.json,
-        {"left_right": mirrored, "above_below": len(rows) - mirrored},
-        left_out,
-    )
-    return 0
+    counts = {"left_right": mirrored, "above_below": len(rows) - mirrored}
+    return _told(options, counts, left_out)
 
 
 @dataclass(frozen=True)
@@ -126,8 +121,7 @@ def cc_neg_main(argv: Sequence[str]) -> int:
     writer.writeheader()
     writer.writerows(rows)
     write_text(options.out, made.getvalue())
-    _tell(options.out, options.json, {"rows": len(rows)}, Counter())
-    return 0
+    return _told(options, {"rows": len(rows)}, {})
 
 
 def _require(out: Path, ending: str) -> None:
@@ -135,10 +129,12 @@ def _require(out: Path, ending: str) -> None:
         raise UsageError(f"--out {out}: the name must end in {ending}")
 
 
-def _tell(out: Path, as_json: bool, counts: Mapping[str, int], left_out: Mapping[str, int]) -> None:
-    if as_json:
-        emit_json({"out": str(out), **counts, "left_out": dict(left_out)})
-        return
-    print(f"{out}: {', '.join(f'{n:,} {name}' for name, n in counts.items())}")
-    for why, number in left_out.items():
+def _told(
+    options: MirrorOptions | CcNegOptions, counts: Mapping[str, int], left_out: Mapping[str, int]
+) -> int:
+    """Say what was written; returns exit code 0."""
+    record = {"out": str(options.out), **counts, "left_out": dict(left_out)}
+    for why, number in () if options.json else left_out.items():
         note(f"left out, {why}: {number:,}")
+    said = ", ".join(f"{n:,} {name}" for name, n in counts.items())
+    return tell(options.json, record, f"{options.out}: {said}")
