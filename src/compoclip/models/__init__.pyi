@@ -16,8 +16,8 @@ from .decoders import GruDecoder as GruDecoder
 from .decoders import Reconstruction as Reconstruction
 from .decoders import train_gru as train_gru
 from .dual_encoder import DualEncoder as DualEncoder
-from .formats.adapter import load_adapter as load_adapter
-from .formats.adapter import save_adapter as save_adapter
+from .formats.adapters import load_adapter as load_adapter
+from .formats.adapters import save_adapter as save_adapter
 from .formats.hub import publish as publish
 from .formats.hub import write_card as write_card
 from .image_tower import ImageFeatures as ImageFeatures

@@ -26,7 +26,7 @@ from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, current_identity, load_model, save_model
 from compoclip.models.config import part_of
-from compoclip.models.formats.adapter import save_adapter
+from compoclip.models.formats.adapters import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.models.projection import attach_text_map, merge_text_map
 from compoclip.ranks import SINGLE, Ranks
