@@ -12,9 +12,6 @@ from .conversion import average as average
 from .conversion import convert as convert
 from .conversion import inspect_model as inspect_model
 from .conversion import interpolate as interpolate
-from .decoders import GruDecoder as GruDecoder
-from .decoders import Reconstruction as Reconstruction
-from .decoders import train_gru as train_gru
 from .dual_encoder import DualEncoder as DualEncoder
 from .formats.adapters import load_adapter as load_adapter
 from .formats.adapters import save_adapter as save_adapter
@@ -25,9 +22,6 @@ from .lora import Lora as Lora
 from .lora import attach_lora as attach_lora
 from .lora import lora_parameters as lora_parameters
 from .lora import merge_lora as merge_lora
-from .masking import MaskVectors as MaskVectors
-from .predictors import PatchPrediction as PatchPrediction
-from .predictors import TokenPrediction as TokenPrediction
 from .preprocess import Preprocess as Preprocess
 from .preprocess import Tokenizer as Tokenizer
 from .projection import attach_text_map as attach_text_map
