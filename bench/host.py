@@ -123,6 +123,7 @@ class StepTimes:
                 self._within("images", found.image),
                 self._within("captions", found.text),
                 self._timed("join", found.join),
+                found.whole,
             )
 
         self._patch(DualEncoder, "work", in_parts)

@@ -14,9 +14,9 @@ from compoclip.data.caption_plan import MaskPlan
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.compose import compose
+from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.registry import load_recipe
 from compoclip.models.config import RECORD
-from compoclip.models.predictors import PatchPrediction, TokenPrediction
 from compoclip.training.log import read_log
 from losses_oracle import CAPTION, layout_of
 from method_data import arguments, write_world

@@ -61,7 +61,8 @@ def test_names() -> None:
 def test_the_table_lists_every_recipe() -> None:
     folder = Path(registry.__file__).parent
     rows = []
-    for path in sorted(folder.glob("*.py")):
+    packages = [path.parent for path in folder.glob("*/__init__.py")]
+    for path in sorted([*folder.glob("*.py"), *packages]):
         module = importlib.import_module(f"compoclip.methods.{path.stem}")
         for name, made in registry.recipes_of(vars(module)).items():
             summary = (inspect.getdoc(made) or "").partition("\n")[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 import open_clip
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from compoclip.errors import CompoclipError, UsageError
@@ -20,14 +21,16 @@ from compoclip.models.checkpoint import (
     save_model,
 )
 from compoclip.models.config import read_config
-from compoclip.models.formats.adapter import (
+from compoclip.models.formats.adapters import (
+    CONFIG,
+    EARLIER,
     RECORD,
     WEIGHTS,
     load_adapter,
     read_adapter_record,
     save_adapter,
 )
-from compoclip.models.lora import Lora, attach_lora, lora_parameters, merge_lora
+from compoclip.models.lora import Lora, attach_lora, lora_parameters, lora_state, merge_lora
 from train_helpers import write_config
 
 
@@ -67,12 +70,17 @@ def close(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> bool:
     return all(float((a - b).abs().max()) <= 1e-5 for a, b in zip(one, other))
 
 
+@pytest.mark.parametrize("earlier", [False, True])
 @pytest.mark.parametrize("lora", [Lora(), Lora(rank=2, alpha=8.0, towers="text", targets="+conv")])
 def test_an_adapter_loads_on_the_base_that_it_names(
-    base: LoadedModel, tmp_path: Path, lora: Lora, monkeypatch: pytest.MonkeyPatch
+    base: LoadedModel, tmp_path: Path, lora: Lora, earlier: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = base.identity
     folder = write_adapter(base, tmp_path / "adapter", lora)
+    if earlier:
+        (folder / CONFIG).unlink()
+        (folder / WEIGHTS).unlink()
+        save_file(lora_state(base.encoder.model), folder / EARLIER)
     adapted = outputs(base)
     merge_lora(base.encoder.model)
     monkeypatch.chdir("/")  # wherever it is loaded from
@@ -84,7 +92,12 @@ def test_an_adapter_loads_on_the_base_that_it_names(
     assert loaded.identity.adapter == lora.describe()
     assert loaded.provenance == {"method": "test"}
     assert read_adapter_record(folder).lora == lora
-    assert (folder / WEIGHTS).stat().st_size < 60_000 < 1_000_000 < checkpoint_size(tmp_path)
+    assert (
+        (folder / (EARLIER if earlier else WEIGHTS)).stat().st_size
+        < 200_000
+        < 1_000_000
+        < checkpoint_size(tmp_path)
+    )
 
 
 def checkpoint_size(folder: Path) -> int:

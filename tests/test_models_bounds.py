@@ -21,9 +21,8 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.models import architecture
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
-from compoclip.models.formats import peft as peft_format
-from compoclip.models.formats.adapter import save_adapter
-from compoclip.models.formats.peft import read_peft
+from compoclip.models.formats import adapters as adapter_format
+from compoclip.models.formats.adapters import read_peft, save_adapter
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.models.preprocess import Tokenizer, build_tokenizer
 from models_thin import config
@@ -336,7 +335,7 @@ SLOW = "(?:(?:[a-z_.0-9]{1,9}){1,9}){1,9}!|x(?:a|b)"  # a pattern that tries for
 def test_peft_folders_ask_for_no_more_than_they_hold(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peft_format, "_PATTERN_SECONDS", 0.2)
+    monkeypatch.setattr(adapter_format, "_PATTERN_SECONDS", 0.2)
     network = load_model(model).encoder.model
     read_peft(peft(tmp_path / "good"), network)
     for name, changes, said in (

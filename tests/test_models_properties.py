@@ -27,8 +27,8 @@ from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import convert, inspect_model, load_source
-from compoclip.models.formats import hf_siglip
-from compoclip.models.formats.adapter import save_adapter
+from compoclip.models.formats import hugging_face
+from compoclip.models.formats.adapters import save_adapter
 from compoclip.models.lora import Lora, attach_lora
 from models_thin import config
 from test_models_blip import write_blip
@@ -255,7 +255,7 @@ def checkpoints(
 ) -> Iterator[tuple[Path, dict[str, Load]]]:
     root = tmp_path_factory.mktemp("checkpoints")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(hf_siglip.SIZES, (32, 2, 4, 128), "thin")  # as `write_siglip` makes it
+        patch.setitem(hugging_face.SIZES, "thin", [32, 2, 4, 128])  # as `write_siglip` makes it
         yield root, make(root)
 
 

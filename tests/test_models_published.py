@@ -17,7 +17,8 @@ from torch import Tensor
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model
 from compoclip.models.config import ModelConfig
-from compoclip.models.formats.weights_file import candidates, load_tuned_file, lora_of, split
+from compoclip.models.formats.adapters import lora_of, split
+from compoclip.models.formats.weights_file import candidates, load_tuned_file
 from compoclip.models.weights import kinship, read_weights
 from models_thin import config
 
@@ -322,14 +323,14 @@ def test_damaged_lora_files_are_one_line(tmp_path: Path) -> None:
 
 def test_lora_settings_are_read_from_shapes() -> None:
     start = dict(base_model().encoder.model.state_dict())
-    parts = split(with_loralib(start, rank=2))
-    text = {k: v for k, v in parts.adapters.items() if not k.startswith("visual.")}
-    image = {k: v for k, v in parts.adapters.items() if k.startswith("visual.")}
+    plain, adapters = split(with_loralib(start, rank=2))
+    text = {k: v for k, v in adapters.items() if not k.startswith("visual.")}
+    image = {k: v for k, v in adapters.items() if k.startswith("visual.")}
     assert lora_of(text, start, "f").describe() == (
         "lora rank 2, alpha 1, text tower, init xavier_ab"
     )
     assert lora_of(image, start, "f").towers == "image"
-    assert parts.plain.keys() == start.keys()
+    assert plain.keys() == start.keys()
     with pytest.raises(CompoclipError, match="has no LoRA weights"):
         lora_of({}, start, "f")
 

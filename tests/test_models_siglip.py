@@ -19,7 +19,7 @@ from compoclip.errors import CompoclipError
 from compoclip.models.architecture import build_model
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
 from compoclip.models.conversion import inspect_model
-from compoclip.models.formats import hf_siglip
+from compoclip.models.formats import hugging_face
 from compoclip.models.formats.hub import write_card
 from siglip_thin import thin_config, write_siglip
 
@@ -28,7 +28,7 @@ TEXTS = ["a red star", "two blue mug left of a red star", "A blue star!"]
 
 @pytest.fixture(autouse=True)
 def thin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(hf_siglip.SIZES, (32, 2, 4, 128), "thin")
+    monkeypatch.setitem(hugging_face.SIZES, "thin", [32, 2, 4, 128])
 
 
 def pixels() -> torch.Tensor:
@@ -106,10 +106,10 @@ def test_published_sizes_have_timm_names() -> None:
     large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
     vision = {**large, "intermediate_size": 4096, "image_size": 384}
     data = {"model_type": "siglip", "vision_config": vision, "text_config": {"hidden_size": 1024}}
-    found = hf_siglip.from_siglip_config(data, "f")
+    found = hugging_face.HFSiglip().read_config(data, "f")
     assert found["vision_cfg"]["timm_model_name"] == "vit_large_patch16_siglip_384_tanh"
     assert is_model("vit_large_patch16_siglip_384_tanh")
-    plain = hf_siglip.from_siglip_config({"vision_config": {"hidden_act": "gelu"}}, "f")
+    plain = hugging_face.HFSiglip().read_config({"vision_config": {"hidden_act": "gelu"}}, "f")
     assert plain["vision_cfg"]["timm_model_name"] == "vit_base_patch16_siglip_224"
     assert plain["text_cfg"]["context_length"] == 64
 
@@ -167,18 +167,18 @@ def test_configuration_and_tensors_there_and_back_are_the_same_network(tanh: boo
     cfg = thin_config(tanh)
     network: Any = build_model(cfg, seed=3)
     state = network.state_dict()
-    theirs = hf_siglip.to_siglip_state(state)
+    theirs = hugging_face.HFSiglip().write_state(state)
     assert theirs["vision_model.head.attention.in_proj_weight"].shape == (96, 32)
     assert theirs["vision_model.head.probe"].shape == (1, 1, 32)
     assert theirs["text_model.encoder.layers.1.self_attn.k_proj.bias"].shape == (24,)
     assert theirs["logit_bias"].shape == (1,)
-    data = hf_siglip.to_siglip_config(cfg)
+    data = hugging_face.HFSiglip().write_config(cfg)
     assert data["text_config"]["intermediate_size"] == 100
     assert {part["hidden_act"] for part in (data["text_config"], data["vision_config"])} == {
         "gelu_pytorch_tanh" if tanh else "gelu"
     }
-    back: Any = build_model(hf_siglip.from_siglip_config(data, "f"), seed=4)
-    again = hf_siglip.from_siglip_state(theirs, "f")
+    back: Any = build_model(hugging_face.HFSiglip().read_config(data, "f"), seed=4)
+    again = hugging_face.HFSiglip().read_state(theirs, "f")
     again = {key: value.reshape(state[key].shape) for key, value in again.items()}
     assert again.keys() == state.keys()
     assert all(torch.equal(again[key], state[key]) for key in state)
@@ -195,7 +195,7 @@ def test_configuration_and_tensors_there_and_back_are_the_same_network(tanh: boo
 )
 def test_every_published_architecture_can_be_written(name: str) -> None:
     cfg = open_clip.get_model_config(name)
-    back = hf_siglip.from_siglip_config(hf_siglip.to_siglip_config(cfg), "f")
+    back = hugging_face.HFSiglip().read_config(hugging_face.HFSiglip().write_config(cfg), "f")
     assert back["vision_cfg"]["timm_model_name"] == cfg["vision_cfg"]["timm_model_name"]
     ours, theirs = (
         int(c["width"] * c.pop("mlp_ratio", 4.0)) for c in (back["text_cfg"], cfg["text_cfg"])
@@ -278,6 +278,6 @@ def changed(part: str, **values: Any) -> dict[str, Any]:
 )
 def test_what_a_siglip_model_cannot_be_is_said(cfg: dict[str, Any], message: str) -> None:
     with pytest.raises(CompoclipError, match=f"SiglipModel cannot express {message}"):
-        hf_siglip.to_siglip_config(cfg)
+        hugging_face.HFSiglip().write_config(cfg)
     with pytest.raises(CompoclipError, match=r"cannot express 'visual\.trunk\.other'"):
-        hf_siglip.to_siglip_state({"visual.trunk.other": torch.ones(1)})
+        hugging_face.HFSiglip().write_state({"visual.trunk.other": torch.ones(1)})

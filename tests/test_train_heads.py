@@ -22,10 +22,7 @@ from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.contract import Features, HeadPlan, Layout, TowerSizes
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
 from compoclip.methods.compose import compose
-from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
-from compoclip.models.config import RECORD
-from compoclip.models.decoders import (
+from compoclip.methods.read_clip.decoders import (
     END,
     PAD,
     GruDecoder,
@@ -36,6 +33,9 @@ from compoclip.models.decoders import (
     load_decoder,
     train_gru,
 )
+from compoclip.methods.registry import load_recipe
+from compoclip.models.checkpoint import load_model
+from compoclip.models.config import RECORD
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
@@ -379,7 +379,7 @@ def test_a_t5_takes_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def absent(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("compoclip.models.decoders.importlib.import_module", absent)
+    monkeypatch.setattr("compoclip.methods.read_clip.decoders.importlib.import_module", absent)
     with pytest.raises(UsageError, match="pip install transformers peft, or --reconstruction 0"):
         load_decoder(str(tmp_path))
 

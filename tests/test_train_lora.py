@@ -103,7 +103,7 @@ def test_a_resumed_run_ends_with_the_very_bytes(folder: Path) -> None:
     train(folder, recipe, "parts", stop_after=3)
     assert not (folder / "parts" / "adapter").exists()
     train(folder, recipe, "parts", resume=True)
-    for file in ("model/open_clip_model.safetensors", "adapter/adapter.safetensors"):
+    for file in ("model/open_clip_model.safetensors", "adapter/adapter_model.safetensors"):
         assert (folder / "whole" / file).read_bytes() == (folder / "parts" / file).read_bytes()
 
 

@@ -28,15 +28,12 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout, TowerSizes
 from compoclip.losses.contrastive import clip_loss
 from compoclip.losses.masked import masked_contrast, masked_match
-from compoclip.methods.base import MASKS, LossTerm, Method, Optim
+from compoclip.methods.base import LossTerm, Method, Optim
+from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
+from compoclip.methods.macco.hidden import Masks, MaskVectors, boxes_to_patches
 from compoclip.methods.registry import load_recipe
-from compoclip.models.masking import (
-    MaskedInputs,
-    MaskVectors,
-    boxes_to_patches,
-)
-from compoclip.models.predictors import PatchPrediction, TokenPrediction
 from compoclip.models.preprocess import Preprocess
+from compoclip.models.work import PassInputs
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
@@ -266,13 +263,14 @@ def masked(model: Any, texts: Sequence[str], words: Sequence[str], boxes: Any) -
 TEXTS = ["a red cat on a mat", "a dog", "a very red cat", "a red cat on a mat"]
 
 
-def inputs_of(model: Any, batch: Batch, limit: int = 0) -> tuple[Any, MaskedInputs]:
+def both_passes(model: Any, batch: Batch, pixels: Tensor, limit: int) -> tuple[Any, Masks]:
     prepare = Preparation(model.tokenizer, model.encoder.text_planner(limit))
     texts, _ = prepare(batch.block).on(torch.device("cpu"))
     assert texts.again is not None
-    model.encoder.heads[MASKS] = MaskVectors().build(model.encoder.sizes, 0)
-    boxes = tuple(mask.boxes for mask in batch.block.masks)
-    return texts, MaskedInputs(model.encoder.heads[MASKS], texts.again, boxes)
+    masks = MaskVectors().build(model.encoder.sizes, 0)
+    plan = CaptionPlan(masks=MaskPlan())
+    given = PassInputs(model.encoder, pixels, texts, plan, batch.block, True, limit)
+    return masks.extend(model.encoder.work(pixels, texts, True, limit), given).all(), masks
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -282,9 +280,7 @@ def test_nothing_hidden_is_the_plain_pass(training: bool, limit: int, both_ways:
     model = loaded(config(text={"no_causal_mask": True}) if both_ways else config())
     model.encoder.train(training)
     batch = masked(model, TEXTS, [], [()] * 4)
-    texts, again = inputs_of(model, batch, limit)
-    pixels = batch.normalised(torch.device("cpu"))
-    f = model.encoder.work(pixels, texts, True, limit, masked=again).all()
+    f, _ = both_passes(model, batch, batch.normalised(torch.device("cpu")), limit)
     assert torch.equal(f.masked_text, f.text)
     assert torch.equal(f.masked_image, f.image)
     assert torch.equal(f.masked_tokens, f.tokens)
@@ -299,10 +295,9 @@ def test_a_vector_takes_the_place_of_what_is_hidden(training: bool, limit: int) 
     model.encoder.train(training)
     boxes = [[BOX], (), [(0.0, 0.0, 1.0, 1.0)], [(0.3, 0.8, 0.31, 0.81)]]
     batch = masked(model, TEXTS, ["red", "on"], boxes)
-    texts, again = inputs_of(model, batch, limit)
     pixels = batch.normalised(torch.device("cpu"))
-    f = model.encoder.work(pixels, texts, True, limit, masked=again).all()
-    network, masks = model.encoder.model, again.masks
+    f, masks = both_passes(model, batch, pixels, limit)
+    network = model.encoder.model
 
     # The ids of the hidden words, and where they stand.
     ids = model.tokenizer(TEXTS)
@@ -355,14 +350,15 @@ def test_a_box_hides_the_patches_that_it_touches() -> None:
 
 def test_towers_that_nothing_can_be_hidden_from_say_so() -> None:
     timm = loaded(timm_config("test_vit")).encoder
-    timm.require_masks(images=False)
+    words, both = (CaptionPlan(masks=MaskPlan(images=images)) for images in (False, True))
+    MaskVectors().require(words, timm)
     with pytest.raises(CompoclipError, match="hide words alone") as raised:
-        timm.require_masks(images=True)
+        MaskVectors().require(both, timm)
     assert "\n" not in str(raised.value)
     assert timm.sizes[3:] == (0, 0)
     pooled = loaded(config(text={"pool_type": "last"})).encoder
     with pytest.raises(CompoclipError, match="masked captions need"):
-        pooled.require_masks(images=False)
+        MaskVectors().require(words, pooled)
 
 
 # --- What is hidden. ---
@@ -474,10 +470,10 @@ def test_masks_come_with_the_caption_and_are_counted(tmp_path: Path) -> None:
 # --- Steps and runs. ---
 
 TERMS = (
-    LossTerm("contrast", masked_contrast, needs_masked=True),
-    LossTerm("match", masked_match, 0.1, needs_masked=True),
-    LossTerm("words", TokenPrediction(), 20.0, needs_local=True, needs_masked=True),
-    LossTerm("patches", PatchPrediction(), 250.0, needs_local=True, needs_masked=True),
+    LossTerm("contrast", masked_contrast, extra=MaskVectors()),
+    LossTerm("match", masked_match, 0.1, extra=MaskVectors()),
+    LossTerm("words", TokenPrediction(), 20.0, needs_local=True, extra=MaskVectors()),
+    LossTerm("patches", PatchPrediction(), 250.0, needs_local=True, extra=MaskVectors()),
 )
 
 

@@ -19,7 +19,7 @@ from compoclip.models.architecture import build_model
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.formats import hf_siglip
+from compoclip.models.formats import hugging_face
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.log import read_log
 from distributed_runs import close, difference, run
@@ -70,13 +70,13 @@ def test_a_trained_model_is_the_same_in_the_words_of_hugging_face(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Needs no transformers: what is written is read back by the reader of the same folders."""
-    monkeypatch.setitem(hf_siglip.SIZES, (32, 2, 4, 128), "thin")
+    monkeypatch.setitem(hugging_face.SIZES, "thin", [32, 2, 4, 128])
     trained(folder, load_recipe("negclip")(optim=OPTIM), "run")
     state = load_model(folder / "run" / "model").encoder.model.state_dict()
     assert state["logit_bias"].item() not in (0.0, -10.0)
-    theirs = hf_siglip.to_siglip_state(state)
+    theirs = hugging_face.HFSiglip().write_state(state)
     assert theirs["logit_bias"].tolist() == [state["logit_bias"].item()]
-    again = hf_siglip.from_siglip_state(theirs, "f")
+    again = hugging_face.HFSiglip().read_state(theirs, "f")
     assert again.keys() == state.keys()
     assert all(torch.equal(again[key].reshape(state[key].shape), state[key]) for key in state)
 
@@ -85,7 +85,7 @@ def test_a_folder_of_transformers_is_trained_and_written_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the extra hf")
-    monkeypatch.setitem(hf_siglip.SIZES, (32, 2, 4, 128), "thin")
+    monkeypatch.setitem(hugging_face.SIZES, "thin", [32, 2, 4, 128])
     write_siglip(folder / "theirs")
     command = ["train", "clip-ft", f"--model={folder / 'theirs'}", f"--out={folder / 'run'}"]
     command += [f"--data={folder / 'data' / 'data.tsv'}", "--batch-size=8", "--epochs=1"]

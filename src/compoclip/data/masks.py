@@ -26,8 +26,9 @@ from compoclip.data.caption_plan import MaskPlan
 from compoclip.data.textfiles import delimited_header, read_delimited, text_list
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
-from compoclip.models.masking import Box
 
+Box = tuple[float, float, float, float]
+"""Left, upper, right, lower, as fractions of what is shown of an image."""
 _WORDS, _BOXES = ("relation_list", "attribute_list"), "relation_attribute_phrase_bbox_list"
 _LITERAL_LIMIT = 100_000  # characters of a cell; a photo has a few boxes
 _NEVER = "the"

@@ -19,7 +19,7 @@ from torch import Tensor
 from compoclip.data.batch import TextBlock
 from compoclip.losses.contract import HostLayout, IndexRequest, Ints, Layout
 from compoclip.models.preprocess import Tokenizer
-from compoclip.models.text_plan import MaskedTexts, TextInputs, TextPlanner
+from compoclip.models.text_plan import FurtherTexts, TextInputs, TextPlanner
 
 
 @dataclass(frozen=True)
@@ -218,9 +218,9 @@ class Preparation:
             encoded.truncated if block.texts else 0,
         )
 
-    def _masked(self, block: TextBlock, ids: Ints, captions: Ints) -> MaskedTexts:
+    def _masked(self, block: TextBlock, ids: Ints, captions: Ints) -> FurtherTexts:
         """The first caption of each image with its words hidden, `~id` standing for an id (see
-        `models/masking.py`)."""
+        `methods/macco/hidden.py`)."""
         rows = ids[captions].astype(np.int64)
         hidden = np.zeros(rows.shape, bool)
         # A word's tokens are those between the end of what comes before it and its own.
@@ -238,7 +238,7 @@ class Preparation:
         inputs = self.planner.inputs(torch.from_numpy(np.where(hidden, ~rows, rows)))
         image, place = np.nonzero(hidden)
         numbers = image * inputs.longest + place, rows[image, place]
-        return MaskedTexts(inputs, *map(torch.from_numpy, numbers))
+        return FurtherTexts(inputs, tuple(map(torch.from_numpy, numbers)))
 
 
 def _fits(array: Ints) -> bool:

@@ -483,6 +483,11 @@ class HeadPlan:
         raise TypeError("a loss with parameters of its own is computed by its head (`build`)")
 
 
+def first_captions(host: HostLayout) -> tuple[Ints, ...]:
+    """Return the first caption of every image, for `Layout.indices`."""
+    return (host.captions(),)
+
+
 # --- Losses are computed in at least float32, whatever the encoder's precision. ---
 
 

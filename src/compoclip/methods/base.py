@@ -14,7 +14,7 @@ from compoclip.data.images import ImagePlan, Single
 from compoclip.errors import UsageError
 from compoclip.losses.contract import HeadPlan, Loss, Role
 from compoclip.models.lora import Lora
-from compoclip.models.masking import MaskVectors
+from compoclip.models.work import PassPlan
 from compoclip.rewrites.base import rewrite_sources
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
 POSITIVES = (Role.POSITIVE,)
 NEGATIVES = (Role.NEGATIVE,)
 
-MASKS = "masks"  # what stands for hidden words and patches, among the heads
 _LORA_LR = 10  # learning rate of adapters over that of full fine-tuning
 
 
@@ -52,8 +51,7 @@ class LossTerm:
         on: The kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
         reads: The roles of the texts it reads beside captions.
         needs_teacher: Whether it reads what the method's teacher makes of the batch.
-        needs_masked: Whether it reads a second pass, in which words and patches are hidden as the
-            method's texts say (`CaptionPlan.masks`).
+        extra: The plan of a further pass of the batch that it reads.
     """
 
     name: str
@@ -64,7 +62,7 @@ class LossTerm:
     reads: tuple[Role, ...] = ()
     needs_patches: bool = False
     needs_teacher: bool = False
-    needs_masked: bool = False
+    extra: PassPlan | None = None
 
     def scaled(self, factor: float) -> LossTerm:
         """The term with its weight multiplied by a factor."""
@@ -253,7 +251,6 @@ class Method:
         lora: Adapters that learn in place of all weights of the towers that train; the rest, the
             temperature too, is then frozen.
         teacher: What terms with `needs_teacher` compare with.
-        masks: What stands for hidden words and patches, for terms with `needs_masked`.
         crop: Whether images are shown as random crops of themselves, or whole as in evaluation.
         composed: What was changed in the recipe.
         paper: Where it was published.
@@ -273,7 +270,6 @@ class Method:
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     lora: Lora | None = None
     teacher: Teacher | None = None
-    masks: MaskVectors = field(default_factory=MaskVectors)
     crop: bool = True
     composed: tuple[str, ...] = ()
     paper: str = ""
@@ -324,15 +320,15 @@ class Method:
         return any(term.needs_teacher for term in self.losses)
 
     @property
-    def needs_masked(self) -> bool:
-        """Whether any loss reads a second pass."""
-        return any(term.needs_masked for term in self.losses)
+    def passes(self) -> tuple[PassPlan, ...]:
+        """The further passes that losses read, each once."""
+        return tuple({term.extra.name: term.extra for term in self.losses if term.extra}.values())
 
     @property
     def heads(self) -> dict[str, HeadPlan]:
-        """The heads by the names of their terms, and what stands for that which is hidden."""
+        """The heads by the names of their terms, and the further passes by their own."""
         found = {term.name: term.head for term in self.losses if term.head is not None}
-        return {**found, MASKS: self.masks} if self.needs_masked else found
+        return {**found, **{each.name: each for each in self.passes}}
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -155,9 +155,10 @@ def _with_terms(method: Method, name: str) -> Method:
         added.append(replace(term, name=full, loss=loss))
     if any(term.head for term in added) and not method.plan.target:
         method = replace(method, plan=replace(method.plan, target=found.plan.target))
-    if any(term.needs_masked for term in added) and method.plan.masks is None:
-        plan = replace(method.plan, masks=found.plan.masks)
-        method = replace(method, plan=plan, masks=found.masks)
+    for needed in {term.extra.needs for term in added if term.extra}:
+        if getattr(method.plan, needed) is None:
+            texts: Any = {needed: getattr(found.plan, needed)}
+            method = replace(method, plan=replace(method.plan, **texts))
     return _with_losses(method, added, found.teacher, name)
 
 

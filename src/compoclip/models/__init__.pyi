@@ -12,12 +12,9 @@ from .conversion import average as average
 from .conversion import convert as convert
 from .conversion import inspect_model as inspect_model
 from .conversion import interpolate as interpolate
-from .decoders import GruDecoder as GruDecoder
-from .decoders import Reconstruction as Reconstruction
-from .decoders import train_gru as train_gru
 from .dual_encoder import DualEncoder as DualEncoder
-from .formats.adapter import load_adapter as load_adapter
-from .formats.adapter import save_adapter as save_adapter
+from .formats.adapters import load_adapter as load_adapter
+from .formats.adapters import save_adapter as save_adapter
 from .formats.hub import publish as publish
 from .formats.hub import write_card as write_card
 from .image_tower import ImageFeatures as ImageFeatures
@@ -25,9 +22,6 @@ from .lora import Lora as Lora
 from .lora import attach_lora as attach_lora
 from .lora import lora_parameters as lora_parameters
 from .lora import merge_lora as merge_lora
-from .masking import MaskVectors as MaskVectors
-from .predictors import PatchPrediction as PatchPrediction
-from .predictors import TokenPrediction as TokenPrediction
 from .preprocess import Preprocess as Preprocess
 from .preprocess import Tokenizer as Tokenizer
 from .projection import attach_text_map as attach_text_map

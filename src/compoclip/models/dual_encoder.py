@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from open_clip.transformer import VisionTransformer
@@ -23,12 +21,6 @@ from compoclip.models.architecture import require_compiler
 from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.lora import lora_state
-from compoclip.models.masking import (
-    MaskedInputs,
-    boxes_to_patches,
-    patch_pixels,
-    require_patches_to_hide,
-)
 from compoclip.models.text_plan import EncodingPlan, TextInputs, TextPlanner
 from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
 from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work
@@ -152,18 +144,15 @@ class DualEncoder(nn.Module):
         """Raise CompoclipError, naming the `purpose`, when either tower cannot give patch or token
         features."""
         self.require_patches(purpose)
-        self._text.require_local(purpose)
+        self.require_tokens(purpose)
 
     def require_patches(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when the image tower cannot give patches."""
         self._image.require_local(purpose)
 
-    def require_masks(self, images: bool) -> None:
-        """Raise CompoclipError when words cannot be hidden from the text tower, or `images` are
-        asked for and patches cannot be hidden from the image tower."""
-        self._text.require_local("masked captions")
-        if images:
-            require_patches_to_hide(self.model.get_submodule("visual"))
+    def require_tokens(self, purpose: str) -> None:
+        """Raise CompoclipError, naming the `purpose`, when the text tower cannot give tokens."""
+        self._text.require_local(purpose)
 
     def encode_images(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
         """Encode images.
@@ -178,7 +167,7 @@ class DualEncoder(nn.Module):
         Raises:
             CompoclipError: Patches are asked of a tower that has none.
         """
-        return self._image_work(pixels, patches).all()
+        return self.image_work(pixels, patches).all()
 
     def encode_texts(
         self, ids: Tensor, tokens: bool = False, deduplicate: bool = True
@@ -197,7 +186,7 @@ class DualEncoder(nn.Module):
         Raises:
             CompoclipError: Tokens are asked of a tower that has none, or `ids` are malformed.
         """
-        return self._text_work(self._inputs(ids, deduplicate), tokens).all()
+        return self.text_work(self._inputs(ids, deduplicate), tokens).all()
 
     def text_states(self, ids: Tensor, micro_batch: int = 0) -> Tensor:
         """What the text projection is given, without gradient.
@@ -298,7 +287,6 @@ class DualEncoder(nn.Module):
         patches: bool = False,
         state: bool = False,
         kept: KeptAt = "",
-        masked: MaskedInputs | None = None,
     ) -> FeatureWork:
         """`features`, in pieces that can be computed one by one.
 
@@ -312,79 +300,20 @@ class DualEncoder(nn.Module):
             patches: Return patches even if tokens are not asked for.
             state: Return text states, too (float32, not normalised).
             kept: Where features of `kept_features` were taken that stand for pixels.
-            masked: What a second pass hides.
 
         Returns:
             The pieces, not computed yet.
         """
-        image = self._image_work(pixels, local or patches, micro_batch, kept)
-        text = ids if isinstance(ids, Work) else self._texts(ids, local, micro_batch, state)
-        if masked is not None:
-            return self._with_second_pass(image, text, pixels, local, micro_batch, masked)
+        image = self.image_work(pixels, local or patches, micro_batch, kept)
+        if isinstance(ids, Tensor):
+            ids = self._inputs(ids, True, micro_batch)
+        text = ids if isinstance(ids, Work) else self.text_work(ids, local, state)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
             return self._features(image.join(images), text.join(texts))
 
-        return FeatureWork(image, text, join)
-
-    def _with_second_pass(
-        self,
-        image: Work[ImageFeatures],
-        text: Work[TextFeatures],
-        pixels: Tensor,
-        local: bool,
-        micro_batch: int,
-        masked: MaskedInputs,
-    ) -> FeatureWork:
-        """Both parts of a batch, and then both once more with words and patches hidden."""
-        masks, visual = masked.masks, self.model.get_submodule("visual")
-        text_again = self._within_run(
-            self._text.work(masked.captions.texts, local, mask=masks.token), "text", masks.token
-        )
-        image_again, places = None, None
-        if masked.boxes:
-            tower = require_patches_to_hide(visual)
-            hidden = boxes_to_patches(masked.boxes, tower.grid_size)
-            places = torch.from_numpy(np.flatnonzero(hidden)).to(pixels.device, non_blocking=True)
-            hidden = hidden.to(pixels.device, non_blocking=True)
-            image_again = self._within_run(
-                self._image.masked_work(pixels, masks.patch, hidden, local, micro_batch),
-                "image",
-                masks.patch,
-            )
-
-        def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
-            first, second = len(image.micro_batches), len(text.micro_batches)
-            features = self._features(image.join(images[:first]), text.join(texts[:second]))
-            words = text_again.join(texts[second:])
-            features = replace(
-                features,
-                masked_text=F.normalize(words.pooled.float(), dim=-1),
-                masked_tokens=None if words.tokens is None else words.tokens.float(),
-                hidden_tokens=masked.captions.tokens,
-                hidden_ids=masked.captions.ids,
-            )
-            if image_again is None:
-                return features
-            shown = image_again.join(images[first:])
-            features = replace(
-                features,
-                masked_image=F.normalize(shown.pooled.float(), dim=-1),
-                hidden_patches=places,
-            )
-            if shown.patches is None or places is None:
-                return features
-            there = patch_pixels(pixels, visual, places)
-            return replace(features, masked_patches=shown.patches.float(), hidden_pixels=there)
-
-        every = tuple(each for each in (image, text, image_again, text_again) if each is not None)
-        return FeatureWork(image.then(image_again), text.then(text_again), join, every)
-
-    def _texts(
-        self, ids: Tensor | TextInputs, tokens: bool, micro_batch: int, state: bool
-    ) -> Work[TextFeatures]:
-        texts = ids if isinstance(ids, TextInputs) else self._inputs(ids, True, micro_batch)
-        return self._text_work(texts, tokens, state)
+        whole = all(len(each.micro_batches) <= 1 for each in (image, text))
+        return FeatureWork(image, text, join, whole)
 
     def _features(self, image: ImageFeatures, text: TextFeatures) -> Features:
         bias = self.logit_bias
@@ -399,10 +328,17 @@ class DualEncoder(nn.Module):
             text_state=None if text.state is None else text.state.float(),
         )
 
-    def _image_work(
-        self, pixels: Tensor, patches: bool, limit: int = 0, kept: KeptAt = ""
+    def image_work(
+        self,
+        pixels: Tensor,
+        patches: bool = False,
+        limit: int = 0,
+        kept: KeptAt = "",
+        learns: bool = False,
     ) -> Work[ImageFeatures]:
-        learns = pixels.requires_grad or self._learns("image")
+        """Return the image part of `work`. learns: whether something that a method brings into the
+        tower learns, even where the tower does not."""
+        learns = learns or pixels.requires_grad or self._learns("image")
         work = self._image.work(pixels, patches, limit, kept)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
@@ -415,14 +351,13 @@ class DualEncoder(nn.Module):
         inputs = self.text_planner(micro_batch).inputs(ids.cpu(), deduplicate)
         return inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=True))
 
-    def _text_work(
-        self, texts: TextInputs, tokens: bool, state: bool = False
+    def text_work(
+        self, texts: TextInputs, tokens: bool = False, state: bool = False, learns: bool = False
     ) -> Work[TextFeatures]:
-        return self._within_run(self._text.work(texts, tokens, state), "text")
-
-    def _within_run(self, work: Work[T], part: Part, mask: Tensor | None = None) -> Work[T]:
-        """The work of a tower as this encoder runs it; a mask learns in a frozen one, too."""
-        learns = self._learns(part) or (mask is not None and mask.requires_grad)
+        """Return the text part of `work`, of texts on the model's device. learns: see
+        `image_work`."""
+        learns = learns or self._learns("text")
+        work = self._text.work(texts, tokens, state)
         return work.within(lambda encode: self._run(encode, learns), learns)
 
     def _run(self, encode: MicroBatch, learns: bool) -> Outputs:

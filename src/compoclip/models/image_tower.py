@@ -23,7 +23,6 @@ from compoclip.models.blocks import (
     within_rows,
 )
 from compoclip.models.config import Tower
-from compoclip.models.masking import hidden_patches
 from compoclip.models.work import KeptAt, MicroBatch, Outputs, Work, joined
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -117,25 +116,15 @@ class ImageTower:
         def micro_batch(part: Tensor) -> MicroBatch:
             if kept:
                 return lambda: self._from_kept(part, patches, kept)
-            return lambda: (self._compiled or self._encode)(part, patches)
+            return lambda: self._run(part, patches)
 
         return Work(tuple(map(micro_batch, parts)), _joined)
 
-    def masked_work(
-        self, pixels: Tensor, vector: Tensor, hidden: Tensor, patches: bool, limit: int = 0
-    ) -> Work[ImageFeatures]:
-        """`work` with `vector` in the place of patches where `hidden` (B, P) is True."""
-        limit = limit or len(pixels)
-
-        def micro_batch(part: Tensor, where: Tensor) -> MicroBatch:
-            def encode() -> Outputs:
-                with hidden_patches(self._visual, vector, where):
-                    return self._encode(part, patches)
-
-            return encode
-
-        parts = zip(torch.split(pixels, limit), torch.split(hidden, limit))
-        return Work(tuple(micro_batch(*each) for each in parts), _joined)
+    def _run(self, pixels: Tensor, patches: bool) -> Outputs:
+        # A compiled tower does not see hooks that were put on its modules after it was compiled.
+        if self._compiled and not any(m._forward_hooks for m in self._visual.modules()):
+            return self._compiled(pixels, patches)
+        return self._encode(pixels, patches)
 
     def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
         """(B, 1 + P, C) pooled features, and below them those of patches, if asked; before the last

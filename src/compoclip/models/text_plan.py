@@ -184,7 +184,7 @@ class TextInputs:
         last: (R,) position of the end-of-text token of each row.
         place: (T,) row of each text.
         longest: Positions of the longest row.
-        again: What the tower is given a second time, if it is.
+        again: What a further pass is given, if there is one.
     """
 
     groups: tuple[PackedTokens, ...] | tuple[PaddedTokens, ...]
@@ -192,7 +192,7 @@ class TextInputs:
     last: Tensor
     place: Tensor
     longest: int
-    again: MaskedTexts | None = None
+    again: FurtherTexts | None = None
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> TextInputs:
         """The same with every tensor moved, always in one order.
@@ -210,22 +210,15 @@ class TextInputs:
 
 
 @dataclass(frozen=True)
-class MaskedTexts:
-    """The captions of a masked second pass.
-
-    Attributes:
-        texts: The first caption of each image, `~id` in the place of tokens that are hidden.
-        tokens: (n,) where these stand, in (B, `texts.longest`) laid out flat.
-        ids: (n,) what stood there.
-    """
+class FurtherTexts:
+    """The texts of a further pass through the tower, and what a method wants to know of them."""
 
     texts: TextInputs
-    tokens: Tensor
-    ids: Tensor
+    tensors: tuple[Tensor, ...]
 
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> MaskedTexts:
-        """The same with every tensor moved."""
-        return MaskedTexts(self.texts.mapped(move), move(self.tokens), move(self.ids))
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> FurtherTexts:
+        """Return the same with every tensor moved."""
+        return FurtherTexts(self.texts.mapped(move), tuple(map(move, self.tensors)))
 
 
 @dataclass(frozen=True)

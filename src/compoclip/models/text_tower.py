@@ -33,7 +33,6 @@ from compoclip.models.blocks import (
     within_rows,
     within_texts,
 )
-from compoclip.models.masking import hidden_tokens
 from compoclip.models.text_plan import (
     PackedTokens,
     PaddedTokens,
@@ -59,6 +58,12 @@ class TextLayers:
     def context_length(self) -> int:
         """Number of positions."""
         return len(self._tower.positional_embedding)
+
+    @property
+    def embedding(self) -> nn.Module:
+        """The embedding of tokens."""
+        found: nn.Module = self._tower.token_embedding
+        return found
 
     @property
     def device(self) -> torch.device:
@@ -272,11 +277,9 @@ class TextTower:
         inputs: TextInputs,
         tokens: bool = False,
         state: bool = False,
-        mask: Tensor | None = None,
     ) -> Work[TextFeatures]:
-        """How texts are encoded whose `inputs` lie on the tower's device.
+        """Return how texts are encoded whose `inputs` lie on the tower's device.
 
-        mask: (W,) what stands for hidden tokens, of texts that may have some (see `masking`).
         Raises CompoclipError when `tokens` or `state` is asked of a tower without them.
         """
         if tokens or state:
@@ -290,12 +293,7 @@ class TextTower:
                 found: Outputs = encode(group, tokens, state) if state else encode(group, tokens)
                 return found
 
-            def masked() -> Outputs:
-                assert mask is not None
-                with hidden_tokens(self._tower.token_embedding, mask):
-                    return run()
-
-            return run if mask is None else masked
+            return run
 
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
             pooled = joined([each[0] for each in outputs]).index_select(0, place)

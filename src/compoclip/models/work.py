@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features
+from compoclip.losses.contract import Features, HeadPlan
+
+if TYPE_CHECKING:
+    from compoclip.models.dual_encoder import DualEncoder
+    from compoclip.models.text_plan import TextInputs
 
 Outputs = tuple[Tensor, ...]
 MicroBatch = Callable[[], Outputs]  # encodes some of the rows of a tower, whenever it is called
@@ -45,13 +49,6 @@ class Work(Generic[T_co]):
 
         return Work(tuple(map(wrapped, self.micro_batches)), self.join, learns)
 
-    def then(self, other: Work[T_co] | None) -> Work[object]:
-        """The micro-batches of this work, then those of another of the same tower."""
-        if other is None:
-            return self
-        several = (*self.micro_batches, *other.micro_batches)
-        return Work(several, tuple, self.learns or other.learns)
-
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """The rows of all parts; a single part is not copied."""
@@ -61,21 +58,98 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 @dataclass(frozen=True)
 class FeatureWork:
     """Both towers' parts of a batch. Every micro-batch of `image` and `text` gives tensors; `join`
-    makes of those of both all that a loss may see. passes: what they consist of where images or
-    texts go through their tower twice."""
+    makes of those of both all that a loss may see. whole: whether no pass through a tower is in
+    several micro-batches."""
 
     image: Work[object]
     text: Work[object]
     join: Callable[[Sequence[Outputs], Sequence[Outputs]], Features]
-    passes: tuple[Work[object], ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        """Whether no pass through a tower is in several micro-batches."""
-        return all(len(each.micro_batches) <= 1 for each in self.passes or (self.image, self.text))
+    whole: bool
 
     def all(self) -> Features:
-        """The features, all micro-batches encoded."""
+        """Return the features, all micro-batches encoded."""
         return self.join(
             *([encode() for encode in each.micro_batches] for each in (self.image, self.text))
         )
+
+    def further(
+        self,
+        image: Work[Any] | None,
+        text: Work[Any],
+        add: Callable[[Features, Any, Any], Features],
+    ) -> FeatureWork:
+        """Return this work with one more pass through both towers, or the text tower alone.
+
+        add: from the features, and those of images (None without) and texts of the further pass.
+        """
+        first, second = len(self.image.micro_batches), len(self.text.micro_batches)
+
+        def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
+            features = self.join(images[:first], texts[:second])
+            shown = None if image is None else image.join(images[first:])
+            return add(features, shown, text.join(texts[second:]))
+
+        def both(one: Work[object], other: Work[object] | None) -> Work[object]:
+            if other is None:
+                return one
+            every = (*one.micro_batches, *other.micro_batches)
+            return Work(every, tuple, one.learns or other.learns)
+
+        once = all(len(each.micro_batches) <= 1 for each in (image, text) if each is not None)
+        return FeatureWork(
+            both(self.image, image), both(self.text, text), join, self.whole and once
+        )
+
+
+# --- What a method may bring: a further pass of a batch through the towers. ---
+
+
+@dataclass(frozen=True)
+class PassInputs:
+    """What a further pass of a batch is made of.
+
+    Attributes:
+        encoder: The towers.
+        pixels: (B, 3, H, W), on the encoder's device.
+        texts: The inputs of the text tower; `again` is what workers prepared for the pass.
+        plan: The texts of the method, as a plan.
+        block: The texts of the batch.
+        local: Whether losses read patches and tokens.
+        micro_batch: See `DualEncoder.work`.
+    """
+
+    encoder: DualEncoder
+    pixels: Tensor
+    texts: TextInputs
+    plan: Any
+    block: Any
+    local: bool
+    micro_batch: int
+
+
+class ExtraPass(Protocol):
+    """A module, among the heads of an encoder, that adds a pass to the work of a batch."""
+
+    def extend(self, work: FeatureWork, given: PassInputs) -> FeatureWork:
+        """Return the work with the pass added (`FeatureWork.further`)."""
+        ...
+
+
+class PassPlan(HeadPlan):
+    """What a loss term states to read a further pass; `build` makes an `ExtraPass`.
+
+    Attributes:
+        name: Of the module among the heads.
+        needs: The field of the method's texts that says what the pass is given.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[str]
+
+    def require(self, texts: Any, encoder: DualEncoder) -> None:
+        """Raise CompoclipError when an encoder cannot make the pass of such texts."""
+
+    def changes_images(self, texts: Any) -> str:
+        """Return what to do without when images may not change, as no cache of features holds the
+        changed ones; "" for a pass that leaves them as they are."""
+        return ""

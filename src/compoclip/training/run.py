@@ -26,7 +26,7 @@ from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, current_identity, load_model, save_model
 from compoclip.models.config import part_of
-from compoclip.models.formats.adapter import save_adapter
+from compoclip.models.formats.adapters import save_adapter
 from compoclip.models.lora import Lora, Towers, attach_lora, merge_lora
 from compoclip.models.projection import attach_text_map, merge_text_map
 from compoclip.ranks import SINGLE, Ranks
@@ -149,11 +149,12 @@ def run_training(
             f"{method.name} has terms that compare with a teacher, and no teacher: name one in the "
             "recipe, Method(teacher=Teacher(decay=...))"
         )
-    if method.needs_masked and method.plan.masks is None:
-        raise UsageError(
-            f"{method.name} has terms that read a second pass with words hidden, and no texts say "
-            "which: name them in the recipe, CaptionPlan(masks=MaskPlan())"
-        )
+    for each in method.passes:
+        if getattr(method.plan, each.needs) is None:
+            raise UsageError(
+                f"{method.name} has terms that read a further pass ({each.name}), and no texts say "
+                f"which: name them in the recipe, CaptionPlan({each.needs}=...)"
+            )
     if method.trains.matrix and (method.lora or settings.fsdp):
         raise UsageError(
             f"{method.name} trains one matrix: adapters would train more, and there is nothing to "
@@ -214,8 +215,8 @@ def _run(
             f"--contrast sigmoid: the logits of {model.name} have no bias; take a SigLIP model, or "
             "leave --contrast out"
         )
-    if method.needs_masked and method.plan.masks is not None:
-        model.encoder.require_masks(method.plan.masks.images)
+    for each in method.passes:
+        each.require(method.plan, model.encoder)
     heads = {
         module_name(name): plan.build(model.encoder.sizes, settings.seed)
         for name, plan in method.heads.items()
@@ -243,11 +244,11 @@ def _run(
     if settings.crop is None:
         settings = replace(settings, crop=method.crop or settings.crops > 0)
     # What does not go together is said before anything is read.
-    hides = method.plan.masks is not None and method.plan.masks.images
-    if kept_at(method, settings) and method.needs_masked and hides:
+    remedies = [each.changes_images(method.plan) for each in method.passes]
+    if kept_at(method, settings) and any(remedies):
         raise UsageError(
-            f"--cache-frozen: {method.name} hides patches of images, so features change with every "
-            "step: leave it out, or hide words alone (--set texts.masks.images=false)"
+            f"--cache-frozen: {method.name} changes images at every step, and features with them: "
+            f"leave it out, or {' and '.join(filter(None, remedies))}"
         )
 
     # A run that is resumed is the run that was begun.

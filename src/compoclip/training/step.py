@@ -17,13 +17,12 @@ from compoclip.data.batch import Batch
 from compoclip.data.prepared import Preparation
 from compoclip.errors import UsageError
 from compoclip.losses.contract import ALONE, Features, Head, Layout
-from compoclip.methods.base import MASKS, LossTerm, Method
+from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.models.masking import Box, MaskedInputs, Masks
 from compoclip.models.preprocess import Tokenizer
-from compoclip.models.text_plan import MaskedTexts, TextInputs
+from compoclip.models.text_plan import TextInputs
 from compoclip.models.text_tower import TextFeatures
-from compoclip.models.work import Work
+from compoclip.models.work import ExtraPass, PassInputs, Work
 from compoclip.training.caches import FrozenTexts, GradientCache, autocast, refuse_batch_norm
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean
@@ -117,12 +116,8 @@ def step(
     active = method.terms_on(batch.kind)
     local = any(term.needs_local for term in active)
     patches = local or any(term.needs_patches for term in active)
-    state = any(term.head is not None and not term.needs_masked for term in active)
-    masked = None
-    if any(term.needs_masked for term in active):
-        again = texts.again or MaskedTexts(texts, *texts.place.new_empty(2, 0))
-        masks = cast(Masks, encoder.heads[MASKS])
-        masked = MaskedInputs(masks, again, _hidden_boxes(method, batch, len(pixels)))
+    state = any(term.head is not None and term.extra is None for term in active)
+    passes = {term.extra.name for term in active if term.extra is not None}
 
     def amp() -> torch.autocast:
         return autocast(device, settings.precision)
@@ -130,11 +125,13 @@ def step(
     # Forward. `work` is not computed yet: it is one micro-batch, which is encoded with a graph as
     # usual, or several, which are encoded without one here, and again with one in backward.
     shown: TextInputs | Work[TextFeatures] = texts
-    if known is not None and not (local or state or masked):
+    if known is not None and not (local or state or passes):
         shown = known.work(encoder, batch.block.texts, settings.micro_batch)
-    work = encoder.work(
-        pixels, shown, local, settings.micro_batch, patches, state, batch.kept, masked
-    )
+    size = settings.micro_batch
+    work = encoder.work(pixels, shown, local, size, patches, state, batch.kept)
+    for name in passes:
+        given = PassInputs(encoder, pixels, texts, method.plan, batch.block, local, size)
+        work = cast(ExtraPass, encoder.heads[name]).extend(work, given)
     cache = None
     if not work.whole:
         refuse_batch_norm(encoder.model)
@@ -173,14 +170,6 @@ def step(
     if cache is not None:
         cache.backward(complete)
     return StepResult(dict(zip(terms, values)), total)
-
-
-def _hidden_boxes(method: Method, batch: Batch, images: int) -> tuple[tuple[Box, ...], ...]:
-    """What a second pass hides of each image; () for a method that hides words alone."""
-    plan = method.plan.masks
-    if plan is None or not plan.images:
-        return ()
-    return tuple(mask.boxes for mask in batch.block.masks) or ((),) * images
 
 
 def module_name(term: str) -> str:

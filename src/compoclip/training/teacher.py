@@ -67,10 +67,10 @@ class TeacherEncoder(DualEncoder):
         image, text = features.image.detach(), features.text.detach()
         with torch.no_grad():
             if student._learns("image"):
-                pooled = self._image_work(pixels, False, micro_batch, kept).all().pooled
+                pooled = self.image_work(pixels, False, micro_batch, kept).all().pooled
                 image = F.normalize(pooled.float(), dim=-1)
             if student._learns("text"):
-                pooled = self._text_work(texts, False).all().pooled
+                pooled = self.text_work(texts).all().pooled
                 text = F.normalize(pooled.float(), dim=-1)
         return replace(features, teacher_image=image, teacher_text=text)
 

@@ -54,24 +54,29 @@ class HubRepository(Format):
     prefix = HUB
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
-        """The model in the folder that is fetched."""
-        folder = str(fetch(source))
-        return format_of(folder).load(folder, name, activation, above)
+        """Load the model in the folder that is fetched."""
+        found, folder = _fetched(source)
+        return found.load(folder, name, activation, above)
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
-        """Adapters that are fetched, merged into the base that the user names."""
-        folder = str(fetch(source))
-        return format_of(folder).load_on(folder, base, activation)
+        """Merge adapters that are fetched into the base that the user names."""
+        found, folder = _fetched(source)
+        return found.load_on(folder, base, activation)
 
     def has_adapter(self, source: str) -> bool:
-        """Whether the folder that is fetched holds adapters."""
-        folder = str(fetch(source))
-        return format_of(folder).has_adapter(folder)
+        """Return whether the folder that is fetched holds adapters."""
+        found, folder = _fetched(source)
+        return found.has_adapter(folder)
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
-        """The adapters in the folder that is fetched."""
-        folder = str(fetch(source))
-        return format_of(folder).adapted(folder, base, activation)
+        """Return the adapters in the folder that is fetched."""
+        found, folder = _fetched(source)
+        return found.adapted(folder, base, activation)
+
+
+def _fetched(source: str) -> tuple[Format, str]:
+    folder = str(fetch(source))
+    return format_of(folder), folder
 
 
 def fetch(spec: str) -> Path:
@@ -242,8 +247,15 @@ def _offline() -> bool:
 
 
 CARD = "README.md"
-_RUN = {"steps": "steps", "images": "images seen", "texts": "texts seen"}
-_LOST = {"skipped": "unreadable images skipped", "truncated": "texts cut to the context"}
+_ROWS = {
+    "steps": "steps",
+    "images": "images seen",
+    "texts": "texts seen",
+    "skipped": "unreadable images skipped",
+    "truncated": "texts cut to the context",
+}
+_LOST = ("skipped", "truncated")  # rows that say nothing when they are 0
+_TASK = "zero-shot-image-classification"
 
 
 @dataclass(frozen=True)
@@ -273,20 +285,12 @@ def write_card(folder: Path, results: Sequence[CardResult] = ()) -> Path:
     Raises:
         CompoclipError: The folder has no readable record, or cannot be written.
     """
-    text = card_of(folder, results)
+    identity, provenance = read_record(folder / RECORD)
+    library, code = format_of(str(folder)).snippet(folder)
+    text = card_text(identity, provenance, results, library=library, code=code)
     content = text.encode("utf-8", "backslashreplace")  # a lone surrogate is no UTF-8
     write_atomically(folder / CARD, lambda place: place.write_bytes(content))
     return folder / CARD
-
-
-def card_of(folder: Path, results: Sequence[CardResult] = ()) -> str:
-    """The card of a checkpoint folder, from its compoclip.json. results: rows of its table.
-
-    Raises CompoclipError when the folder has no readable record.
-    """
-    identity, provenance = read_record(folder / RECORD)
-    library, code = format_of(str(folder)).snippet(folder)
-    return card_text(identity, provenance, results, library=library, code=code)
 
 
 def card_text(
@@ -297,72 +301,28 @@ def card_text(
     library: str = "",
     code: str = "",
 ) -> str:
-    """The card in Markdown, with the header that the Hugging Face hub reads.
+    """Return the card in Markdown, with the header that the Hugging Face hub reads.
 
     library: the one that loads the folder with `code`, by the hub's name for it; without, only
     compoclip does. Of an absolute path in the provenance only the last name is told, except in the
     description of the data, which is the user's own.
     """
+    from huggingface_hub import EvalResult, ModelCardData
+    from jinja2 import Template
+
     method = str(provenance.get("method") or "")
     title = f"{identity.architecture}, {method}" if method else identity.architecture
-    parts = [
-        _header(library, title, results),
-        f"# {_inline(title)}",
-        "A CLIP-style dual encoder: cosines of image and text features say how well they match. "
-        "Written by compoclip; `compoclip.json` has this record for machines.",
-        "## How to load",
-        _loading(code),
-        "## Identity",
-        _table(("", ""), _identity_rows(identity)),
-        "## How it was made",
-        *_making(provenance),
-        "## Results",
-        _results(results),
+    measured = [
+        EvalResult(_TASK, r.benchmark.split(" ")[0], r.benchmark, r.metric, round(r.value, 6))
+        for r in results
     ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _header(library: str, title: str, results: Sequence[CardResult]) -> str:
-    lines = [
-        *([f"library_name: {library}"] if library else []),
-        "pipeline_tag: zero-shot-image-classification",
-        "tags: [clip, compositionality, compoclip]",
-        *_model_index(title, results),
-    ]
-    return "\n".join(["---", *lines, "---"])
-
-
-def _model_index(title: str, results: Sequence[CardResult]) -> list[str]:
-    """The results as the hub reads them; values are shares of 1. JSON is YAML, too."""
-    if not results:
-        return []
-    lines = ["model-index:", f"- name: {json.dumps(title)}", "  results:"]
-    for each in results:
-        name = json.dumps(each.benchmark, ensure_ascii=False)
-        metric = json.dumps(each.metric, ensure_ascii=False)
-        lines += [
-            "  - task: {type: zero-shot-image-classification}",
-            f"    dataset: {{type: {json.dumps(each.benchmark.split(' ')[0])}, name: {name}}}",
-            f"    metrics: [{{type: {metric}, name: {metric}, value: {round(each.value, 6)}}}]",
-        ]
-    return lines
-
-
-def _loading(code: str) -> str:
-    """Code for this folder, `code` and compoclip's own; FOLDER stands for where it lies."""
-    own = (
-        "from compoclip.models import load_model\n\n"
-        'model = load_model("FOLDER")  # .encoder, .tokenizer, .preprocess; the identity is checked'
+    data = ModelCardData(
+        library_name=library or None,
+        pipeline_tag=_TASK,
+        tags=["clip", "compositionality", "compoclip"],
+        model_name=title if measured else None,
+        eval_results=measured or None,
     )
-    blocks = "\n\n".join(f"```python\n{each}\n```" for each in (code, own) if each)
-    return (
-        "`FOLDER` is where this file lies. Activation, tokenizer and image statistics come with "
-        f"it.\n\n{blocks}\n\n"
-        "On the command line: `compoclip evaluate FOLDER --on ...`, `compoclip play FOLDER`."
-    )
-
-
-def _identity_rows(identity: ModelIdentity) -> list[tuple[str, str]]:
     rows = [
         ("architecture", identity.architecture),
         ("activation", identity.activation),
@@ -376,80 +336,59 @@ def _identity_rows(identity: ModelIdentity) -> list[tuple[str, str]]:
         ("trained from (hash)", identity.base or "not recorded"),
         ("weights (hash)", identity.weights),
     ]
-    return [(name, f"`{_cell(value)}`") for name, value in rows]
-
-
-def _making(provenance: Mapping[str, Any]) -> list[str]:
-    """Tables of recipe, data and settings; keys that no table shows are told as they are."""
-    if not provenance:
-        return ["Not recorded."]
     left = {key: value for key, value in provenance.items() if value not in (None, {}, [], "")}
-    rows: list[tuple[str, str]] = []
-    if "method" in left:
-        rows.append(("recipe", str(left.pop("method"))))
-    if "data" in left:
-        rows.append(("data", str(left.pop("data"))))
+    made = _making(left)
+    template = Template(Path(__file__).with_name("model_card.md").read_text(encoding="utf-8"))
+    text: str = template.render(
+        card_data=data.to_yaml(),
+        title=_inline(title),
+        code=code,
+        identity=[(name, _cell(value)) for name, value in rows],
+        made=[(_cell(name), _cell(value)) for name, value in made],
+        records=[(_inline(key), *_fenced(value)) for key, value in left.items()],
+        results=[list(map(_cell, _scored(each))) for each in results],
+    )
+    return text + "\n"
+
+
+def _scored(row: CardResult) -> tuple[str, ...]:
+    low, high = row.low, row.high
+    within = "-" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
+    value, chance = f"{100 * row.value:.1f}", f"{100 * row.chance:.1f}"
+    return row.benchmark, row.metric, value, within, chance, f"{row.n:,}"
+
+
+def _making(left: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows on recipe, data and run, and take them out of a provenance."""
+    rows = [
+        (name, str(left.pop(key)))
+        for key, name in (("method", "recipe"), ("data", "data"))
+        if key in left
+    ]
     if "terms" in left:
-        rows.append(("losses", _terms(left.pop("terms"))))
+        terms = left.pop("terms")
+        try:
+            named = [
+                f"{each['weight']:g} x {each['name']}"
+                + (f" (on {each['on']})" if each["on"] else "")
+                for each in terms
+            ]
+            rows.append(("losses", " + ".join(named)))
+        except (KeyError, TypeError, ValueError):  # a record of another kind
+            rows.append(("losses", json.dumps(_public(terms))))
     run = left.pop("run", None)
     if isinstance(run, Mapping):
-        rows += [(text, _count(run[key])) for key, text in _RUN.items() if key in run]
-        rows += [(text, _count(run[key])) for key, text in _LOST.items() if run.get(key)]
-        left_out = run.get("left_out")
-        if isinstance(left_out, Mapping):
-            rows += [(f"left out: {why}", _count(n)) for why, n in left_out.items()]
-    for key in ("seed", "precision", "torch"):
-        if key in left:
-            rows.append((key, str(left.pop(key))))
-    parts = [_table(("", ""), [(_cell(a), _cell(b)) for a, b in rows])] if rows else []
-    for key, value in left.items():
-        parts += [f"{_inline(key)}:", _code(value)]
-    return parts
-
-
-def _count(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else str(_public(value))
-
-
-def _terms(terms: Any) -> str:
-    """Losses with their weights, as "1 x clip + 0.5 x global_hn"."""
-    try:
-        named = [
-            f"{each['weight']:g} x {each['name']}" + (f" (on {each['on']})" if each["on"] else "")
-            for each in terms
-        ]
-    except (KeyError, TypeError, ValueError):  # a record of another kind
-        return json.dumps(_public(terms))
-    return " + ".join(named)
-
-
-def _results(results: Sequence[CardResult]) -> str:
-    if not results:
-        return "None recorded. Measure with `compoclip evaluate FOLDER --on BENCHMARK`."
-    rows = [
-        (
-            _cell(each.benchmark),
-            _cell(each.metric),
-            f"{100 * each.value:.1f}",
-            "-"
-            if each.low is None or each.high is None
-            else f"{100 * each.low:.1f} to {100 * each.high:.1f}",
-            f"{100 * each.chance:.1f}",
-            f"{each.n:,}",
-        )
-        for each in results
-    ]
-    head = ("benchmark", "metric", "value (%)", "95 % interval", "chance", "items")
-    return _table(head, rows)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        known = {text: run[k] for k, text in _ROWS.items() if k in run if run[k] or k not in _LOST}
+        if isinstance(out := run.get("left_out"), Mapping):
+            known |= {f"left out: {why}": count for why, count in out.items()}
+        for name, value in known.items():
+            number = isinstance(value, int | float)
+            rows.append((name, f"{value:,}" if number else str(_public(value))))
+    return rows + [(k, str(left.pop(k))) for k in ("seed", "precision", "torch") if k in left]
 
 
 def _public(value: Any) -> Any:
-    """The value with absolute paths cut to their last name."""
+    """Return the value with absolute paths cut to their last name."""
     if isinstance(value, Mapping):
         return {str(key): _public(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -462,17 +401,17 @@ def _public(value: Any) -> Any:
     return value
 
 
-def _code(value: Any) -> str:
+def _fenced(value: Any) -> tuple[str, str]:
+    """Return a value as JSON, and a fence that is longer than any in it."""
     text = json.dumps(_public(value), indent=2, ensure_ascii=False, default=str)
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{fence}json\n{text}\n{fence}"
+    return text, "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
 
 
 def _inline(text: str) -> str:
-    """On one line, without characters that mean something in Markdown."""
+    """Return one line without characters that mean something in Markdown."""
     return re.sub(r"([\\`*<>\[\]|#])", r"\\\1", " ".join(text.split()))
 
 
 def _cell(text: str) -> str:
-    """On one line, fit for a table."""
+    """Return one line that is fit for a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -13,38 +13,30 @@ from __future__ import annotations
 import importlib
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from compoclip.errors import CompoclipError, pip_install
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import Above, Format, LoadedModel, current_identity
 from compoclip.models.config import RECORD, ModelIdentity, read_object, record_of, write_json
-from compoclip.models.formats.hf_folder import write_clip_tokenizer
+from compoclip.models.formats.hf_files import write_clip_tokenizer
 from compoclip.models.formats.hub import TOKENIZER_FILES
 
-TOLERANCE = 1e-4
-"""Largest difference of unit-length embeddings that passes."""
-
-
+TOLERANCE = 1e-4  # of unit-length embeddings: the largest difference that passes
 _PROTOBUF_LIMIT = 1_800_000_000  # of 2 GiB; larger towers get a NAME.onnx.data beside
 
 
 class _Tower(nn.Module):
-    """One tower as a module of its own."""
-
-    def __init__(self, network: nn.Module, which: Literal["image", "text"]) -> None:
+    def __init__(self, network: nn.Module, which: str) -> None:
         super().__init__()
-        self.network = network
-        self.which = which
+        self.network, self.which = network, which
 
     def forward(self, inputs: Tensor) -> Tensor:
-        model: Any = self.network
-        out: Tensor = (
-            model.encode_image(inputs) if self.which == "image" else model.encode_text(inputs)
-        )
+        out: Tensor = getattr(self.network, f"encode_{self.which}")(inputs)
         return out
 
 
@@ -60,58 +52,46 @@ class OnnxFolder(Format):
     forms = ("onnx",)
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
-        """Refused."""
+        """Refuse."""
         raise CompoclipError(
-            f"{source}: holds an ONNX export, which is only written: name the model that it was "
-            "made from"
+            f"{source}: holds an ONNX export, which is only written: name its original model"
         )
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Export both towers, and run them with onnxruntime. Raises CompoclipError when a package
         is missing, a tower cannot be exported, or the outputs differ by more than `TOLERANCE`."""
-        for package in ("onnx", "onnxscript", "onnxruntime"):
-            try:
+        try:
+            for package in ("onnx", "onnxscript", "onnxruntime"):
                 importlib.import_module(package)
-            except ImportError as error:
-                raise CompoclipError(
-                    f"--to onnx needs the package {package}: {pip_install('onnx')}"
-                ) from error
+        except ImportError as error:
+            raise CompoclipError(f"--to onnx needs {package}: {pip_install('onnx')}") from error
         generator = torch.Generator().manual_seed(0)
         pixels = torch.randn(3, 3, *loaded.preprocess.size, generator=generator)
         ids = loaded.tokenizer(["a cat", "a red square left of a blue circle", "rain"])
         identity = current_identity(loaded)
+        scale = float(loaded.encoder.logit_scale.detach().exp())
         with new_folder(folder) as temporary:
-            image = _export(loaded, "image", pixels, temporary / "image.onnx")
-            text = _export(loaded, "text", ids, temporary / "text.onnx")
-            write_json(
-                temporary / RECORD,
-                {
-                    **record_of(identity, loaded.provenance),
-                    "onnx_difference": {"image": image, "text": text},
-                },
-            )
-            write_json(
-                temporary / "preprocess.json",
-                {
-                    **loaded.preprocess.to_config(),
-                    "logit_scale": float(loaded.encoder.logit_scale.detach().exp()),
-                },
-            )
+            found = {
+                which: _export(loaded, which, example, temporary / f"{which}.onnx")
+                for which, example in (("image", pixels), ("text", ids))
+            }
+            record = record_of(identity, loaded.provenance)
+            write_json(temporary / RECORD, {**record, "onnx_difference": found})
+            preprocess = {**loaded.preprocess.to_config(), "logit_scale": scale}
+            write_json(temporary / "preprocess.json", preprocess)
             if loaded.tokenizer.simple is not None:
                 write_clip_tokenizer(temporary, loaded.tokenizer)
         return identity
 
     def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
-        """Largest absolute difference of unit-length embeddings between onnxruntime and the
-        network, over batches of 1 and 3."""
+        """Return the largest difference of unit-length embeddings, over batches of 1 and 3."""
         return {"difference": read_object(folder / RECORD)["onnx_difference"]}
 
 
-def _export(
-    loaded: LoadedModel, which: Literal["image", "text"], example: Tensor, file: Path
-) -> float:
-    tower = _Tower(loaded.encoder.model, which).eval()
-    name = "pixels" if which == "image" else "ids"
+def _export(loaded: LoadedModel, which: str, example: Tensor, file: Path) -> float:
+    """Write a tower and return the largest difference of unit-length embeddings."""
+    tower, name = _Tower(loaded.encoder.model, which).eval(), "ids" if which == "text" else "pixels"
+    size = sum(value.numel() * value.element_size() for value in tower.state_dict().values())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's remarks on its own inside
@@ -124,33 +104,21 @@ def _export(
                 input_names=[name],
                 output_names=[f"{which}_embeds"],
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
-                external_data=_bytes(tower) > _PROTOBUF_LIMIT,
+                external_data=size > _PROTOBUF_LIMIT,
             )
     except Exception as error:  # the exporter raises its own and torch's internal types
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise CompoclipError(
             f"{loaded.name}: the {which} tower cannot be exported to ONNX ({first})"
         ) from error
-    return _difference(tower, example, file, name)
-
-
-def _bytes(module: nn.Module) -> int:
-    return sum(value.numel() * value.element_size() for value in module.state_dict().values())
-
-
-def _difference(tower: nn.Module, example: Tensor, file: Path, name: str) -> float:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    runtime: Any = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     worst = 0.0
     for batch in (example, example[:1]):
         found = torch.from_numpy(session.run(None, {name: batch.numpy()})[0])
         with torch.no_grad():
             expected = tower(batch)
-        unit = torch.nn.functional.normalize
-        worst = max(worst, float((unit(found, dim=-1) - unit(expected, dim=-1)).abs().max()))
+        worst = max(worst, float((normalize(found) - normalize(expected)).abs().max()))
     if not worst <= TOLERANCE:
         raise CompoclipError(
             f"{file.name}: onnxruntime's embeddings differ by {worst:.1e} from the model's: "

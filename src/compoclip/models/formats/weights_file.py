@@ -3,16 +3,7 @@
 What a file does not say is never guessed: the architecture is named by the user or is that of a
 base; the activation is the user's word, or that of a base which the weights are near to (see
 `weights`). What a file does say is followed: LoRA weights beside plain ones are merged (TSVLC, DAC,
-FSC-CLIP), and a shorter table of text positions is a shorter context (CLoVe's 64).
-
-The code of TSVLC, DAC and FSC-CLIP replaces layers by ones that hold W beside A and B (the naming
-of Microsoft's loralib):
-
-    NAME.weight           with  NAME.lora_A, NAME.lora_B                  linear and convolution
-    NAME.in_proj_weight   with  NAME.in_proj_weight_lora_A and _lora_B    attention, one shared A
-
-W' = W + (alpha / r) B A with alpha = 1. For a k x k convolution A is (r k, in k), B (out k, r k):
-its r is the number of rows of A over k. These are the formulas of `lora`.
+FSC-CLIP; see `adapters`), and a shorter table of text positions is a shorter context (CLoVe's 64).
 
 Weights that open_clip publishes, and random ones, are named by their architecture, too.
 """
@@ -22,12 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import open_clip
-import torch
 from torch import Tensor
 
 from compoclip.console import counted
@@ -51,8 +41,8 @@ from compoclip.models.checkpoint import (
     merged_model,
 )
 from compoclip.models.config import ModelConfig
+from compoclip.models.formats.adapters import adapters_inside, lora_of, split
 from compoclip.models.formats.hub import downloading
-from compoclip.models.lora import Lora, lora_targets, towers_of
 from compoclip.models.weights import (
     WeightsFile,
     counts,
@@ -93,19 +83,23 @@ class TensorsAlone(Format):
 
     def has_adapter(self, source: str) -> bool:
         """Whether there are LoRA weights inside."""
-        return bool(split(read_weights(weights_file(source)).state).adapters)
+        _, adapters = split(read_weights(weights_file(source)).state)
+        return bool(adapters)
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
         """The LoRA weights inside, on the base that the user names."""
         if base is None:
             raise UsageError(f"{source}: to keep its LoRA weights apart, give --base BASE")
-        return _adapters_inside(weights_file(source), load_model(base, activation=activation))
+        file = weights_file(source)
+        found = read_weights(file)
+        inside = adapters_inside(found.state, load_model(base, activation=activation), file)
+        return replace(inside, provenance={"file": {"name": file.name, **found.facts}})
 
     def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
         """What the tensors tell; that they are near to the base tells the activation, too."""
         file = weights_file(source)
         found = read_weights(file)
-        parts = split(found.state)
+        plain, adapters = split(found.state)
         names = candidates(found.state)
         stated = source.partition("@")[0] if "@" in source and not Path(source).is_file() else ""
         known = _NOT_RECORDED
@@ -113,11 +107,16 @@ class TensorsAlone(Format):
         if found.entry:
             kind += f", training checkpoint (weights under '{found.entry}'"
             kind += f", names below '{found.prefix}')" if found.prefix else ")"
-        if parts.adapters:
-            kind += ", LoRA weights inside" if parts.plain else ", LoRA weights alone"
+        adapter = ""
+        if adapters:
+            adapter = (
+                f"lora on {counted(len(adapters) // 2, 'weight')}, its base is not in the file"
+            )
+            adapter = lora_of(adapters, plain, str(file)).describe() if plain else adapter
+            kind += ", LoRA weights inside" if plain else ", LoRA weights alone"
         distance: dict[str, Any] = {}
-        if base is not None and parts.plain:
-            distance = compared(parts.plain, base, str(file))
+        if base is not None and plain:
+            distance = compared(plain, base, str(file))
             if distance["verdict"] in ("same", "derived"):
                 known = base.identity.activation
                 by = f"that of the base {base.name}: {distance['distance']}"
@@ -131,11 +130,11 @@ class TensorsAlone(Format):
             architecture=stated or ", ".join(names) or "unknown",
             activation=known,
             activation_by=by,
-            context=_rows(parts.plain, "positional_embedding", "text.positional_embedding"),
-            image_size=_image_size(parts.plain),
-            vocabulary=_rows(parts.plain, "token_embedding.weight", "text.token_embedding.weight"),
-            adapter=_described(parts.adapters, parts.plain, file) if parts.adapters else "",
-            parameters=counts(parts.plain, parts.adapters),
+            context=_rows(plain, *_POSITIONS),
+            image_size=_image_size(plain),
+            vocabulary=_rows(plain, "token_embedding.weight", "text.token_embedding.weight"),
+            adapter=adapter,
+            parameters=counts(plain, adapters),
             dtypes=dtypes(found.state),
             provenance=dict(found.facts),
             base=distance,
@@ -229,14 +228,14 @@ def load_tuned_file(
     the base. Raises CompoclipError when they are not, or the file does not fit the architecture.
     """
     found = read_weights(file)
-    parts = split(found.state)
+    plain, adapters = split(found.state)
     own = base.encoder.model.state_dict()
     known = "stated by the user"
-    if not parts.plain and parts.adapters:
+    if not plain and adapters:
         found = replace(found, state={**own, **found.state})
         known = f"that of the base {base.name}, which the adapters are put on"
     elif activation is None:
-        kin = kinship(named_like(parts.plain, own), own, str(file))
+        kin = kinship(named_like(plain, own), own, str(file))
         if kin.verdict not in ("same", "derived"):
             raise CompoclipError(
                 f"{file}: is not a fine-tune of {base.name} ({kin.describe()}; "
@@ -251,57 +250,44 @@ def load_tuned_file(
 
 
 def candidates(state: Mapping[str, Tensor]) -> list[str]:
-    """open_clip's built-in architectures with towers of the shapes in a state dict (OpenAI's
+    """Return open_clip's built-in architectures with towers of the shapes in a state dict (OpenAI's
     layout: ViT or ResNet images, causal text), whatever their activation and context length.
 
     The number of heads cannot be seen in weights; it is the architecture's.
     """
-    plain = split(state).plain
+    plain, _ = split(state)
     return [name for name in open_clip.list_models() if _fits(plain, name)]
-
-
-def fitted(config: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The configuration with the context length that a state dict has positions for, if shorter."""
-    copy = deepcopy(dict(config))
-    rows = next((state[key].shape[0] for key in _POSITIONS if key in state and state[key].ndim), 0)
-    text = copy["text_cfg"]
-    if 0 < rows < int(text.get("context_length", 77)):
-        text["context_length"] = rows
-    return copy
 
 
 def _load(
     name: str, file: Path, found: WeightsFile, config: ModelConfig, known: str
 ) -> LoadedModel:
-    parts = split(found.state)
-    config = replace(config, model_cfg=fitted(config.model_cfg, parts.plain))
+    plain, adapters = split(found.state)
+    model_cfg = deepcopy(dict(config.model_cfg))
+    rows = _rows(plain, *_POSITIONS) or 0
+    if 0 < rows < int(model_cfg["text_cfg"].get("context_length", 77)):
+        model_cfg["text_cfg"]["context_length"] = rows
+    config = replace(config, model_cfg=model_cfg)
     provenance: dict[str, Any] = {
         "file": {"name": file.name, **found.facts},
-        "activation": f"{activation_of(config.model_cfg)}, {known}",
+        "activation": f"{activation_of(model_cfg)}, {known}",
     }
-    if not parts.adapters:
-        loaded = assemble(config, name, state=parts.plain, path=file)
-        return replace(loaded, provenance=provenance)
-    return _merged(name, file, config, parts, provenance)
-
-
-def _merged(
-    name: str, file: Path, config: ModelConfig, parts: LoralibFile, provenance: dict[str, Any]
-) -> LoadedModel:
-    if not parts.plain:
+    if adapters and not plain:
         raise CompoclipError(
             f"{file}: holds LoRA weights alone; say what they were trained on: "
             f"compoclip convert {file} DST --to open-clip --base BASE"
         )
-    lora = lora_of(parts.adapters, parts.plain, str(file))
-    start = assemble(config, name, state=parts.plain, path=file)
+    lora = lora_of(adapters, plain, str(file)) if adapters else None
+    loaded = assemble(config, name, state=plain, path=file)
+    if lora is None:
+        return replace(loaded, provenance=provenance)
     provenance["lora"] = {
         "rank": lora.rank,
         "alpha": lora.alpha,
-        "adapted": len(parts.adapted()),
+        "adapted": len(adapters) // 2,
         "note": "merged on load; alpha is the default of the code these files come from",
     }
-    return merged_model(Adapted(start, lora, parts.adapters, provenance), name, file)
+    return merged_model(Adapted(loaded, lora, adapters, provenance), name, file)
 
 
 _PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
@@ -356,12 +342,6 @@ def _fitting(file: Path) -> str:
     return f" (its tensors fit {', '.join(names)})" if names else ""
 
 
-def _described(adapters: Mapping[str, Tensor], plain: Mapping[str, Tensor], file: Path) -> str:
-    if not plain:
-        return f"lora on {counted(len(adapters) // 2, 'weight')}, its base is not in the file"
-    return lora_of(adapters, plain, str(file)).describe()
-
-
 def _rows(state: Mapping[str, Tensor], *names: str) -> int | None:
     found = (state[name] for name in names if name in state)
     return next((len(value) for value in found if value.ndim), None)
@@ -375,118 +355,3 @@ def _image_size(state: Mapping[str, Tensor]) -> int | None:
     if rows := _rows(state, "visual.attnpool.positional_embedding"):
         return 32 * math.isqrt(rows - 1)
     return None
-
-
-ALPHA = 1.0
-"""Divided by the rank in that code; no file records it and no published script changes it."""
-
-
-@dataclass(frozen=True)
-class LoralibFile:
-    """A state dict taken apart.
-
-    plain: the weights without adapters, as they were before training. adapters: "<name>.a" and
-    "<name>.b" by the name of the adapted weight, the form of `lora_state`.
-    """
-
-    plain: dict[str, Tensor]
-    adapters: dict[str, Tensor]
-
-    def adapted(self) -> list[str]:
-        """The names of the adapted weights, in order."""
-        return [name.removesuffix(".a") for name in self.adapters if name.endswith(".a")]
-
-
-def split(state: Mapping[str, Tensor]) -> LoralibFile:
-    """Take plain weights and adapters apart; a state dict without adapters is all plain."""
-    plain, adapters = {}, {}
-    for name, value in state.items():
-        for ending, part in (("lora_A", "a"), ("lora_B", "b")):
-            if name.endswith(f"_{ending}"):
-                adapters[f"{name.removesuffix(f'_{ending}')}.{part}"] = value
-                break
-            if name.endswith(f".{ending}"):
-                adapters[f"{name.removesuffix(ending)}weight.{part}"] = value
-                break
-        else:
-            plain[name] = value
-    return LoralibFile(plain, adapters)
-
-
-def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> Lora:
-    """The settings that adapters (as `LoralibFile.adapters`) on `weights` were trained with.
-
-    Raises CompoclipError when a pair is incomplete, a shape does not fit its weight, or ranks
-    differ.
-    """
-    ranks: dict[str, int] = {}
-    for key, value in adapters.items():
-        name, _, part = key.rpartition(".")
-        other = adapters.get(f"{name}.{'b' if part == 'a' else 'a'}")
-        if other is None:
-            lacking = "lora_B" if part == "a" else "lora_A"
-            raise CompoclipError(f"{source}: '{name}' has no {lacking}; get the whole file")
-        if name not in weights:
-            raise CompoclipError(
-                f"{source}: adapts '{name}', which the model does not have: it is for another "
-                "architecture"
-            )
-        if part == "a":
-            ranks[name] = _rank(name, value, other, weights[name], source)
-    if len(set(ranks.values())) > 1:
-        low, high = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
-        raise CompoclipError(
-            f"{source}: LoRA ranks differ ('{low}' has {ranks[low]}, '{high}' has {ranks[high]}), "
-            "so its scaling is unknown: parts of several files were mixed"
-        )
-    if not ranks:
-        raise CompoclipError(f"{source}: has no LoRA weights (names that end in lora_A, lora_B)")
-    return Lora(
-        rank=next(iter(ranks.values())),
-        alpha=ALPHA,
-        towers=towers_of(ranks),
-        targets="+conv" if any(weights[name].ndim == 4 for name in ranks) else "linear",
-        init="xavier_ab",
-    )
-
-
-def _rank(name: str, a: Tensor, b: Tensor, weight: Tensor, source: str) -> int:
-    kernel = weight.shape[-1] if weight.ndim == 4 else 1
-    fits = (
-        a.ndim == b.ndim == 2
-        and b.shape[0] == weight.shape[0] * kernel
-        and a.shape[1] * b.shape[0] == weight.numel()
-        and a.shape[0] == b.shape[1]
-        and a.shape[0] % kernel == 0
-        and len(a) > 0
-    )
-    if not fits:
-        raise CompoclipError(
-            f"{source}: lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)} of '{name}' do not fit "
-            f"its shape {tuple(weight.shape)}"
-        )
-    return len(a) // kernel
-
-
-def _adapters_inside(file: Path, base: LoadedModel) -> Adapted:
-    found = read_weights(file)
-    parts = split(found.state)
-    own = base.encoder.model.state_dict()
-    lora = lora_of(parts.adapters, own, str(file))
-    for name, value in parts.plain.items():
-        start = own.get(name)
-        if start is None or not torch.equal(value.float().reshape(-1), start.float().reshape(-1)):
-            raise CompoclipError(
-                f"{file}: its LoRA weights were trained on another base than {base.name} "
-                f"('{name}' differs): name its own base, or use --to merged"
-            )
-    targets = {target.name: target for target in lora_targets(base.encoder.model, lora)}
-    odd = next((name for name in parts.adapted() if name not in targets), None)
-    if odd is not None:
-        raise CompoclipError(f"{file}: adapts '{odd}', which our adapters do not: use --to merged")
-    adapters: dict[str, Tensor] = {}
-    for name, target in targets.items():
-        for part, shape in (("a", target.a_shape), ("b", target.b_shape)):
-            value = parts.adapters.get(f"{name}.{part}", torch.zeros(shape))
-            adapters[f"{name}.{part}"] = value.float().contiguous()
-    return Adapted(base, lora, adapters, {"file": {"name": file.name, **found.facts}})

@@ -27,10 +27,9 @@ from compoclip.files import parse_json
 from compoclip.losses.contract import (
     Features,
     HeadPlan,
-    HostLayout,
-    Ints,
     Layout,
     TowerSizes,
+    first_captions,
     full_precision,
 )
 
@@ -372,11 +371,6 @@ class ReconstructionHead(nn.Module):
             h = (state.to(self.a.dtype) @ self.a.T)[:, None]
             nll: Tensor = decoder.nll(h, ids.to(device), mask.to(device))
             return nll / tokens.clamp_min(1)
-
-
-def first_captions(host: HostLayout) -> tuple[Ints, ...]:
-    """The first caption of every image, for `Layout.indices`."""
-    return (host.captions(),)
 
 
 Target = Literal["other", "any"]

@@ -15,10 +15,10 @@ from compoclip.losses.contract import (
     HeadPlan,
     Layout,
     TowerSizes,
+    first_captions,
     full_precision,
     normalise,
 )
-from compoclip.models.decoders import first_captions
 
 _HEADS = 8
 _WIDER = 4  # the hidden layer of a block, times its width

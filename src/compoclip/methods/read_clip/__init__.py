@@ -18,8 +18,8 @@ from compoclip.methods.base import (
     Optim,
     PaperDifference,
 )
+from compoclip.methods.read_clip.decoders import Reconstruction, Target
 from compoclip.methods.registry import recipe, variant
-from compoclip.models.decoders import Reconstruction, Target
 
 OPTIM = Optim(lr=1e-5, beta2=0.999, eps=1e-8, clip_grad=1.0)
 PARAPHRASES = (OTHER_CAPTION, WRITTEN_POSITIVE)
@@ -71,7 +71,7 @@ def read_clip(
 
     Args:
         decoder: Folder of a T5 with its tokenizer (published: google/t5-v1_1-large), read by
-            transformers, or of a small decoder (`compoclip.models.train_gru`); gru is one that
+            transformers, or of a small decoder (`compoclip.methods.train_gru`); gru is one that
             knows no language, for trials.
         reconstruction: Weight of the decoder's loss; 0 leaves it out, and the decoder.
         alignment: Weight of paraphrases against captions; 0 leaves it out.

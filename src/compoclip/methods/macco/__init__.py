@@ -7,11 +7,13 @@ from typing import Literal
 from compoclip.data.caption_plan import MaskPlan
 from compoclip.losses.masked import masked_contrast, masked_match
 from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
+from compoclip.methods.macco.hidden import MaskVectors
 from compoclip.methods.registry import recipe
-from compoclip.models.predictors import PatchPrediction, TokenPrediction
 
 OPTIM = Optim(lr=5e-7, weight_decay=0.2)
 Hidden = Literal["both", "words"]
+HIDDEN = MaskVectors()
 DIFFERENCES = (
     PaperDifference(
         "concepts",
@@ -63,10 +65,10 @@ def macco(
     images = hidden == "both"
     weight = patch_weight if images else 0.0
     terms = (
-        LossTerm("contrast", masked_contrast, needs_masked=True),
-        LossTerm("match", masked_match, weight=match_weight, needs_masked=True),
-        LossTerm("words", of_words, weight=word_weight, needs_local=True, needs_masked=True),
-        LossTerm("patches", of_patches, weight=weight, needs_local=True, needs_masked=True),
+        LossTerm("contrast", masked_contrast, extra=HIDDEN),
+        LossTerm("match", masked_match, weight=match_weight, extra=HIDDEN),
+        LossTerm("words", of_words, weight=word_weight, needs_local=True, extra=HIDDEN),
+        LossTerm("patches", of_patches, weight=weight, needs_local=True, extra=HIDDEN),
     )
     return Method(
         name="macco",

@@ -1,0 +1,279 @@
+"""What folders of transformers hold: named tensors, CLIP's tokenizer, the image processor."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from open_clip.tokenizer import SimpleTokenizer
+from torch import Tensor
+
+from compoclip.errors import CompoclipError
+from compoclip.files import read_text
+from compoclip.models.config import MERGES, read_object, require_small, section, write_json
+from compoclip.models.preprocess import Preprocess, Tokenizer
+from compoclip.models.weights import read_state_dict
+
+CONFIG, WEIGHTS, IMAGES = "config.json", "model.safetensors", "preprocessor_config.json"
+INDEX = f"{WEIGHTS}.index.json"
+_FILTERS = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
+_START, _END = "<|startoftext|>", "<|endoftext|>"
+
+
+def model_type_of(folder: Path) -> object:
+    """Return the "model_type" of a folder of transformers; None for every other folder."""
+    if (folder / "open_clip_config.json").is_file() or not (folder / CONFIG).is_file():
+        return None
+    return read_object(folder / CONFIG).get("model_type")
+
+
+class ParameterNames:
+    """The names of the same parameters in transformers and in open_clip (`hugging_face.yaml`)."""
+
+    def __init__(self, rows: list[list[str]]) -> None:
+        self._rows = [(theirs, ours, "".join(how)) for theirs, ours, *how in rows]
+
+    def ours(self, name: str) -> tuple[str, str]:
+        """Return open_clip's name of a parameter and how it is stored. Raises KeyError."""
+        return _renamed(name, self._rows)
+
+    def theirs(self, name: str) -> tuple[str, str]:
+        """Return transformers' name of a parameter and how it is stored. Raises KeyError."""
+        return _renamed(name, [(ours, theirs, how) for theirs, ours, how in self._rows])
+
+    def read(self, state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+        """Return their parameters under open_clip's names.
+
+        Raises CompoclipError naming `source` when a projection of an attention is missing, KeyError
+        for an unknown name.
+        """
+        out: dict[str, Tensor] = {}
+        for key, value in state.items():
+            if key.endswith(".position_ids") or re.search(r"self_attn\.[kv]_proj\.", key):
+                continue
+            name, how = self.ours(key)
+            if how == "q|kv":
+                third = len(value) // 3
+                out[name.replace(".q.", ".kv.")] = value[third:].contiguous()
+                value = value[:third].contiguous()
+            elif how == "qkv":
+                parts = [key.replace("q_proj", f"{part}_proj") for part in "qkv"]
+                if lacking := [part for part in parts if part not in state]:
+                    raise CompoclipError(f"{source}: the file lacks '{lacking[0]}'")
+                value = torch.cat([state[part] for part in parts])
+            elif how == "transposed":
+                value = value.T.contiguous()
+            elif how == "row":
+                value = value[None]
+            out[name] = value
+        return out
+
+    def write(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return open_clip's parameters under their names. Raises KeyError for an unknown name."""
+        out: dict[str, Tensor] = {}
+        for key, value in state.items():
+            if ".attn_pool.kv." in key:
+                continue
+            name, how = self.theirs(key)
+            if how == "qkv":
+                for part, third in zip("qkv", value.chunk(3)):
+                    out[name.replace("q_proj", f"{part}_proj")] = third.contiguous()
+            elif how == "q|kv":
+                out[name] = torch.cat([value, state[key.replace(".q.", ".kv.")]])
+            elif how == "transposed":
+                out[name] = value.T.contiguous()
+            elif how == "row":
+                out[name] = value[0].contiguous()
+            elif how != "unwritten":
+                out[name] = value.reshape(1) if how == "number" else value
+        return out
+
+
+def _renamed(name: str, rows: list[tuple[str, str, str]]) -> tuple[str, str]:
+    for old, new, how in rows:
+        pattern = re.escape(old).replace(r"\#", r"(\d+)")
+        found = re.match(pattern if old.endswith((".", "_")) else f"{pattern}$", name)
+        if found:
+            return new.replace("#", "".join(found.groups())) + name[found.end() :], how
+    raise KeyError(name)
+
+
+@contextmanager
+def sound(source: str) -> Iterator[None]:
+    """Turn what malformed values raise into one line."""
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise CompoclipError(f"{source}: malformed ({error}); restore the original file") from error
+
+
+def shards_of(index: Path) -> list[str]:
+    """Return the files of weights that an index names.
+
+    Raises CompoclipError when it names none, or one outside the folder.
+    """
+    shards = read_object(index).get("weight_map")
+    names = {str(each) for each in shards.values()} if isinstance(shards, dict) else set()
+    if not names or any(Path(each).name != each or each[:1] == "." for each in names):
+        raise CompoclipError(
+            f"{index}: its weight_map names no file, or one that is outside the folder; restore "
+            "the file"
+        )
+    return sorted(names)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read the parameters in a folder, from one file or several.
+
+    Raises CompoclipError when they are missing or damaged.
+    """
+    for name in (WEIGHTS, "pytorch_model.bin"):
+        if (path / name).is_file():
+            return read_state_dict(path / name)
+    for name in (INDEX, "pytorch_model.bin.index.json"):
+        if (path / name).is_file():
+            parts = [read_state_dict(path / shard) for shard in shards_of(path / name)]
+            return {key: value for part in parts for key, value in part.items()}
+    raise CompoclipError(f"{path}: has no weights; expected {WEIGHTS}")
+
+
+def clip_sizes(state: Mapping[str, Tensor], part: str) -> dict[str, int]:
+    """Return the sizes of a CLIP tower in their words, from its tensors."""
+    tower = f"{part}_model"
+    start = f"{tower}.encoder.layers."
+    numbers = {int(key[len(start) :].partition(".")[0]) for key in state if key.startswith(start)}
+    hidden, width = state[f"{start}0.mlp.fc1.weight"].shape
+    positions = len(state[f"{tower}.embeddings.position_embedding.weight"])
+    sizes = {
+        "hidden_size": width,
+        "intermediate_size": hidden,
+        "num_hidden_layers": len(numbers),
+        "num_attention_heads": max(1, width // 64),
+    }
+    if part == "text":
+        tokens = len(state[f"{tower}.embeddings.token_embedding.weight"])
+        return {**sizes, "vocab_size": tokens, "max_position_embeddings": positions}
+    patch = state[f"{tower}.embeddings.patch_embedding.weight"].shape[-1]
+    return {**sizes, "patch_size": patch, "image_size": math.isqrt(positions - 1) * patch}
+
+
+def clip_tokenizer(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the entries of a text configuration for CLIP's tokenizer, and what is assumed."""
+    merges = _merges(path)
+    if (path / MERGES).is_file():
+        return {"tokenizer_kwargs": {"bpe_path": MERGES}}, ()
+    if merges is None:
+        return {}, ("tokenizer: CLIP's own, the folder has none",)
+    if merges != _merges_of(SimpleTokenizer()):
+        raise CompoclipError(
+            f"{path}: its tokenizer is not CLIP's BPE and open_clip could not read it: "
+            "only models with CLIP's vocabulary are converted"
+        )
+    return {}, ()
+
+
+def own_tokenizer(path: Path, clean: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the entries of a text configuration for a tokenizer in the folder."""
+    if not (path / "tokenizer_config.json").is_file():
+        raise CompoclipError(
+            f"{path}: has no tokenizer_config.json, and models of its kind have several "
+            "tokenizers: copy the tokenizer's files into the folder"
+        )
+    return {"hf_tokenizer_name": "in-this-folder", "tokenizer_kwargs": {"clean": clean}}, ()
+
+
+def preprocess_of(data: Mapping[str, Any], source: Path) -> dict[str, Any]:
+    """Return open_clip's `preprocess_cfg` of an image processor."""
+    number = data.get("resample", 3)
+    if not isinstance(number, int) or number not in _FILTERS:
+        raise CompoclipError(
+            f"{source}: resample {str(number)[:80]} is neither 3 (bicubic) nor 2 (bilinear)"
+        )
+    size = data.get("size", 224)
+    squash = isinstance(size, Mapping) and "height" in size and not data.get("do_center_crop")
+    return {
+        "mean": data.get("image_mean"),
+        "std": data.get("image_std"),
+        "interpolation": _FILTERS[number],
+        "resize_mode": "squash" if squash else "shortest",
+    }
+
+
+def image_processor(preprocess: Preprocess, kind: str) -> dict[str, Any]:
+    """Return the `preprocessor_config.json` of an image processor of class `kind`.
+
+    Raises CompoclipError for images that are padded.
+    """
+    height, width = preprocess.size
+    if preprocess.resize_mode == "longest":
+        raise CompoclipError(f"{kind} cannot pad images to a square (resize_mode longest)")
+    whole = {"height": height, "width": width}
+    squash = preprocess.resize_mode == "squash"
+    numbers = {name: number for number, name in _FILTERS.items()}
+    return {
+        "image_processor_type": kind,
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": whole if squash else {"shortest_edge": min(height, width)},
+        "resample": numbers[preprocess.interpolation],
+        "do_center_crop": not squash,
+        "crop_size": whole,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocess.mean),
+        "image_std": list(preprocess.std),
+    }
+
+
+def _merges_of(tokenizer: SimpleTokenizer) -> list[tuple[str, str]]:
+    ranks = tokenizer.bpe_ranks
+    return sorted(ranks, key=ranks.__getitem__)
+
+
+def _merges(path: Path) -> list[tuple[str, str]] | None:
+    """Return the merges of the tokenizer in a folder; None without one."""
+    file = path / "merges.txt"
+    if file.is_file():
+        require_small(file)
+        lines = read_text(file).split("\n")
+        pairs = [line.split() for line in lines if line and not line.startswith("#version")]
+    elif (path / "tokenizer.json").is_file():
+        file = path / "tokenizer.json"
+        listed = section(read_object(file), "model", file).get("merges")
+        if not isinstance(listed, list):
+            raise CompoclipError(f"{file}: has no BPE merges: not a CLIP tokenizer")
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in listed]
+    else:
+        return None
+    for number, pair in enumerate(pairs, 1):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise CompoclipError(f"{file}: merge {number} is not a pair of symbols")
+    return [(str(one), str(other)) for one, other in pairs]
+
+
+def write_clip_tokenizer(folder: Path, own: Tokenizer) -> None:
+    """Write the files that CLIPTokenizer reads, for a tokenizer with CLIP's BPE."""
+    tokenizer = own.simple
+    assert tokenizer is not None
+    names = {"<start_of_text>": _START, "<end_of_text>": _END}
+    vocabulary = {names.get(token, token): number for token, number in tokenizer.encoder.items()}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
+    merges = "\n".join(f"{one} {other}" for one, other in _merges_of(tokenizer))
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
+    special = {"bos_token": _START, "eos_token": _END, "unk_token": _END, "pad_token": _END}
+    write_json(folder / "special_tokens_map.json", special)
+    settings = {
+        "tokenizer_class": "CLIPTokenizer",
+        "model_max_length": own.context_length,
+        "do_lower_case": True,
+        "add_prefix_space": False,
+        "errors": "replace",
+    }
+    write_json(folder / "tokenizer_config.json", {**settings, **special})

@@ -1,0 +1,594 @@
+"""Folders of Hugging Face's transformers, read and written: CLIP, SigLIP, BLIP.
+
+    config.json               the kind of model ("model_type") and its sizes
+    model.safetensors         its parameters, in one file or several
+    preprocessor_config.json  the image processor
+    vocab.json, merges.txt, tokenizer.json, ...   the tokenizer
+    compoclip.json            identity and provenance (not in folders of others)
+    bpe.txt.gz                merges in open_clip's form, when they are not CLIP's own
+
+`hugging_face.yaml` holds the names of parameters and sizes in both words. Neither reading nor
+writing needs transformers installed, but for BLIP and for tokenizers other than CLIP's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import yaml
+from safetensors.torch import save_file
+from timm.models import is_model
+from torch import Tensor
+
+from compoclip.errors import CompoclipError
+from compoclip.files import new_folder
+from compoclip.models.architecture import (
+    BLIP,
+    BLIP_TEMPERATURE,
+    BLIP_VOCABULARY,
+    TANH,
+    architecture_name,
+    with_activation,
+)
+from compoclip.models.checkpoint import (
+    Above,
+    Format,
+    LoadedModel,
+    assemble,
+    current_identity,
+    override_activation,
+    verified,
+)
+from compoclip.models.config import (
+    MERGES,
+    RECORD,
+    ModelConfig,
+    ModelIdentity,
+    part_of,
+    read_object,
+    record_of,
+    section,
+    write_json,
+)
+from compoclip.models.formats.hf_files import (
+    CONFIG,
+    IMAGES,
+    INDEX,
+    WEIGHTS,
+    ParameterNames,
+    clip_sizes,
+    clip_tokenizer,
+    image_processor,
+    model_type_of,
+    own_tokenizer,
+    preprocess_of,
+    read_tensors,
+    shards_of,
+    sound,
+    write_clip_tokenizer,
+)
+from compoclip.models.formats.hub import TOKENIZER_FILES
+from compoclip.models.weights import as_stored, weights_hash
+
+_TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+_SIZES = _TABLES["sizes"]
+_SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+SIZES: dict[str, list[int]] = _TABLES["siglip"]["towers"]
+"""timm's words for SigLIP's image towers -> width, layers, heads and MLP width."""
+Content = tuple[Mapping[str, Any], Mapping[str, Tensor], list[str]]
+"""`config.json`, parameters, and facts that a folder does not state."""
+
+
+class HuggingFaceFolder(Format):
+    """A folder of transformers; a subclass is a family of models.
+
+    Attributes:
+        model_type: What `config.json` calls the family; its table in `hugging_face.yaml`.
+        family: What people call it.
+        clean: open_clip's name for the cleaning of texts by a tokenizer in the folder; "" for
+            CLIP's tokenizer.
+        nested: What open_clip may put before the names of the text tower.
+        records: Whether a written folder has a record of its identity.
+    """
+
+    known_by = f"hidden_act in {CONFIG}"
+    stored = WEIGHTS
+    downloads = ("model*.safetensors", "pytorch_model*.bin")  # safetensors if there are any
+    beside = (IMAGES, *TOKENIZER_FILES)
+    model_type: ClassVar[str]
+    family: ClassVar[str]
+    clean: ClassVar[str] = ""
+    nested: ClassVar[str] = ""
+    records: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.table: dict[str, Any] = _TABLES[self.model_type]
+        self.names = ParameterNames(self.table["parameters"])
+
+    def sniff(self, source: str) -> bool:
+        """Return whether `config.json` names this family."""
+        return model_type_of(Path(source)) == self.model_type
+
+    @abstractmethod
+    def read_config(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
+        """Return the open_clip configuration of a `config.json`, without the tokenizer.
+
+        Raises CompoclipError naming `source` for values that are malformed or have no such form.
+        """
+
+    @abstractmethod
+    def write_config(
+        self, config: Mapping[str, Any], vocabulary: int, tower: str = ""
+    ) -> dict[str, Any]:
+        """Return the `config.json` that computes what an open_clip configuration does.
+
+        vocabulary: one more than the last token id in use. tower: "vision" or "text" for one tower
+        alone. Raises CompoclipError when transformers' model cannot express it.
+        """
+
+    def content(self, path: Path) -> Content:
+        """Read the configuration and the parameters of a folder."""
+        return read_object(path / CONFIG), read_tensors(path), []
+
+    def read_state(self, state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+        """Return their parameters as those of the open_clip model."""
+        try:
+            return self.names.read(state, source)
+        except KeyError as error:
+            raise CompoclipError(
+                f"{source}: {error} is no parameter of a {self.table['model']}; expected the "
+                f"weights of transformers' {self.table['model']}"
+            ) from error
+
+    def write_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the parameters of an open_clip model as theirs."""
+        try:
+            return self.names.write(state)
+        except KeyError as error:
+            raise self._inexpressible(str(error)) from error
+
+    def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
+        """Load the folder as an open_clip model. What it does not say (preprocessing, CLIP's
+        vocabulary) is the family's own and noted in the provenance."""
+        path = Path(source)
+        try:
+            return override_activation(self._load(path, name), activation)
+        except (TypeError, ValueError, IndexError, RuntimeError) as error:  # tensors taken apart
+            first = (str(error).splitlines() or [""])[0]
+            raise CompoclipError(
+                f"{path}: its tensors have not the shapes of such a model ({first}); restore the "
+                "original files"
+            ) from error
+
+    def _load(self, path: Path, name: str) -> LoadedModel:
+        data, tensors, assumed = self.content(path)
+        config = self.read_config(data, str(path / CONFIG))
+        tokenizer, unsaid = own_tokenizer(path, self.clean) if self.clean else clip_tokenizer(path)
+        config["text_cfg"] |= tokenizer
+        state = self.read_state(tensors, str(path))
+        preprocess, assumed = self.table.get("preprocess", {}), [*assumed, *unsaid]
+        if (path / IMAGES).is_file():
+            preprocess = preprocess_of(read_object(path / IMAGES), path / IMAGES)
+        else:
+            assumed.append(f"preprocessing: {self.family}'s own, the folder has none")
+        model = ModelConfig(config, preprocess, folder=path)
+        loaded = assemble(model, name, state=state, path=path)
+        if (path / RECORD).is_file():
+            return verified(loaded, path / RECORD)
+        facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
+        return replace(loaded, provenance={**facts, "assumed": assumed} if assumed else facts)
+
+    def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
+        """Write the folder, or that of a tower alone."""
+        tower = form.removeprefix("hf").removeprefix("-")
+        model_cfg = {k: v for k, v in loaded.config.model_cfg.items() if k != "custom_text"}
+        config = self.write_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size, tower)
+        model = config["architectures"][0]
+        if not self.clean and tower != "vision" and loaded.tokenizer.simple is None:
+            raise CompoclipError(f"{loaded.name}: its tokenizer is not CLIP's BPE: no {model} form")
+        if dtype == "float16":
+            config["torch_dtype"] = "float16"
+        network = loaded.encoder.model.state_dict()
+        bare = {name.removeprefix(self.nested): value for name, value in network.items()}
+        plain = as_stored(bare, dtype, loaded.name)
+        part = {"vision": "image", "text": "text"}.get(tower)
+        state = self.write_state({k: v for k, v in plain.items() if part in (None, part_of(k))})
+        if tower == "vision":  # a CLIPVisionModel ends before the projection
+            state = {key: value for key, value in state.items() if key.startswith("vision_model.")}
+        images = tower != "text"
+        processor = image_processor(loaded.preprocess, self.table["processor"]) if images else None
+        with new_folder(folder) as temporary:
+            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+            write_json(temporary / CONFIG, config)
+            if processor:
+                write_json(temporary / IMAGES, processor)
+            if self.clean:
+                loaded.tokenizer.write_files(temporary)
+            elif tower != "vision":
+                write_clip_tokenizer(temporary, loaded.tokenizer)
+            if self.records and not tower:  # as the folder will be read
+                model_cfg = self.read_config(config, str(folder))
+                if self.clean:
+                    model_cfg["text_cfg"] |= own_tokenizer(temporary, self.clean)[0]
+            identity = replace(
+                current_identity(loaded),
+                architecture=architecture_name(with_activation(model_cfg, "gelu")),
+                weights=weights_hash(plain),
+            )
+            if self.records and not tower:
+                write_json(temporary / RECORD, record_of(identity, loaded.provenance))
+                if loaded.config.merges is not None:
+                    shutil.copyfile(loaded.config.merges, temporary / MERGES)
+        return identity
+
+    def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
+        """Return configuration and weights, in one file or several."""
+        sharded = (folder / INDEX).is_file()
+        return [
+            CONFIG,
+            *([INDEX, *shards_of(folder / INDEX)] if sharded else [WEIGHTS]),
+        ], self.beside
+
+    def snippet(self, folder: Path) -> tuple[str, str]:
+        """Return transformers' code, where its model is the whole of ours."""
+        code = self.table.get("snippet", "")
+        return ("transformers" if code else ""), code.strip()
+
+    def _sections(self, data: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
+        """Return their configuration of the image tower and of the text tower, complete."""
+        # Early releases kept the true values in *_config_dict, as transformers still honours.
+        return [
+            {
+                **self.table["defaults"][part],
+                **section(data, f"{part}_config", source),
+                **section(data, f"{part}_config_dict", source),
+            }
+            for part in ("vision", "text")
+        ]
+
+    def _tower(self, part: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the sizes of a tower in their words."""
+        ours = config[f"{part}_cfg"]
+        usual = {**self.table["defaults"][part], "patch_size": 16}  # open_clip's
+        sizes = {theirs: ours.get(key, usual[theirs]) for key, theirs in _SIZES[part].items()}
+        for key in ("image_size", "patch_size"):
+            size = sizes.get(key)
+            if isinstance(size, list | tuple) and len(set(size)) > 1:
+                raise self._inexpressible(f"an oblong {key} {size}")
+            sizes |= {key: max(size)} if isinstance(size, list | tuple) else {}
+        width = int(sizes["hidden_size"])
+        hidden = int(width * ours.get("mlp_ratio", 4.0))
+        return {"intermediate_size": hidden, **{key: int(value) for key, value in sizes.items()}}
+
+    def _require_known(self, part: str, config: Mapping[str, Any], model: str = "") -> None:
+        """Raise CompoclipError for a key or a value that their model cannot express."""
+        fixed = self.table.get("fixed", {}).get(part, {})
+        known = {*self.table["known"][part], *fixed}
+        odd = [key for key, value in config.items() if key not in known and value]
+        odd += [key for key, value in fixed.items() if config.get(key) != value]
+        if odd:
+            raise self._inexpressible(f"'{odd[0]}': {config.get(odd[0])}", model)
+
+    def _inexpressible(self, what: str, model: str = "") -> CompoclipError:
+        return CompoclipError(
+            f"Hugging Face's {model or self.table['model']} cannot express {what}: use --to "
+            "open-clip or --to onnx"
+        )
+
+
+def _ours(part: str, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sizes of a tower in open_clip's words."""
+    return {key: int(theirs[name]) for key, name in _SIZES[part].items()}
+
+
+class HFClip(HuggingFaceFolder):
+    """transformers' CLIPModel; either tower alone is written, too."""
+
+    order = 49  # the one for folders of transformers of any other kind, which it refuses
+    model_type = "clip"
+    kind = "Hugging Face CLIPModel folder"
+    family = "CLIP"
+    nested = "text."
+    forms: ClassVar[tuple[str, ...]] = ("hf", "hf-vision", "hf-text")
+
+    def sniff(self, source: str) -> bool:
+        """Return whether it is a folder of transformers that no format before knows."""
+        return model_type_of(Path(source)) is not None
+
+    def read_config(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
+        """See `HuggingFaceFolder.read_config`."""
+        if data.get("model_type") != "clip":
+            raise CompoclipError(
+                f"{source}: model_type '{data.get('model_type', 'unknown')}' is not 'clip', "
+                "'siglip' or 'blip', the kinds that are read; others come from open_clip "
+                "(ARCHITECTURE:TAG, hf-hub:ID)"
+            )
+        vision, text = self._sections(data, source)
+        acts = {str(text["hidden_act"]), str(vision["hidden_act"])}
+        if len(acts) > 1 or not acts <= {"quick_gelu", "gelu"}:
+            raise CompoclipError(
+                f"{source}: hidden_act {' and '.join(sorted(acts))}: open_clip has quick_gelu or "
+                "gelu, the same in both towers"
+            )
+        config: dict[str, Any] = {"quick_gelu": True} if "quick_gelu" in acts else {}
+        with sound(source):
+            config["embed_dim"] = int(data.get("projection_dim", 512))
+            for part, theirs in (("vision", vision), ("text", text)):
+                ours = config[f"{part}_cfg"] = _ours(part, theirs)
+                width, hidden = ours["width"], int(theirs["intermediate_size"])
+                if hidden != 4 * width:  # int(width * ratio) has to be exactly `hidden`
+                    exact = int(width * (hidden / width)) == hidden
+                    ours["mlp_ratio"] = (hidden if exact else hidden + 0.5) / width
+                if float(theirs["layer_norm_eps"]) != 1e-5:
+                    ours["norm_kwargs"] = {"eps": float(theirs["layer_norm_eps"])}
+            head = config["vision_cfg"]["width"] // int(vision["num_attention_heads"])
+        if head != 64:
+            config["vision_cfg"]["head_width"] = head
+        return config
+
+    def write_config(
+        self, config: Mapping[str, Any], vocabulary: int, tower: str = ""
+    ) -> dict[str, Any]:
+        """See `HuggingFaceFolder.write_config`."""
+        alone = {"vision": "CLIPVisionModel", "text": "CLIPTextModelWithProjection"}
+        if tower:
+            named = {"architectures": [alone[tower]]}
+            return named | self._part_config(tower, config, vocabulary, alone[tower])
+        self._require_known("top", config)
+        return {
+            **self.table["written"],
+            "projection_dim": int(config["embed_dim"]),
+            "text_config": self._part_config("text", config, vocabulary),
+            "vision_config": self._part_config("vision", config, vocabulary),
+        }
+
+    def _part_config(
+        self, part: str, config: Mapping[str, Any], vocabulary: int, model: str = ""
+    ) -> dict[str, Any]:
+        ours = dict(config[f"{part}_cfg"])
+        if "timm_model_name" in ours:
+            raise self._inexpressible(f"a timm image tower ({ours['timm_model_name']})", model)
+        if not isinstance(ours.get("layers", 12), int):
+            raise self._inexpressible("a ResNet image tower", model)
+        self._require_known(part, ours, model)
+        norm = dict(ours.get("norm_kwargs") or {})
+        epsilon = float(norm.pop("eps", 1e-5))
+        if norm:
+            raise self._inexpressible(f"norm_kwargs {norm}", model)
+        sizes = self._tower(part, config)
+        if part == "vision":
+            heads = sizes["hidden_size"] // int(ours.get("head_width", 64))
+            sizes |= {"num_attention_heads": heads, "num_channels": 3}
+        else:
+            end = vocabulary - 1
+            sizes |= {"bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
+        return {
+            "model_type": f"clip_{part}_model",
+            "projection_dim": int(config["embed_dim"]),
+            "hidden_act": "quick_gelu" if config.get("quick_gelu") else "gelu",
+            "layer_norm_eps": epsilon,
+            **sizes,
+        }
+
+
+class HFSiglip(HuggingFaceFolder):
+    """transformers' SiglipModel, which the fixed-size SigLIP 2 models have too.
+
+    A ViT without class token that pools by attention, and a text tower that sees both ways at full
+    length and pools at its last position. open_clip builds the same from a timm trunk and a text
+    transformer without causal mask.
+    """
+
+    order = 40
+    model_type = "siglip"
+    kind = "Hugging Face SiglipModel folder"
+    family = "SigLIP"
+    clean = "canonicalize"
+    forms = ("hf",)
+    _trunk = re.compile(rf"vit_(\w+?)_patch(\d+)_siglip_(\d+)({TANH})?")
+    _acts: ClassVar = {"gelu": {}, "gelu_pytorch_tanh": {"act_kwargs": {"approximate": "tanh"}}}
+
+    def fits(self, loaded: LoadedModel) -> bool:
+        """Return whether the image tower is one of SigLIP's."""
+        name = loaded.config.model_cfg["vision_cfg"].get("timm_model_name")
+        return self._trunk.fullmatch(str(name)) is not None
+
+    def read_config(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
+        """See `HuggingFaceFolder.read_config`."""
+        vision, text = self._sections(data, source)
+        for part in (text, vision):
+            if part["hidden_act"] not in self._acts or part["layer_norm_eps"] != 1e-6:
+                raise CompoclipError(
+                    f"{source}: hidden_act {part['hidden_act']}, layer_norm_eps "
+                    f"{part['layer_norm_eps']}: SigLIP has {' or '.join(self._acts)} and 1e-06"
+                )
+        if vision.get("vision_use_head") is False:
+            raise CompoclipError(
+                f"{source}: without its pooling head the image tower has no features"
+            )
+        with sound(source):
+            shape = [int(vision[key]) for key in _SHAPE]
+            size = next((name for name, known in SIZES.items() if list(known) == shape), None)
+            trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
+            # In timm giantopt has the approximate activation, all others the exact one.
+            if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
+                trunk += TANH
+            if size is None or not is_model(trunk):
+                raise CompoclipError(
+                    f"{source}: timm has no SigLIP tower of width {shape[0]}, {shape[1]} layers, "
+                    f"{shape[2]} heads, patches of {vision['patch_size']} and images of "
+                    f"{vision['image_size']} pixels: only published sizes are read"
+                )
+            sizes, hidden = _ours("text", text), int(text["intermediate_size"])
+            if hidden != 4 * sizes["width"]:
+                sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
+            if int(text.get("projection_size") or sizes["width"]) != shape[0]:
+                raise ValueError("the towers end in features of different lengths")
+            image = {"image_size": int(vision["image_size"]), "timm_model_name": trunk}
+        image["timm_model_pretrained"] = False
+        fixed = self.table["fixed"]
+        return {
+            "embed_dim": shape[0],
+            "init_logit_bias": -10,
+            "custom_text": True,
+            "vision_cfg": {**image, **fixed["vision"]},
+            "text_cfg": {**sizes, **fixed["text"], **self._acts[text["hidden_act"]]},
+        }
+
+    def write_config(
+        self, config: Mapping[str, Any], vocabulary: int = 0, tower: str = ""
+    ) -> dict[str, Any]:
+        """See `HuggingFaceFolder.write_config`."""
+        vision, text, dim = config["vision_cfg"], config["text_cfg"], int(config["embed_dim"])
+        for part, ours in (("top", config), ("vision", vision), ("text", text)):
+            self._require_known(part, ours)
+        cleaning = (text.get("tokenizer_kwargs") or {}).get("clean")
+        if not text.get("hf_tokenizer_name") or cleaning != self.clean:
+            raise self._inexpressible(
+                f"a tokenizer that is not SigLIP's own (texts cleaned by '{cleaning}')"
+            )
+        if config.get("init_logit_bias") is None:
+            raise self._inexpressible("a model without a bias of its logits")
+        own = {"act_kwargs": text["act_kwargs"]} if text.get("act_kwargs") else {}
+        act = next((name for name, value in self._acts.items() if value == own), None)
+        if act is None:
+            raise self._inexpressible(f"act_kwargs {text['act_kwargs']}")
+        trunk = self._trunk.fullmatch(vision["timm_model_name"])
+        shape = SIZES.get(trunk[1]) if trunk else None
+        if not trunk or not shape or int(trunk[3]) != vision.get("image_size", int(trunk[3])):
+            raise self._inexpressible(f"the image tower '{vision['timm_model_name']}'")
+        if shape[0] != dim:
+            what = f"features of length {dim} from an image tower of width {shape[0]}"
+            raise self._inexpressible(what)
+        approximate = trunk[4] or trunk[1] == "giantopt"
+        image = {
+            **dict(zip(_SHAPE, shape)),
+            "image_size": int(trunk[3]),
+            "patch_size": int(trunk[2]),
+            "hidden_act": "gelu_pytorch_tanh" if approximate else "gelu",
+        }
+        sizes = {"projection_size": dim, "hidden_act": act, **self._tower("text", config)}
+        written = self.table["written"]
+        return {
+            **written,
+            "text_config": {**written["text_config"], **sizes},
+            "vision_config": {**written["vision_config"], **image},
+        }
+
+    def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
+        """Write a SiglipModel folder with the model's own tokenizer."""
+        if loaded.preprocess.resize_mode != "squash":
+            raise self._inexpressible(f"images resized by '{loaded.preprocess.resize_mode}'")
+        return super().save(loaded, folder, form, dtype)
+
+
+class HFBlip(HuggingFaceFolder):
+    """transformers' BlipForImageTextRetrieval (Li et al., ICML 2022), see `architecture.Blip`."""
+
+    order = 41
+    model_type = "blip"
+    kind = "Hugging Face BlipForImageTextRetrieval folder"
+    family = "BLIP"
+    clean = "whitespace"
+    records = False  # the folder has no place for the temperature, which ranks alike
+    forms = ("hf",)
+    _CONTEXT = 35  # tokens of a text, as BLIP was trained and is evaluated on retrieval
+
+    def fits(self, loaded: LoadedModel) -> bool:
+        """Return whether it is a BLIP."""
+        return BLIP in loaded.config.model_cfg
+
+    def content(self, path: Path) -> Content:
+        """See `HuggingFaceFolder.content`; a folder has no temperature as a rule."""
+        data, state, assumed = super().content(path)
+        if "itm_head.weight" not in state or "vision_proj.weight" not in state:
+            raise CompoclipError(
+                f"{path}: is no BlipForImageTextRetrieval (it lacks itm_head or vision_proj); "
+                "BLIPs for captions or questions have no towers to compare"
+            )
+        if "logit_scale" not in state:
+            assumed = ["temperature: BLIP's first one, the folder has none"]
+            state = {"logit_scale": torch.tensor(-math.log(BLIP_TEMPERATURE)), **state}
+        return data, state, assumed
+
+    def read_config(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
+        """See `HuggingFaceFolder.read_config`."""
+        text, vision = (section(data, key, source) for key in ("text_config", "vision_config"))
+        keep = {"image_text_hidden_size", "text_config", "vision_config"}
+        with sound(source):
+            context = min(self._CONTEXT, int(text.get("max_position_embeddings", 512)))
+            vocabulary = int(text.get("vocab_size", BLIP_VOCABULARY))
+            return {
+                "embed_dim": int(data.get("image_text_hidden_size", 256)),
+                "vision_cfg": {"image_size": int(vision.get("image_size", 384))},
+                "text_cfg": {"context_length": context, "vocab_size": vocabulary},
+                BLIP: {key: value for key, value in data.items() if key in keep},
+            }
+
+    def write_config(
+        self, config: Mapping[str, Any], vocabulary: int, tower: str = ""
+    ) -> dict[str, Any]:
+        """See `HuggingFaceFolder.write_config`."""
+        return {**self.table["written"], **config[BLIP]}
+
+
+class SplitClip(HFClip):
+    """The two towers of a CLIP in folders of their own, as TripletCLIP publishes them.
+
+        vision-encoder/config.json, model.safetensors    CLIPVisionModelWithProjection in a wrapper
+        text-encoder/config.json, model.safetensors      CLIPTextModelWithProjection in a wrapper
+
+    The wrappers' code (`utils.py`) is not run. Sizes are those of the tensors, heads those of the
+    configuration or one for 64 numbers of width; a configuration has to say the activation.
+    """
+
+    order = 42
+    kind = "Hugging Face two-tower CLIP folder"
+    downloads = ("*-encoder/*.safetensors", "*-encoder/pytorch_model*.bin")
+    forms = ()
+    folders: ClassVar = {"vision": "vision-encoder", "text": "text-encoder"}
+
+    def sniff(self, source: str) -> bool:
+        """Return whether both folders have a configuration."""
+        return all((Path(source) / name / CONFIG).is_file() for name in self.folders.values())
+
+    def content(self, path: Path) -> Content:
+        """See `HuggingFaceFolder.content`. Raises CompoclipError when a folder holds something else
+        than a CLIP tower, or no configuration says the activation."""
+        state: dict[str, Tensor] = {"logit_scale": torch.tensor(math.log(100))}  # training's last
+        stated: dict[str, dict[str, Any]] = {}
+        for part, name in self.folders.items():
+            tensors = read_tensors(path / name)
+            state |= {key.removeprefix("model."): value for key, value in tensors.items()}
+            data = read_object(path / name / CONFIG)
+            for key in ("vision_config", "text_config"):  # at the top, or below the tower's name
+                data = {**data, **section(data, key, path / name / CONFIG)}
+            known = ("hidden_act", "layer_norm_eps", "num_attention_heads")
+            stated[part] = {key: data[key] for key in known if key in data}
+        acts = {str(facts["hidden_act"]) for facts in stated.values() if "hidden_act" in facts}
+        if len(acts) != 1:
+            raise CompoclipError(
+                f"{path}: the config.json in {' and '.join(self.folders.values())} do not agree on "
+                'hidden_act, or have none; add "hidden_act": "quick_gelu" or "gelu", as the '
+                "weights were trained"
+            )
+        try:
+            data = {f"{part}_config": clip_sizes(state, part) | stated[part] for part in stated}
+            data |= {"projection_dim": len(state["text_projection.weight"])}
+            _ = state["visual_projection.weight"]
+        except KeyError as error:
+            raise CompoclipError(
+                f"{path}: the towers lack {error}: they are not those of transformers' CLIP"
+            ) from error
+        for part in stated:
+            data[f"{part}_config"]["hidden_act"] = min(acts)
+        unsaid = "temperature: 1/100, the folder has none"
+        return {"model_type": "clip", **data}, state, [unsaid]
