@@ -14,9 +14,9 @@ import tyro
 
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import Check, check
-from compoclip.benchmarks.fetch import FetchJob, fetch, lacking, rebased
+from compoclip.benchmarks.fetch import FetchJob, fetch, find_missing, rebased
 from compoclip.benchmarks.registry import benchmark_names, meta
-from compoclip.benchmarks.targets import Target, parse_targets
+from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import WorkerCount, parse, processes
 from compoclip.console import counted, emit_json, note, table
@@ -208,49 +208,13 @@ def check_main(argv: Sequence[str]) -> int:
     options = parse(CheckOptions, "data check", argv)
     checks = [
         check(each.spec, each.root, each.images, options=each.options, decoding=options.decode)
-        for each in targets(options.names, options.data, options.images)
+        for each in named_or_present(options.names, options.data, options.images)
     ]
     if options.json:
         emit_json([{**asdict(each), "complete": each.complete} for each in checks])
     else:
         print("\n\n".join("\n".join(lines(each)) for each in checks))
     return 0 if all(each.complete for each in checks) else 1
-
-
-def targets(names: Sequence[str], root: Path, images: Path | None) -> list[Target]:
-    """What `names` name; without names every benchmark that has a file of its own below `root`.
-
-    Raises CompoclipError when there is none.
-    """
-    if names:
-        return parse_targets(names, root, images)
-    found: list[str] = []
-    for name in benchmark_names():
-        about = meta(name)
-        if about.family:
-            found += [
-                f"{name}:{part}"
-                for part in about.parts
-                if any(
-                    about.place(root, file) or (root / file).is_dir()
-                    for file in (
-                        *about.of_set(part, about.files),
-                        *about.of_set(part, about.images),
-                    )
-                )
-            ]
-        elif not about.requires and any(
-            about.place(root, file)
-            for file in (*about.files, *about.archives)
-            if file.startswith(f"{name}/") or not any(f.startswith(f"{name}/") for f in about.files)
-        ):
-            found.append(name)
-    if not found:
-        raise CompoclipError(
-            f"{root}: no file of any benchmark; name benchmarks and their places, or see "
-            "compoclip data ls"
-        )
-    return [Target(spec, root, images) for spec in found]
 
 
 def lines(found: Check) -> Iterator[str]:
@@ -296,38 +260,25 @@ _EVERY = 10.0
 @contextmanager
 def byte_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
     """Yield a function to be told the bytes there so far and in all (None where not known)."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
+    last = time.monotonic()
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(name, total=None)
-            yield lambda got, total: bar.update(task, completed=got, total=total)
-    else:
-        last = time.monotonic()
+    def tell(got: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _EVERY:
+            last = time.monotonic()
+            of = f" of {total / 1e6:,.1f}" if total else ""
+            note(f"{name}: {got / 1e6:,.1f}{of} MB")
 
-        def tell(got: int, total: int | None) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _EVERY:
-                last = time.monotonic()
-                of = f" of {total / 1e6:,.1f}" if total else ""
-                note(f"{name}: {got / 1e6:,.1f}{of} MB")
-
+    if not sys.stderr.isatty():
         yield tell
+        return
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress
+
+    columns = (*Progress.get_default_columns(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda got, total: bar.update(task, completed=got, total=total)
 
 
 # --- `compoclip data fetch NAME ... --data ROOT`: download what is open to all, after asking. ---
@@ -371,7 +322,7 @@ def fetch_main(argv: Sequence[str]) -> int:
     require_writable(options.data)
     done: dict[str, FetchJob] = {}
     while True:
-        lack = lacking(options.names, options.data, annotations_only=options.annotations_only)
+        lack = find_missing(options.names, options.data, annotations_only=options.annotations_only)
         jobs = [job for job in lack.jobs if job.source.target not in done]
         if not jobs:
             break
