@@ -51,6 +51,7 @@ TOKENS, TABLE, SIDES = "Flickr8k.token.txt", "photos", "sides"
 SPLITS = ("train", "dev", "test")
 _CUTS = ("flickr8k", "flickr8k_more")
 _ABOUT = "data.json"
+_OWN_CAPTIONS = Path(__file__).with_name("own_captions.py").resolve()
 _REMEDY = "name the folder that holds photos/flickr8k and photos/flickr8k_more"
 
 # --- The benchmarks: ids in the suite. Those of captions alone choose learning rates as well. ---
@@ -159,8 +160,8 @@ def _of_captions(photos: Path, split: str, items: int) -> list[dict[str, Any]]:
         {"name": name, "id": id, "images": str(photos / "images"), "options": {**files, **more}}
         for name, id, more in (
             ("retrieval:flickr8k", RETRIEVAL, {}),
-            ("order_own", ORDER, {}),
-            ("hard_positives_own", HARD, {"most": items}),
+            (f"{_OWN_CAPTIONS}:order_own", ORDER, {}),
+            (f"{_OWN_CAPTIONS}:hard_positives_own", HARD, {"most": items}),
         )
     ]
 

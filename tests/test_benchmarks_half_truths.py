@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmark_files import expect_one_line, write_json
-from compoclip.benchmarks.audit import audit
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy, present
+from benchmark_files import expect_one_line
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark, meta
-from compoclip.benchmarks.solvability import rules_of_thumb
 from compoclip.data.members import Members
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder, features_from, ref, score_items
@@ -189,141 +186,5 @@ def test_published_rows_name_scores_that_are_there(tmp_path: Path) -> None:
             assert term.metric == "ht"
             assert term.score in meta("half_truths").parts
         else:
-            assert term.score in (*meta("half_truth_own").parts, "ht")
+            assert term.score in ("entity", "relation", "ht")
     assert rules["ht"] == Aggregate(meta("half_truths").parts, metric="ht")
-
-
-# --- Items of your own. ---
-
-CAPTIONS = [
-    {"image": "1.jpg", "caption": ["A black dog sits under a wooden chair.", "A dog on a floor."]},
-    {"image": "2.jpg", "caption": ["Two women ride brown horses near a red barn."]},
-    {"image": "3.jpg", "caption": ["A boy holds a large umbrella in the rain."]},
-    {"image": "4.jpg", "caption": ["hello"]},
-]
-
-
-def write_own(root: Path, rows: Any = CAPTIONS) -> Path:
-    return write_json(root / "half_truth_own" / "captions.json", rows)
-
-
-def test_items_are_made_of_captions(tmp_path: Path) -> None:
-    write_own(tmp_path)
-    found = load_benchmark("half_truth_own", tmp_path)
-    assert found.content.counts() == {"entity": 3, "relation": 3}
-    assert found.left_out == {
-        "photos without an item of kind entity": 1,
-        "photos without an item of kind relation": 1,
-    }
-    for case in found.content:
-        assert case.form is Form.HALF_TRUTH
-        short, full, half = case.texts
-        assert len({short, full, half}) == 3
-        assert full.startswith(short)
-        if case.subtask == "entity":
-            assert half.startswith(f"{short} and ")
-        # what the half-truth puts in, no caption of its photo names
-        (captions,) = (
-            each["caption"] for each in CAPTIONS if each["image"] == case.images[0].path.name
-        )
-        told = set(" ".join(captions).lower().replace(".", "").split())
-        new = set(half.split()) - set(full.split())
-        assert not new & told
-        assert new or case.labels["foil"] == "swap"
-    assert found.content[0].images[0].path.parent == tmp_path / "half_truth_own" / "images"
-    assert {"ht", "cor", "full"} <= set(found.aggregates)
-    assert found.headline == "ht"
-    assert all(rule.value == 1.0 and rule.longer > 1 for rule in rules_of_thumb(found))
-    assert not audit(found).faulty
-
-
-def test_what_is_drawn_follows_from_the_seed_alone(tmp_path: Path) -> None:
-    write_own(tmp_path)
-    first, again = (load_benchmark("half_truth_own", tmp_path) for _ in range(2))
-    assert first == again
-    other = load_benchmark("half_truth_own", tmp_path, seed=1)
-    assert other.data_hash != first.data_hash
-    one = load_benchmark("half_truth_own:relation", tmp_path, most=1)
-    assert one.content.counts() == {"relation": 1}
-    assert one.left_out["photos beyond the first 1 with an item of kind relation"] >= 2
-
-
-def test_every_format_of_captions_gives_the_same_items(tmp_path: Path) -> None:
-    write_own(tmp_path)
-    images = tmp_path / "photos"
-    known = load_benchmark("half_truth_own", tmp_path, images).content
-    lines = tmp_path / "own.jsonl"
-    split = [{**each, "caption": text} for each in CAPTIONS for text in each["caption"]]
-    lines.write_text("".join(f"{json.dumps(each)}\n" for each in split))
-    karpathy = {
-        "images": [
-            {
-                "filename": each["image"],
-                "split": "test",
-                "sentences": [{"raw": text} for text in each["caption"]],
-            }
-            for each in CAPTIONS
-        ]
-    }
-    write_json(tmp_path / "karpathy.json", karpathy)
-    tokens = tmp_path / "tokens.txt"
-    tokens.write_text(
-        "".join(
-            f"{each['image']}#{k}\t{text}\n"
-            for each in CAPTIONS
-            for k, text in enumerate(each["caption"])
-        )
-    )
-    names = tmp_path / "names.txt"
-    names.write_text("".join(f"{each['image']}\n" for each in CAPTIONS))
-    for options in (
-        {"annotations": lines},
-        {"annotations": tmp_path / "karpathy.json"},
-        {"annotations": tokens, "split_file": names},
-    ):
-        assert load_benchmark("half_truth_own", tmp_path, images, **options).content == known
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ({"a": 1}, "no key 'images'"),
-        ([], "no photos"),
-        ([{"image": "1.jpg", "caption": []}], "photo '1.jpg' has no caption"),
-        ([{"image": "1.jpg", "caption": [3]}], "caption 0 must be text"),
-        ([{"image": "../1.jpg", "caption": ["A dog on a red chair."]}], "leads outside"),
-        ([{"image": "1.jpg", "caption": ["hello"]}], "no photo gives an item of entity, relation"),
-    ],
-)
-def test_malformed_captions(tmp_path: Path, rows: Any, message: str) -> None:
-    path = write_own(tmp_path, rows)
-    with pytest.raises(CompoclipError, match=message) as caught:
-        load_benchmark("half_truth_own", tmp_path)
-    expect_one_line(caught.value, str(path))
-
-
-def test_bad_options(tmp_path: Path) -> None:
-    write_own(tmp_path)
-    with pytest.raises(UsageError, match="most must be at least 1, not 0"):
-        load_benchmark("half_truth_own", tmp_path, most=0)
-    with pytest.raises(UsageError, match=r"expected captions in \.json or \.jsonl"):
-        load_benchmark("half_truth_own", tmp_path, annotations=tmp_path / "x.csv")
-
-
-def test_real_photos(shared_data: Path, tmp_path: Path) -> None:
-    """Items of a part of Flickr8k's test, all of whose photos are there, scored."""
-    folder = shared_data / "photos" / "flickr8k"
-    names = (folder / "Flickr_8k.testImages.txt").read_text().split()[:30]
-    split = tmp_path / "names.txt"
-    split.write_text("\n".join(names))
-    options = {"annotations": folder / "Flickr8k.token.txt", "split_file": split}
-    found = load_benchmark("half_truth_own", tmp_path, folder / "images", **options)
-    counts = found.content.counts()
-    assert min(counts["entity"], counts["relation"]) >= 25
-    assert present(found)[1] == ()
-    assert len({case.id for case in found.content}) == len(found.content)
-    assert not audit(found, decoding=True).faulty
-    quick = Options(resamples=20)
-    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", quick)
-    assert result.aggregates["ht"].n == sum(counts.values())
-    assert not result.partial

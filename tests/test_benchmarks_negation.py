@@ -15,10 +15,9 @@ import pytest
 from benchmark_files import expect_one_line, write_json, write_photo
 from compoclip.benchmarks import negation
 from compoclip.benchmarks.case import Case, Form, ImageRef, Retrieval, TiePolicy, present
-from compoclip.benchmarks.entries import rule_of
+from compoclip.benchmarks.entries import entries, rule_of
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.solvability import LARGER, SHORTER, rules_of_thumb
-from compoclip.benchmarks.table import readers
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.groups import kind, profile_groups
@@ -90,7 +89,7 @@ def test_negbench_counts_and_the_published_numbers_of_clip(tmp_path: Path) -> No
     at = {column.id: row.values[k] for k, column in enumerate(table.columns)}
     # The printed parts give the printed totals by the official counts.
     values = flat({part: at[part] for part in parts}, known)
-    written = readers()["negbench"].entry["rules"]
+    written = entries()["negbench"]["rules"]
     rules = {name: rule_of(written[name], {}) for name in ("coco", "voc", "mean")}
     assert rule_value(rules["coco"], values) == pytest.approx(39.30, abs=0.01)
     assert rule_value(rules["voc"], values) == pytest.approx(38.72, abs=0.01)

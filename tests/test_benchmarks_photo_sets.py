@@ -198,15 +198,19 @@ def test_malformed_indexes(tmp_path: Path, text: str, message: str) -> None:
 COCO: list[tuple[str, object, str]] = [
     ("images", None, "no key 'images'"),
     ("images", {}, "'images': expected a JSON list"),
-    ("images", [], "no image 9 in the file"),
+    ("images", [], "annotations 0: no image 9 in the file"),
     ("images", [7], "images 0: expected a JSON object"),
-    ("images", [{"id": 9}], "images 0: no key 'file_name'"),
-    ("images", [{"id": "9", "file_name": "a"}], "'id' must be a whole number"),
+    ("images", [{"id": 9}, *coco_rows()["images"][1:]], "images 0: no key 'file_name'"),
+    ("images", [{"id": True, "file_name": "a"}], "'id' must be a number or text"),
     ("images", [{"id": 9, "file_name": "../a.png"}, *coco_rows()["images"][1:]], "leads outside"),
-    ("images", [*coco_rows()["images"], {"id": 9, "file_name": "b"}], "the id 9 is there twice"),
+    (
+        "images",
+        [*coco_rows()["images"], {"id": 9, "file_name": "b"}],
+        "'id' 9 occurs twice",
+    ),
     ("images", [*coco_rows()["images"], {"id": 1, "file_name": "b"}], "images 4: no annotation"),
     ("annotations", [{"image_id": 9, "category_id": 3}], "no category 3 in the file"),
-    ("annotations", [{"image_id": True, "category_id": 3}], "must be a whole number"),
+    ("annotations", [{"image_id": True, "category_id": 3}], "no image True in the file"),
     ("categories", [{"id": 1, "name": ""}], "categories 0: 'name' is empty"),
 ]
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import test_benchmarks_half_truths as half_truths
 import test_benchmarks_negation as negation
-import test_benchmarks_own_captions as own_captions
 import test_benchmarks_photo_pairs as photo_pairs
 import test_benchmarks_positions as positions
+import test_lab_own_boxes as own_boxes
+import test_lab_own_captions as own_captions
 from benchmark_files import write_json
 from compoclip.benchmarks.targets import Target
 from test_benchmarks_property import judge, spoil
@@ -62,12 +63,6 @@ WRITERS: dict[str, tuple[str, Writer]] = {
         "half_truths:coco_qwen",
         lambda root: half_truths.write_table(root, "coco_qwen", [half_truths.row(0)]),
     ),
-    "captions": ("half_truth_own", half_truths.write_own),
-    "order": ("order_own", lambda root: own_captions.write_own(root, "order_own")),
-    "hard positives": (
-        "hard_positives_own",
-        lambda root: own_captions.write_own(root, "hard_positives_own"),
-    ),
     "shard": (
         "vismin_bench",
         lambda root: photo_pairs.write_arrow(
@@ -80,20 +75,29 @@ WRITERS: dict[str, tuple[str, Writer]] = {
         lambda root: photo_pairs.write_archive(root, [photo_pairs.pair(k) for k in range(2)]),
     ),
     "tabs": ("flickr30k_positions:left_right*", write_positions),
+}
+OWN: dict[str, tuple[str, Writer]] = {
+    "captions": (own_captions.HALF, lambda root: own_captions.write_own(root, own_captions.HALF)),
+    "order": (own_captions.ORDER, lambda root: own_captions.write_own(root, own_captions.ORDER)),
+    "hard positives": (
+        own_captions.HARD,
+        lambda root: own_captions.write_own(root, own_captions.HARD),
+    ),
     "boxes": (
-        "positions_own",
-        lambda root: write_json(root / "positions_own" / "boxes.json", positions.coco()),
+        own_boxes.SPEC,
+        lambda root: write_json(root / "positions_own" / "boxes.json", own_boxes.coco()),
     ),
     "lines": (
-        "positions_own",
-        lambda root: positions.write_lines(root, [positions.boxed(), positions.boxed("2.jpg")]),
+        own_boxes.SPEC,
+        lambda root: own_boxes.write_lines(root, [own_boxes.boxed(), own_boxes.boxed("2.jpg")]),
     ),
 }
+"""Benchmarks that are made from a user's own captions and boxes, beside the package."""
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", [*WRITERS, *OWN])
 def test_spoilt_files_end_with_items_or_one_line(name: str, tmp_path: Path) -> None:
-    spec, write = WRITERS[name]
+    spec, write = {**WRITERS, **OWN}[name]
     path = write(tmp_path)
     options: dict[str, Any] = {"annotations": path} if name == "lines" else {}
     target = Target(spec, tmp_path, options=options)

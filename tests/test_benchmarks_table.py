@@ -11,7 +11,8 @@ import pytest
 from benchmark_files import expect_one_line, write_json
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.entries import rule_of
-from compoclip.benchmarks.table import TableReader, reader_of
+from compoclip.benchmarks.reader import Reader
+from compoclip.benchmarks.table import reader_of
 from compoclip.errors import CompoclipError
 
 ENTRY: dict[str, Any] = {
@@ -39,7 +40,7 @@ def row(**changes: Any) -> dict[str, Any]:
     return {"photo": "http://x/1", "about": " Color", "said": said, **changes}
 
 
-def cups(**changes: Any) -> TableReader:
+def cups(**changes: Any) -> Reader:
     return reader_of("cups", {**ENTRY, **changes})
 
 

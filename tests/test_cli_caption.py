@@ -61,7 +61,7 @@ def test_200_real_captions_through_a_server_that_misbehaves(
     special = [f"a {word} on a mat" for word in ("xrefuse", "xbad", "xdown")]
     data = write(tmp_path / "captions.txt", [*captions, *special])
     out = tmp_path / "negatives.jsonl"
-    more = ["--timeout=5", "--retries=3", "--concurrency=16", "--price-in=2", "--price-out=4"]
+    more = ["--timeout=5", "--retries=3", "--concurrency=16"]
     with chat_server.running("bad") as url:
         assert run(data, out, url, *more, "--json") == 1  # one has no answer
         seen = chat_server.stats(url)
@@ -98,8 +98,6 @@ def test_200_real_captions_through_a_server_that_misbehaves(
         usable = sum(bool(row["negative"]) for row in made)
         assert usable == first["with_text"] > 180  # the server has none where `replace` refuses
         assert first["tokens_in"] == 100 * first["answers"]
-        assert first["cost"] == pytest.approx(first["answers"] * (100 * 2 + 10 * 4) / 1e6)
-        assert first["requests"] == sum(seen["asked"].values())
         side = rows(tmp_path / "negatives.rejected.jsonl")
         reasons = {row["caption"]: row["reason"] for row in side}
         assert reasons[special[0]] == "refusal"
@@ -213,7 +211,6 @@ def test_what_is_not_started(
     fails(2, "no task 'poem'; choose from: dense", task="poem")
     fails(2, "holds no caption to ask about", task="positives-swap")
     fails(2, "--tries must be at least 1", "--tries=0")
-    fails(2, "--price-in and --price-out go together", "--price-in=1")
     fails(2, "name a .jsonl or .parquet file", f"--out={tmp_path / 'out.csv'}")
     fails(2, "--key-env NO_KEY: this environment variable is not set", "--key-env=NO_KEY")
     fails(1, "has the model 'huge'", "--model=huge")
@@ -237,7 +234,7 @@ def test_a_dead_server_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(data, tmp_path / "out.jsonl", "http://127.0.0.1:9", *more) == 1
     shown = capsys.readouterr().err
     assert "no answer to 12 questions in a row" in shown
-    assert "the same command goes on" in shown
+    assert "the same command resumes" in shown
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -248,6 +245,5 @@ def test_a_model_in_this_process(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["caption", str(data), *options, "--max-tokens=8", "--device=cpu", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["answers"] >= 2
-    assert made["requests"] is None
     assert made["tokens_out"] > 0
     assert rows(tmp_path / "o.jsonl")[0]["engine"].startswith("transformers ")

@@ -108,7 +108,7 @@ def test_fetch_refuses_what_is_gated(tmp_path: Path, capsys: Capture) -> None:
     assert main(["data", "fetch", "retrieval", "--data", str(tmp_path)]) == 2
     (tmp_path / "edition.json").write_text('{"edition": "world"}')
     with pytest.raises(CompoclipError, match="edition 'world'"):
-        fetching.lacking(["sugarcrepe"], tmp_path)
+        fetching.find_missing(["sugarcrepe"], tmp_path)
 
 
 def test_a_missing_file_ends_with_one_line(mirror: Site, tmp_path: Path, capsys: Capture) -> None:
@@ -123,7 +123,7 @@ def test_a_missing_file_ends_with_one_line(mirror: Site, tmp_path: Path, capsys:
 def test_official_checksums_are_asked_of_a_mirror(site: Site, tmp_path: Path) -> None:
     (job,) = [
         each
-        for each in fetching.lacking(["cola"], tmp_path, annotations_only=True).jobs
+        for each in fetching.find_missing(["cola"], tmp_path, annotations_only=True).jobs
         if each.source.target.startswith("cola/")
     ]
     assert job.expected == Expected(56_746, "", next(iter(meta("cola").hashes.values())))
@@ -214,16 +214,16 @@ def test_what_is_not_verified_is_said(mirror: Site, tmp_path: Path, capsys: Capt
 
 def test_both_folders_of_visual_genome(tmp_path: Path, shared_data: Path) -> None:
     (tmp_path / "cola").symlink_to(shared_data / "annotations" / "cola")
-    lack = fetching.lacking(["cola"], tmp_path)
+    lack = fetching.find_missing(["cola"], tmp_path)
     assert [job.source.target for job in lack.jobs] == ["vg/VG_100K", "vg/VG_100K_2"]
     assert "420 of 420 photos" in lack.jobs[0].reason or "photos missing" in lack.jobs[0].reason
 
 
 def test_sets_of_families(tmp_path: Path) -> None:
-    lack = fetching.lacking(["retrieval:coco"], tmp_path)
+    lack = fetching.find_missing(["retrieval:coco"], tmp_path)
     assert [job.source.target for job in lack.jobs] == [
         "coco/coco_karpathy_test.json",
         "coco/val2014",
     ]
     with pytest.raises(UsageError, match="family"):
-        fetching.lacking(["retrieval:cocoa"], tmp_path)
+        fetching.find_missing(["retrieval:cocoa"], tmp_path)

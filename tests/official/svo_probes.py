@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from compoclip.benchmarks.hooks import url_key
+from compoclip.benchmarks.hooks_photos import url_key
 from compoclip.errors import CompoclipError
 from compoclip_world.captions import facts_of
 from compoclip_world.export.part import Part, Photos, SuiteSpec

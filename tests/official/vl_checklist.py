@@ -9,8 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from compoclip.benchmarks.entries import files_of
-from compoclip.benchmarks.table import readers
+from compoclip.benchmarks.entries import entries, files_of
 from compoclip_world import edits
 from compoclip_world.captions import mention
 from compoclip_world.export.part import Part, Photos, SuiteSpec, collect
@@ -18,10 +17,10 @@ from compoclip_world.export.texts import foils, form_of, seemly
 from compoclip_world.logic import Attribute, Exists, Form, NounPhrase, Relation
 from compoclip_world.scene import Scene, Thing
 
-_READER = readers()["vl_checklist"]
+_ENTRY = entries()["vl_checklist"]
 LAYOUT = {
-    part: {each.place: each.names["source"] for each in files_of(_READER.entry, part)}
-    for part in _READER.meta.parts
+    part: {each.place: each.names["source"] for each in files_of(_ENTRY, part)}
+    for part in _ENTRY["parts"]
 }
 """Sub-task -> file below the data folder -> source: hake, swig, vg, or vaw (photos of vg)."""
 

@@ -1,23 +1,18 @@
 """ARO's order task: a caption among four shuffles of its words (Yuksekgonul et al., ICLR 2023).
 
-The official one is made of `<root>/coco/coco_karpathy_test.json` and `<root>/flickr30k/
-flickr30k_test.json` (options `coco_captions`, `flickr30k_captions`) with photos
-`<root>/coco/<image>` (option `coco_images`: the folder that holds the files themselves) and
-`<root>/flickr30k/images` (option `flickr30k_images`). All texts are cleaned with
-`pre_caption(30)`; the truth is text 0 and a tie is right, as in the published numbers.
+It is made of `<root>/coco/coco_karpathy_test.json` and `<root>/flickr30k/flickr30k_test.json`
+(options `coco_captions`, `flickr30k_captions`) with photos `<root>/coco/<image>` (option
+`coco_images`: the folder that holds the files themselves) and `<root>/flickr30k/images` (option
+`flickr30k_images`). All texts are cleaned with `pre_caption(30)`; the truth is text 0 and a tie is
+right, as in the published numbers.
+
+The published code shuffles with the global generator without a seed. Here every shuffle has its own
+seed, made from the caption's key and the kind of shuffle, so that the cases are always the same. A
+shuffle may by chance return the caption itself; such distractors stay, as in the original.
 
 Rules: `vl_compo` is the mean of VG-Relation averaged over relation names, VG-Attribution averaged
-over attribute pairs with at least 25 cases, and the two order tasks; `paper` leaves out some
-relation names; `mosaiclip` counts the two order tasks as one.
-
-**order_own** builds the order task of any captioned photos by the same rules:
-
-    <root>/order_own/captions.json     photos <root>/order_own/images
-
-(option `annotations`: another file, argument `images`: another folder). The file is BLIP's or
-Karpathy's JSON (of the latter the photos of the test), a list of {"image": name, "caption": text or
-texts} lines in .jsonl, or Flickr8k's token file in .txt with the option `split_file`. Every caption
-is an item; its shuffles follow from the photo's name, the caption's number and the tagger.
+over attribute pairs with at least 25 cases, and the two order tasks; `paper` leaves out the
+relation names that the official notebook leaves out; `mosaiclip` counts the two order tasks as one.
 """
 
 from __future__ import annotations
@@ -31,60 +26,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
+from compoclip.benchmarks.case import Aggregate, Form, ImageRef
+from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.reader import Loading
-from compoclip.benchmarks.retrieval import Captioned, OwnPhotos, locate, read_captions
+from compoclip.benchmarks.retrieval import Captioned, locate, read_captions
 from compoclip.benchmarks.table import Row
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
 
-# --- Relation names that ARO's notebook leaves out before it averages over relations. ---
-
-_NAMES = """
-adjusting; attached to; between; bigger than; biting; boarding; brushing; chewing; cleaning;
-climbing; close to; coming from; coming out of; contain; crossing; dragging; draped over;
-drinking; drinking from; driving; driving down; driving on; eating from; eating in; enclosing;
-exiting; facing; filled with; floating in; floating on; flying; flying above; flying in;
-flying over; flying through; full of; going down; going into; going through; grazing in;
-growing in; growing on; guiding; hanging from; hanging in; hanging off; hanging over; higher
-than; holding onto; hugging; in between; jumping off; jumping on; jumping over; kept in;
-larger than; leading; leaning over; leaving; licking; longer than; looking in; looking into;
-looking out; looking over; looking through; lying next to; lying on top of; making; mixed
-with; mounted on; moving; on the back of; on the edge of; on the front of; on the other side
-of; opening; painted on; parked at; parked beside; parked by; parked in; parked in front of;
-parked near; parked next to; perched on; petting; piled on; playing; playing in; playing on;
-playing with; pouring; reaching for; reading; reflected on; riding on; running in; running on;
-running through; seen through; sitting behind; sitting beside; sitting by; sitting in front
-of; sitting near; sitting next to; sitting under; skiing down; skiing on; sleeping in;
-sleeping on; smiling at; sniffing; splashing; sprinkled on; stacked on; standing against;
-standing around; standing behind; standing beside; standing in front of; standing near;
-standing next to; staring at; stuck in; surrounding; swimming in; swinging; talking to; topped
-with; touching; traveling down; traveling on; tying; typing on; underneath; wading in; waiting
-for; walking across; walking by; walking down; walking next to; walking through; working in;
-working on; worn on; wrapped around; wrapped in; by; of; near; next to; with; beside; on the
-side of; around
-"""
-
-LEFT_OUT = frozenset(name.strip() for name in _NAMES.replace("\n", " ").split(";"))
-"""Names left out of VG-Relation's `paper` aggregate (the official notebook of ARO, MIT)."""
-
-
-# --- ARO's order task: four shuffled versions of a caption (Yuksekgonul et al., ICLR 2023,
-# 3.2). ---
-#
-# The published code draws from the global generator without a seed. Here every shuffle has a seed
-# of its own, made from the caption's key and the kind of shuffle, so that the cases are always the
-# same. A shuffle may by chance return the caption itself; such distractors are kept, as in the
-# original.
-
 T = TypeVar("T")
 
+WORDS = 30
+LEFT_OUT = frozenset(entries()["aro"]["left_out_of_paper"])
+"""Names left out of VG-Relation's `paper` aggregate (the official notebook of ARO, MIT)."""
 KINDS = ("nouns and adjectives", "other words", "within trigrams", "trigrams")
 _WORD = re.compile(r"\w+(?:[-.,]\w+)*|['’]\w+|[^\w\s]")
 
 
 def shuffled(text: str, tokens: Sequence[Token], key: str) -> tuple[str, str, str, str]:
-    """The four distractors of `text` in the order of KINDS, tokens joined by blanks.
+    """Return the four distractors of `text` in the order of KINDS, tokens joined by blanks.
 
     1. nouns (Penn tags NN*) permuted among their places, then adjectives (JJ*) among theirs;
     2. all other tokens permuted among their places;
@@ -94,8 +54,8 @@ def shuffled(text: str, tokens: Sequence[Token], key: str) -> tuple[str, str, st
     content = [token.tag[:2] if token.tag[:2] in ("NN", "JJ") else "" for token in tokens]
     words = [token.text for token in tokens]
     rng = _generator(key, KINDS[0])
-    first = _among(_among(words, _is(content, "NN"), rng), _is(content, "JJ"), rng)
-    second = _among(words, _is(content, ""), _generator(key, KINDS[1]))
+    first = _among(_among(words, content, "NN", rng), content, "JJ", rng)
+    second = _among(words, content, "", _generator(key, KINDS[1]))
     runs = trigrams(split_words(text))
     rng = _generator(key, KINDS[2])
     third = [word for run in runs for word in permuted(run, rng)]
@@ -104,29 +64,25 @@ def shuffled(text: str, tokens: Sequence[Token], key: str) -> tuple[str, str, st
 
 
 def split_words(text: str) -> list[str]:
-    """Words, with inner hyphens, points and commas, clitics such as 's, and single marks."""
+    """Return words, with inner hyphens, points and commas, clitics such as 's, and single marks."""
     return _WORD.findall(text)
 
 
 def trigrams(words: Sequence[str]) -> list[list[str]]:
-    """Consecutive runs of three words; the last run may be shorter."""
+    """Return consecutive runs of three words; the last run may be shorter."""
     return [list(words[start : start + 3]) for start in range(0, len(words), 3)]
 
 
 def permuted(values: Sequence[T], rng: random.Random) -> list[T]:
-    """A uniform random permutation, from `random()` alone, whose sequence Python guarantees."""
+    """Return a uniform permutation, from `random()` alone: Python guarantees its sequence."""
     keys = [rng.random() for _ in values]
     return [values[i] for i in sorted(range(len(values)), key=keys.__getitem__)]
 
 
-def _is(tags: Sequence[str], tag: str) -> list[bool]:
-    return [each == tag for each in tags]
-
-
-def _among(words: Sequence[str], chosen: Sequence[bool], rng: random.Random) -> list[str]:
-    """Permute the chosen words among their places."""
-    moved = iter(permuted([word for word, pick in zip(words, chosen) if pick], rng))
-    return [next(moved) if pick else word for word, pick in zip(words, chosen)]
+def _among(words: list[str], tags: list[str], tag: str, rng: random.Random) -> list[str]:
+    """Permute the words with a tag among their places."""
+    moved = iter(permuted([word for word, each in zip(words, tags) if each == tag], rng))
+    return [next(moved) if each == tag else word for word, each in zip(words, tags)]
 
 
 def _generator(key: str, kind: str) -> random.Random:
@@ -134,9 +90,9 @@ def _generator(key: str, kind: str) -> random.Random:
     return random.Random(int.from_bytes(digest, "big"))
 
 
-WORDS = 30
 _MIN_PAIR = 25
 _ORDER = Aggregate(("coco_order", "flickr30k_order"))
+_REMEDY = "put it there or select the parts you have, e.g. aro:vg_relation,vg_attribution"
 
 
 def with_orders(
@@ -168,11 +124,13 @@ def with_orders(
     for part in data.parts:
         if part not in order:
             continue
-        data.stated = [_told_by(tagger)]
+        data.stated = [tagger_stated(tagger)]
         path, default, flat = order[part]
         data.files[part] = path
         table = {"form": Form.CHOOSE_TEXT, "id": "{key}", "texts": ["texts*"]}
-        for photo, cases in _shuffled(part, read_captions(path, remedy=_REMEDY), tagger, workers):
+        for photo, cases in shuffled_captions(
+            part, read_captions(path, remedy=_REMEDY), tagger, workers
+        ):
             where = f"{path}: photo {photo.image!r:.80}"
             images = (ImageRef(locate(photo.image, default, flat, where)),)
             for key, texts in cases:
@@ -180,8 +138,8 @@ def with_orders(
                 yield Row(values, where, key, 0, part, path, table, {}, images=images)
 
 
-def _told_by(tagger: str) -> str:
-    """What the shuffles depend on beside the captions."""
+def tagger_stated(tagger: str) -> str:
+    """Return what the shuffles depend on in addition to the captions, for the data hash."""
     from compoclip.captions.parser import PARSER_VERSION
     from compoclip.captions.tagger import tagger_version
 
@@ -212,13 +170,10 @@ def rules(data: Loading) -> dict[str, Aggregate]:
     }
 
 
-_REMEDY = "put it there or select the parts you have, e.g. aro:vg_relation,vg_attribution"
-
-
-def _shuffled(
+def shuffled_captions(
     subtask: str, photos: Sequence[Captioned], tagger: str, workers: int
 ) -> Iterator[tuple[Captioned, list[tuple[str, tuple[str, ...]]]]]:
-    """Each photo with (key, the caption and its four shuffles, cleaned) of each of its captions."""
+    """Yield each photo with (key, cleaned caption and its four shuffles) of all its captions."""
     from compoclip.captions.parser import parse_many
 
     parsed = iter(parse_many((c for photo in photos for c in photo.captions), tagger, workers))
@@ -229,23 +184,3 @@ def _shuffled(
             texts = (caption, *shuffled(caption, next(parsed).tokens, key))
             cases.append((key, tuple(pre_caption(text, WORDS) for text in texts)))
         yield photo, cases
-
-
-# --- The order task of captions of your own. ---
-
-
-def own(
-    data: Loading,
-    *,
-    annotations: Path | None = None,
-    split_file: Path | None = None,
-    tagger: str = "hanta",
-    workers: int = 1,
-) -> Iterator[Case]:
-    """Yield the order items of captions. tagger, workers: as for ARO."""
-    own = OwnPhotos.of(data, annotations, split_file)
-    data.stated += [_told_by(tagger)]
-    for photo, cases in _shuffled("order", own.photos, tagger, workers):
-        image = own.image(photo.image)
-        for key, texts in cases:
-            yield Case(key, Form.CHOOSE_TEXT, (image,), texts, "order")

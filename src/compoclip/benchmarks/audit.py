@@ -10,9 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache, singledispatch
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from compoclip.benchmarks.case import (
     Benchmark,
@@ -111,7 +112,7 @@ class Defect:
 
 
 def count(defects: Iterable[Defect]) -> dict[Kind, dict[str, int]]:
-    """Kind -> level -> defects of that level or a stricter one; level "" for all of a kind."""
+    """Return kind -> level -> defects of that level or stricter; level "" for all of a kind."""
     found: dict[Kind, Counter[str]] = {}
     for defect in defects:
         each = found.setdefault(defect.kind, Counter())
@@ -146,6 +147,12 @@ class Differences:
 
 def differences(edited: Benchmark, original: Benchmark) -> Differences:
     """Compare captions and negatives at the same ids; rewordings of the caption do not count."""
+
+    def differs(name: str) -> Callable[[str, str], bool]:
+        if name == STRIPPED:
+            return lambda a, b: a.strip() != b.strip()
+        return lambda a, b: key(a, name) != key(b, name)
+
     mine, theirs = _rows(edited), _rows(original)
     shared = mine.keys() & theirs.keys()
     return Differences(
@@ -155,22 +162,10 @@ def differences(edited: Benchmark, original: Benchmark) -> Differences:
         only_edited=len(mine.keys() - shared),
         only_original=len(theirs.keys() - shared),
         rows={
-            name: sum(
-                any(normal(a) != normal(b) for a, b in zip(mine[each], theirs[each]))
-                for each in shared
-            )
-            for name, normal in _NORMALS.items()
+            name: sum(any(map(differs(name), mine[each], theirs[each])) for each in shared)
+            for name in NORMALISATIONS
         },
     )
-
-
-def _normal(level: str) -> Callable[[str], Any]:
-    return lambda text: key(text, level)
-
-
-_NORMALS: Mapping[str, Callable[[str], Any]] = {
-    name: _normal(name) if name in LEVELS else str.strip for name in NORMALISATIONS
-}
 
 
 _TRIPLES = (Form.TRIPLE, Form.TEXT_ONLY, Form.HALF_TRUTH)
@@ -178,15 +173,13 @@ _TRIPLES = (Form.TRIPLE, Form.TEXT_ONLY, Form.HALF_TRUTH)
 
 
 def _rows(benchmark: Benchmark) -> dict[tuple[str, str], tuple[str, str]]:
-    """Caption and negative of every case with texts to choose from, of the sub-tasks of both."""
-    cases = benchmark.content.cases
-    return {(case.subtask, case.id): _texts(case) for case in cases if len(case.texts) > 1}
-
-
-def _texts(case: Case) -> tuple[str, str]:
-    if case.form in _TRIPLES:
-        return case.texts[0], case.texts[2]
-    return case.texts[case.truth], case.texts[1 - case.truth]
+    """Caption and negative of every case with texts to choose from, by sub-task and id."""
+    found = {}
+    for case in benchmark.content.cases:
+        if len(case.texts) > 1:
+            pair = (0, 2) if case.form in _TRIPLES else (case.truth, 1 - case.truth)
+            found[case.subtask, case.id] = case.texts[pair[0]], case.texts[pair[1]]
+    return found
 
 
 # --- Negatives that mean the same as their caption: one word exchanged for a WordNet synonym. ---
@@ -197,8 +190,10 @@ _MOST_WORDS = 2
 
 
 def exchanged(a: str, b: str) -> tuple[str, str] | None:
-    """The one stretch that differs, as lower-case words of both texts; None where words were only
-    put in or left out, or the stretch is longer than two words."""
+    """Return the one stretch that differs, as lower-case words of both texts.
+
+    None where words were only put in or left out, or the stretch is longer than two words.
+    """
     one, two = letters(a), letters(b)
     start = 0
     while start < min(len(one), len(two)) and one[start] == two[start]:
@@ -214,24 +209,23 @@ def exchanged(a: str, b: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=1 << 14)
 def synonymous(old: str, new: str) -> bool:
-    """True if a dominant sense of both is the same, as the same part of speech.
+    """Return whether a dominant sense of both is the same, as the same part of speech.
 
     Forms of one word (man, men) are not synonyms. See `captions.lexicon` for dominant senses.
     """
     known = lexicon()
+
+    def lemmas(text: str, kind: str) -> set[str]:
+        head, blank, last = text.rpartition(" ")
+        return {text, head + blank + lemma_of(last, kind, _TAGS[kind])}
+
     for kind in _TAGS:
-        for one in _lemmas(old, kind):
-            for two in _lemmas(new, kind):
-                if one == two:
-                    return False
-                if set(known.dominant(one, kind)) & set(known.dominant(two, kind)):
-                    return True
+        for one, two in product(lemmas(old, kind), lemmas(new, kind)):
+            if one == two:
+                return False
+            if set(known.dominant(one, kind)) & set(known.dominant(two, kind)):
+                return True
     return False
-
-
-def _lemmas(text: str, kind: str) -> set[str]:
-    head, blank, last = text.rpartition(" ")
-    return {text, head + blank + lemma_of(last, kind, _TAGS[kind])}
 
 
 # --- Images of items: boxes that miss them, files that cannot be decoded. ---
@@ -313,12 +307,12 @@ class Audit:
 
     @property
     def counts(self) -> dict[Kind, dict[str, int]]:
-        """See `defects.count`."""
+        """See `count`."""
         return count(self.defects)
 
     @property
     def by_subtask(self) -> dict[Kind, dict[str, dict[str, int]]]:
-        """Kind -> sub-task -> as `counts`."""
+        """Return kind -> sub-task -> as `counts`."""
         found: dict[Kind, dict[str, dict[str, int]]] = {}
         for subtask in sorted({each.subtask for each in self.defects}):
             own = count(each for each in self.defects if each.subtask == subtask)
@@ -328,19 +322,19 @@ class Audit:
 
     @property
     def faulty(self) -> Faulty:
-        """Items with a fault: those that --exclude-faulty leaves out."""
+        """Return the items with a fault: those that --exclude-faulty leaves out."""
         return frozenset((each.subtask, each.id) for each in self.defects if each.fault)
 
     @property
     def faults(self) -> dict[str, int]:
-        """Kind of fault -> items that have it; an item may have several."""
+        """Return kind of fault -> items that have it; an item may have several."""
         found = {(each.kind, each.subtask, each.id) for each in self.defects if each.fault}
         counts = Counter(str(kind) for kind, *_ in found)
         return {str(kind): counts[kind] for kind in Kind if counts[kind]}
 
 
 def audit(benchmark: Benchmark, *, decoding: bool = False) -> Audit:
-    """All defects: of texts, of repeated items, of images, each in the order of the items.
+    """Return all defects: of texts, of repeated items, of images, in the order of the items.
 
     Boxes are compared with the images that are there; absent images are `check`'s to report.
     decoding: also decode every image. Items have one defect of a kind at most, at its strictest
@@ -362,27 +356,14 @@ Pictured = tuple[str, str, tuple[ImageRef, ...]]
 """Sub-task, id, images."""
 
 
-@singledispatch
 def _look(content: Content) -> tuple[list[Found], list[Pictured]]:
     """What is wrong with the texts of the items, and the items with their images."""
-    raise TypeError(f"no audit of {type(content).__name__}")
-
-
-@_look.register
-def _(content: Cases) -> tuple[list[Found], list[Pictured]]:
-    found = [*(each for case in content for each in _case(case)), *_repeats(content)]
-    return found, [(case.subtask, case.id, case.images) for case in content]
-
-
-@_look.register
-def _(content: Retrieval) -> tuple[list[Found], list[Pictured]]:
-    names = image_names(content.images)
-    return list(_gallery(content)), [("i2t", *each) for each in zip(names, zip(content.images))]
-
-
-@_look.register
-def _(content: Classification) -> tuple[list[Found], list[Pictured]]:
+    if isinstance(content, Cases):
+        found = [*(each for case in content for each in _case(case)), *_repeats(content)]
+        return found, [(case.subtask, case.id, case.images) for case in content]
     named = list(zip(image_names(content.images), zip(content.images)))
+    if isinstance(content, Retrieval):
+        return list(_gallery(content)), [("i2t", *each) for each in named]
     return list(_classes(content)), [(part, *each) for part in content.counts() for each in named]
 
 
@@ -406,19 +387,13 @@ def same_words(caption: str, negative: str) -> Iterator[tuple[Kind, str, str]]:
 
 
 def too_long(texts: Iterable[str]) -> Iterator[tuple[Kind, str, str]]:
-    """The first text over CLIP's context, if any."""
+    """Yield the first text over CLIP's context, if any."""
     # a token is a byte at least, and only markup and other scripts can grow when cleaned
-    long = next(
-        (
-            text
-            for text in texts
-            if not (len(text) <= _SURELY_FITS and text.isascii() and "&" not in text)
-            and not fits_context(text)
-        ),
-        None,
-    )
-    if long is not None:
-        yield Kind.LONG, "", repr(long[:_SHOWN])
+    for text in texts:
+        short = len(text) <= _SURELY_FITS and text.isascii() and "&" not in text
+        if not short and not fits_context(text):
+            yield Kind.LONG, "", repr(text[:_SHOWN])
+            return
 
 
 def _case(case: Case) -> Iterator[Found]:
@@ -531,7 +506,7 @@ class TrainingAudit:
 
     @property
     def counts(self) -> dict[Kind, dict[str, int]]:
-        """See `defects.count`."""
+        """See `count`."""
         return count(self.defects)
 
 

@@ -1,4 +1,4 @@
-"""What of a benchmark lies below a data root, and what is missing or short: `compoclip data check`.
+"""Check which files of a benchmark a data root holds, and which are missing: `data check`.
 
 Nothing is changed. Files are looked up where `Meta` says and compared with the official bytes where
 their hash is known; items and photos are counted by loading the benchmark.
@@ -69,7 +69,7 @@ class Check:
 
     @property
     def complete(self) -> bool:
-        """True if the benchmark can be measured as a whole."""
+        """Return whether the benchmark can be measured as a whole."""
         return not self.problems
 
 
@@ -89,9 +89,21 @@ def check(
     """
     given = dict(options or {})
     about = meta(split_spec(spec)[0])
-    loaded, problems = _load(spec, about, root, images, given)
+    loaded: list[Benchmark] = []
+    errors: list[str] = []
+    parts = [f"{spec}:{part}" for part in about.parts]
+    for each in (spec, *(() if ":" in spec else parts)):
+        try:
+            loaded.append(load_benchmark(each, root, images, **given))
+        except UsageError:
+            raise
+        except CompoclipError as error:
+            errors.append(str(error))
+        if each == spec and loaded:
+            break
+    # The whole fails for the first reason of its parts.
+    problems = list(dict.fromkeys(errors[1:] or errors))
     elsewhere = any(isinstance(value, Path) for value in given.values())
-    states = () if elsewhere else file_states(about, root, spec.partition(":")[2])
     left_out: Counter[str] = Counter()
     items: dict[str, Count] = {}
     for benchmark in loaded:
@@ -100,11 +112,6 @@ def check(
         for part in {**benchmark.expected, **here}:
             found = here.get(part, 0)
             items[part] = Count(found, benchmark.expected.get(part, found))
-    refs = list(dict.fromkeys(ref for benchmark in loaded for ref in benchmark.content.images))
-    folders, missing = _photos(refs, about, root, images)
-    absent = set(missing)
-    here_refs = [ref for ref in refs if ref.photo not in absent]
-    damaged = _damaged(here_refs) if decoding else []
     for part, count in items.items():
         if count.here < count.expected:
             problems.append(f"{part}: {count.here} of {count.expected} items")
@@ -113,13 +120,24 @@ def check(
                 f"{part}: {count.here} items, the official files hold {count.expected}; is a file "
                 "there twice?"
             )
-    if missing:
-        problems.append(f"{counted(len(missing), 'photo')} missing, the first is {missing[0]}")
-    if damaged:
-        problems.append(f"{counted(len(damaged), 'photo')} damaged, the first is {damaged[0]}")
+    refs = list(dict.fromkeys(ref for benchmark in loaded for ref in benchmark.content.images))
+    folders, missing = _photos(refs, about, root, images)
+    absent = set(missing)
+    damaged: list[str] = []
+    members = Members()
+    there = [ref for ref in refs if ref.photo not in absent] if decoding else []
+    for ref in track(there, "decoding", unit="photos"):
+        try:
+            image = members(ref.path, ref.member) if ref.member else ref.path
+            decode(image, box=ref.box, name=ref.photo, upright=ref.upright)
+        except CompoclipError as error:
+            damaged.append(str(error))
+    for names, state in ((missing, "missing"), (damaged, "damaged")):
+        if names:
+            problems.append(f"{counted(len(names), 'photo')} {state}, the first is {names[0]}")
     return Check(
         benchmark=loaded[0].name if loaded else spec,
-        files=states,
+        files=() if elsewhere else file_states(about, root, spec.partition(":")[2]),
         items=items,
         images=folders,
         missing=tuple(missing[:_LISTED]),
@@ -133,7 +151,7 @@ def check(
 
 
 def file_states(about: Meta, root: Path, part: str = "") -> tuple[FileState, ...]:
-    """The annotation files of a benchmark below `root`; for a family those of the set `part`.
+    """Return the annotation files of a benchmark below `root`; of a family those of set `part`.
 
     Optional ones are listed where they are there, and so are those of a set of which some are: its
     files stand for one another.
@@ -163,28 +181,6 @@ def _state(file: str, about: Meta, root: Path, archived: bool) -> FileState:
     return FileState(place, state, path.stat().st_size)
 
 
-def _load(
-    spec: str, about: Meta, root: Path, images: Path | None, options: Mapping[str, Any]
-) -> tuple[list[Benchmark], list[str]]:
-    """The benchmark or, where it cannot be loaded, what can be of its parts; and the reasons."""
-    try:
-        return [load_benchmark(spec, root, images, **options)], []
-    except UsageError:
-        raise
-    except CompoclipError as error:
-        if ":" in spec:
-            return [], [str(error)]
-        whole = str(error)
-    parts: list[Benchmark] = []
-    reasons: list[str] = []
-    for part in about.parts:
-        try:
-            parts.append(load_benchmark(f"{spec}:{part}", root, images, **options))
-        except CompoclipError as error:
-            reasons.append(str(error))
-    return parts, list(dict.fromkeys(reasons or [whole]))
-
-
 def _photos(
     refs: Sequence[ImageRef], about: Meta, root: Path, images: Path | None
 ) -> tuple[dict[str, Count], list[str]]:
@@ -202,16 +198,3 @@ def _photos(
     here = Counter(folder(path) for path in photos.values() if there[path])
     missing = sorted(name for name, path in photos.items() if not there[path])
     return {name: Count(here[name], n) for name, n in sorted(asked.items())}, missing
-
-
-def _damaged(refs: Sequence[ImageRef]) -> list[str]:
-    """What is wrong with photos that cannot be decoded, one line each."""
-    found = []
-    members = Members()
-    for ref in track(refs, "decoding", unit="photos"):
-        try:
-            image = members(ref.path, ref.member) if ref.member else ref.path
-            decode(image, box=ref.box, name=ref.photo, upright=ref.upright)
-        except CompoclipError as error:
-            found.append(str(error))
-    return found

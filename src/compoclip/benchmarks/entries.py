@@ -1,20 +1,30 @@
-"""What an entry of `benchmarks.yaml` states: facts, files, rules, and the functions it names."""
+"""Entries of `benchmarks.yaml`: facts, files, rules, and the functions that they name."""
 
 from __future__ import annotations
 
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from fractions import Fraction
-from pathlib import PurePosixPath
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
+
+import yaml
 
 from compoclip.benchmarks.case import Aggregate, Meta
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.sources import RemoteFile, repository
 
 Entry = Mapping[str, Any]
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """Return the entries by the names of their benchmarks."""
+    text = Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8")
+    loaded = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return {name: entry for name, entry in loaded.items() if name[0] != "_"}
 
 
 def hook(name: str) -> Callable[..., Any]:
@@ -24,11 +34,6 @@ def hook(name: str) -> Callable[..., Any]:
         importlib.import_module(f"{__package__}.{module}"), function
     )
     return found
-
-
-def further_places(entry: Entry) -> dict[str, str]:
-    """Return the places of photos beside the main one, which an option each moves."""
-    return {name: each for name, each in entry.get("places", {}).items() if name != "images"}
 
 
 class File(NamedTuple):
@@ -52,22 +57,14 @@ def files_of(entry: Entry, part: str, names: Mapping[str, str] | None = None) ->
         if match is None:
             continue
         table = {**entry, **more}
-        known = {"part": part, "star": (*match.groups(), "")[0], **entry.get("names", {})}
+        known = {"part": part, "star": (*match.groups(), "")[0]}
+        known |= {**entry.get("names", {}), **(names or {})}
         listed = table.get("file", {})
         for template, source in (listed if isinstance(listed, dict) else {listed: ""}).items():
-            place = template.format_map({**known, **(names or {}), "number": "{number}"})
+            place = template.format_map({**known, "number": "{number}"})
             file = {"source": source, "file": str(PurePosixPath(place).with_suffix(""))}
-            yield File(place, table, {**known, **(names or {}), **file})
+            yield File(place, table, {**known, **file})
         return
-
-
-class Subtask(NamedTuple):
-    """What an entry states of a sub-task."""
-
-    skill: str = ""
-    items: int = 0
-    size: int = 0
-    blake2b: str = ""
 
 
 def meta_of(name: str, entry: Entry) -> Meta:
@@ -77,62 +74,50 @@ def meta_of(name: str, entry: Entry) -> Meta:
         name: Id of the benchmark.
         entry: Its keys.
     """
-    known = {part: Subtask(*row) for part, row in entry.get("parts", {}).items()}
-    parts = [part for part in known if part not in entry.get("tuned_on", {}).values()]
+    known = {
+        part: (*row, *("", 0, 0, "")[len(row) :]) for part, row in entry.get("parts", {}).items()
+    }
+    aside = entry.get("tuned_on", {}).values()
     chance = entry.get("chance", {})
     chances = chance if isinstance(chance, dict) else {"": chance}
     texts = ("title", "citation", "source", "licence", "status", "requires", "same_rows_as")
-    facts: dict[str, Any] = {key: entry[key] for key in texts if key in entry}
-    facts |= {key: tuple(entry.get(key, ())) for key in ("files", "images", "archives")}
-    about = Meta(
+    facts: dict[str, Any] = {key: entry[key] for key in (*texts, "family") if key in entry}
+    facts |= {key: tuple(entry.get(key, ())) for key in ("images", "archives", "optional")}
+    facts |= {key: dict(entry.get(key, {})) for key in ("part_folders", "hashes")}
+    parts = [part for part in known if part not in aside]
+    facts["skills"] = {part: known[part][0] for part in parts if known[part][0]}
+    facts["expected"] = {part: items for part, (_, items, *_) in known.items() if items}
+    facts |= {key: entry[key] for key in ("skills", "expected") if key in entry}
+    at, _, rest = str(entry.get("repository", "")).partition("@")
+    at = repository(at, rest) if at else ""
+    remote: dict[str, RemoteFile] = {}
+    if "files" in entry:
+        facts |= {"files": tuple(entry["files"]), "elsewhere": entry.get("elsewhere", {})}
+    else:
+        prefix = f"{entry['folder']}/" if "folder" in entry else ""
+        keys = tuple(entry.get("fetched_columns", ()))
+        elsewhere: dict[str, str] = {}
+        for part, (_, _, size, blake2b) in known.items():
+            for place, table, names in files_of(entry, part):
+                target = prefix + place
+                other = prefix + table.get("elsewhere", place).format_map(names)
+                address = f"{at}/{other.partition('/')[2]}"
+                remote[target] = RemoteFile(target, address, size, keys=keys)
+                elsewhere |= {target: other} if other != target else {}
+                facts["hashes"] |= {target: blake2b} if blake2b else {}
+        facts |= {"files": tuple(remote), "elsewhere": elsewhere}
+    remote = remote if at else {}
+    for target, source in entry.get("remote", {}).items():
+        more = {"url": source} if isinstance(source, str) else dict(source)
+        more |= {"keys": tuple(more.get("keys", ())), "url": more["url"].format(repository=at)}
+        remote[target] = RemoteFile(target, **more)
+    return Meta(
         id=name,
         access=entry.get("access", "open"),
         parts=tuple(parts),
-        skills={part: known[part].skill for part in parts if known[part].skill},
-        expected={part: row.items for part, row in known.items() if row.items},
         chance={key: float(Fraction(each)) for key, each in chances.items()},
+        remote=tuple(remote.values()),
         **facts,
-    )
-    if "files" in entry:
-        about = replace(about, elsewhere=entry.get("elsewhere", {}))
-    else:
-        about = _with_files(about, entry, known)
-    remote = {each.target: each for each in about.remote}
-    for target, source in entry.get("remote", {}).items():
-        more = {"url": source} if isinstance(source, str) else dict(source)
-        more |= {"keys": tuple(more.get("keys", ()))}
-        more |= {"url": more["url"].format(repository=_address(entry))}
-        remote[target] = RemoteFile(target, **more)
-    return replace(about, remote=tuple(remote.values()))
-
-
-def _address(entry: Entry) -> str:
-    name, _, rest = str(entry.get("repository", "")).partition("@")
-    return repository(name, rest) if name else ""
-
-
-def _with_files(about: Meta, entry: Entry, parts: Mapping[str, Subtask]) -> Meta:
-    """The facts about files, each of which holds the items of one sub-task or more."""
-    at = _address(entry)
-    prefix = f"{entry['folder']}/" if "folder" in entry else ""
-    keys = tuple(entry.get("fetched_columns", ()))
-    remote: dict[str, RemoteFile] = {}
-    elsewhere: dict[str, str] = {}
-    hashes: dict[str, str] = {}
-    for part, row in parts.items():
-        for place, table, names in files_of(entry, part):
-            target = prefix + place
-            other = prefix + table.get("elsewhere", place).format_map(names)
-            address = f"{at}/{other.partition('/')[2]}"
-            remote[target] = RemoteFile(target, address, row.size, keys=keys)
-            elsewhere |= {target: other} if other != target else {}
-            hashes |= {target: row.blake2b} if row.blake2b else {}
-    return replace(
-        about,
-        files=tuple(remote),
-        remote=tuple(remote.values()) if at else (),
-        elsewhere=elsewhere,
-        hashes=hashes,
     )
 
 
@@ -144,13 +129,12 @@ def rule_of(node: Any, groups: Mapping[str, tuple[str, ...]]) -> Aggregate:
         groups: Name that stands for several sub-tasks -> these.
     """
     node = node if isinstance(node, dict) else {"mean": node}
-    weighting = "micro" if "micro" in node else "macro"
     parts = node.get("micro", node.get("mean"))
     if isinstance(parts, str):
         parts = groups.get(parts, (parts,))
     return Aggregate(
         tuple(each if isinstance(each, str) else rule_of(each, groups) for each in parts),
-        weighting,
+        "micro" if "micro" in node else "macro",
         macro_by=node.get("by"),
         metric=node.get("metric"),
     )

@@ -7,14 +7,16 @@ shown the jobs.
 from __future__ import annotations
 
 import shutil
+import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from compoclip import files
@@ -36,167 +38,143 @@ MOST_GROWTH = 200
 """How many times its own size an archive may unpack to; more is a bomb."""
 
 _BLOCK = 1 << 20
+_OTHER = "this is not the official archive"
+_AGAIN = "delete it and fetch it again"
 
 
-@dataclass(frozen=True)
-class _Member:
-    """A file in an archive: its place, its size as stated, how to read it."""
+class _Member(NamedTuple):
+    """A member of an archive: its name, size as stated, whether it is a folder or a plain file."""
 
-    place: PurePosixPath
+    name: str
     size: int
-    open: Callable[[], IO[bytes]]
+    folder: bool
+    plain: bool
+    open: Callable[[], IO[bytes] | None]
 
 
 def unpack(archive: Path, folder: Path) -> int:
     """Write all files of a .zip or .tar archive (also .tar.gz, .bz2, .xz) below `folder`.
 
     Where all of them lie in one folder of the archive, that folder is dropped. A file that is there
-    already with the right size is left as it is, so an interrupted run goes on. Returns the number
-    of files. Raises CompoclipError for an archive that is damaged, holds no file, unpacks to more
-    than MOST_GROWTH times its size or than the disk holds, or has members that are no files, have
-    no proper name, lie outside the archive or share one place.
+    already with the right size is left as it is, so an interrupted run is resumed. Returns the
+    number of files. Raises CompoclipError for an archive that is damaged, holds no file, unpacks to
+    more than MOST_GROWTH times its size or than the disk holds, or has members that are no files,
+    have no proper name, lie outside the archive or share one place.
     """
     try:
-        packed = archive.stat().st_size
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as opened:
-                return _write(archive, _in_zip(archive, opened), folder, packed)
-        with tarfile.open(archive) as tar:
-            return _write(archive, _in_tar(archive, tar), folder, packed)
+        with ExitStack() as stack:
+            if zipfile.is_zipfile(archive):
+                zipped = stack.enter_context(zipfile.ZipFile(archive))
+                listed = (
+                    _Member(
+                        each.filename,
+                        each.file_size,
+                        each.filename.endswith("/"),
+                        not stat.S_ISLNK(each.external_attr >> 16),
+                        partial(zipped.open, each),
+                    )
+                    for each in zip_members(zipped)
+                )
+            else:
+                tarred = stack.enter_context(tarfile.open(archive))
+                listed = (
+                    _Member(
+                        each.name,
+                        each.size,
+                        each.isdir(),
+                        each.isreg(),
+                        partial(tarred.extractfile, each),
+                    )
+                    for each in tar_members(tarred)
+                )
+            return _write(archive, dict(_checked(archive, listed)), folder)
     except FileNotFoundError as error:
         raise files.unreadable(archive, error) from error
     except (*DAMAGED, *DAMAGED_TAR) as error:
         raise CompoclipError(
-            f"{archive}: cannot be unpacked ({files.reason(error)}); delete it and fetch it again"
+            f"{archive}: cannot be unpacked ({files.reason(error)}); {_AGAIN}"
         ) from error
     except OSError as error:
         raise files.unwritable(folder, error) from error
 
 
 def is_archive(path: Path) -> bool:
-    """True if a file is an archive that `unpack` knows, as far as its ends tell."""
+    """Return whether a file is an archive that `unpack` knows, as far as its ends tell."""
     try:
         return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
     except (OSError, *DAMAGED, *DAMAGED_TAR):
         return False
 
 
-def _in_zip(archive: Path, opened: zipfile.ZipFile) -> Iterator[_Member]:
-    for info in zip_members(opened):
-        folder = info.filename.endswith("/")
-        place = _place(archive, info.filename, folder)
-        if (info.external_attr >> 16) & 0o170000 == 0o120000:
-            raise CompoclipError(
-                f"{archive}: {info.filename!r:.80} is a link; not the official archive"
-            )
-        if not folder and "__MACOSX" not in place.parts:
-            yield _Member(place, info.file_size, partial(opened.open, info))
-
-
-def _in_tar(archive: Path, opened: tarfile.TarFile) -> Iterator[_Member]:
-    for info in tar_members(opened):
-        place = _place(archive, info.name, info.isdir())
-        if info.isdir():
+def _checked(archive: Path, listed: Iterable[_Member]) -> Iterator[tuple[PurePosixPath, _Member]]:
+    """The files of an archive by their places; CompoclipError for what no official one has."""
+    packed, total = archive.stat().st_size, 0
+    seen: set[PurePosixPath] = set()
+    for member in listed:
+        name = member.name
+        place = PurePosixPath(name)
+        wrong = ""
+        if (
+            place.is_absolute()
+            or ".." in place.parts
+            or "\\" in name
+            or PureWindowsPath(name).drive
+        ):
+            wrong = "leads outside the archive"
+        elif not name.isprintable() or not (place.parts or member.folder):
+            wrong = "has no proper name"
+        elif not member.folder and not member.plain:
+            wrong = "is no plain file"
+        elif place in seen:
+            wrong = "is there twice"
+        if wrong:
+            raise CompoclipError(f"{archive}: the member {name!r:.80} {wrong}; {_OTHER}")
+        if member.folder or "__MACOSX" in place.parts:
             continue
-        if not info.isreg():
-            raise CompoclipError(
-                f"{archive}: {info.name!r:.80} is no plain file; not the official one"
-            )
-        yield _Member(place, info.size, partial(_from_tar, opened, info))
-
-
-def _from_tar(opened: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    stream = opened.extractfile(info)
-    if stream is None:
-        raise tarfile.ReadError(f"{info.name} cannot be read")
-    return stream
-
-
-def _place(archive: Path, name: str, folder: bool) -> PurePosixPath:
-    pure = PurePosixPath(name)
-    if pure.is_absolute() or ".." in pure.parts or "\\" in name or PureWindowsPath(name).drive:
-        raise CompoclipError(f"{archive}: the member {name!r:.80} leads outside the archive")
-    if not name.isprintable() or not (pure.parts or folder):
-        raise CompoclipError(
-            f"{archive}: the member {name!r:.80} has no proper name; not the official archive"
-        )
-    return pure
-
-
-def _bounded(archive: Path, members: Iterable[_Member], packed: int) -> Iterator[_Member]:
-    """The members, as long as they unpack to no more than MOST_GROWTH times the archive's size."""
-    total = 0
-    for member in members:
         total += member.size
         if total > MOST_GROWTH * packed:
-            raise CompoclipError(
-                f"{archive}: {packed:,} bytes unpack to {total:,}; this is not the official archive"
-            )
-        yield member
+            raise CompoclipError(f"{archive}: {packed:,} bytes unpack to {total:,}; {_OTHER}")
+        seen.add(place)
+        yield place, member
 
 
-def _write(archive: Path, listed: Iterable[_Member], folder: Path, packed: int) -> int:
-    members = list(_bounded(archive, listed, packed))
-    total = sum(member.size for member in members)
+def _write(archive: Path, members: Mapping[PurePosixPath, _Member], folder: Path) -> int:
     if not members:
-        raise CompoclipError(f"{archive}: holds no file; delete it and fetch it again")
+        raise CompoclipError(f"{archive}: holds no file; {_AGAIN}")
+    shared = len({place.parts[0] for place in members}) == 1
+    shared = shared and all(len(place.parts) > 1 for place in members)
+    targets = {folder.joinpath(*place.parts[shared:]): member for place, member in members.items()}
     folder.mkdir(parents=True, exist_ok=True)
+    total = sum(member.size for member in members.values())
+    there = sum(member.size for target, member in targets.items() if target.is_file())
     free = shutil.disk_usage(folder).free
-    if total > free + _there(folder, members):
+    if total > free + there:
         raise CompoclipError(
             f"{folder}: {total:,} bytes to unpack, {free:,} are free; free space or choose another "
             "place"
         )
-    tops = {member.place.parts[0] for member in members}
-    shared = len(tops) == 1 and all(len(member.place.parts) > 1 for member in members)
-    targets: dict[Path, _Member] = {}
-    for member in members:
-        parts = member.place.parts[1:] if shared else member.place.parts
-        target = folder.joinpath(*parts)
-        if target in targets:
-            name = str(member.place)[:80]
-            raise CompoclipError(f"{archive}: holds two files {name}; not the official one")
-        targets[target] = member
     base = folder.resolve()
     for target, member in track(targets.items(), f"unpacking {archive.name}", unit="files"):
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.parent.resolve().is_relative_to(base):  # through a link that lay there before
             raise CompoclipError(f"{target.parent}: leads outside {folder}; remove that link")
-        if not (target.is_file() and target.stat().st_size == member.size):
-            _copy(archive, member, target)
+        if target.is_file() and target.stat().st_size == member.size:
+            continue
+        stream = member.open()
+        if stream is None:
+            raise tarfile.ReadError(f"{member.name} cannot be read")
+        with stream, files.replacing(target, flush=False) as temporary, temporary.open("wb") as out:
+            size = 0
+            while block := stream.read(_BLOCK):
+                size += len(block)
+                if size > member.size:  # the size in the directory may be a lie
+                    break
+                out.write(block)
+            if size != member.size:
+                raise CompoclipError(
+                    f"{archive}: {member.name} is not of the size that the archive states; {_AGAIN}"
+                )
     return len(targets)
-
-
-def _there(folder: Path, members: list[_Member]) -> int:
-    """Bytes that an earlier run wrote, at most."""
-    if not any(folder.iterdir()):
-        return 0
-    return sum(member.size for member in members if _exists(folder, member))
-
-
-def _exists(folder: Path, member: _Member) -> bool:
-    return any(
-        folder.joinpath(*parts).is_file() for parts in (member.place.parts, member.place.parts[1:])
-    )
-
-
-def _copy(archive: Path, member: _Member, target: Path) -> None:
-    with (
-        files.replacing(target, flush=False) as temporary,
-        member.open() as stream,
-        temporary.open("wb") as out,
-    ):
-        size = 0
-        while block := stream.read(_BLOCK):
-            size += len(block)
-            if size > member.size:  # the size in the directory may be a lie
-                break
-            out.write(block)
-        if size != member.size:
-            raise CompoclipError(
-                f"{archive}: {member.place} is not of the size that the archive states; delete it "
-                "and fetch it again"
-            )
 
 
 # --- Getting the files of benchmarks that are open to all: what is lacking, and fetching it. ---
@@ -223,17 +201,19 @@ class FetchJob:
 
 
 @dataclass(frozen=True)
-class Lack:
-    """What is lacking of some benchmarks. by_hand: one line each on what no source is known for."""
+class MissingFiles:
+    """What is missing of some benchmarks; `by_hand`: one line each for what has no known source."""
 
     jobs: tuple[FetchJob, ...]
     by_hand: tuple[str, ...]
 
 
-def lacking(specs: Sequence[str], root: Path, *, annotations_only: bool = False) -> Lack:
-    """What the benchmarks `specs` ("sugarcrepe", "retrieval:coco") lack below `root`.
+def find_missing(
+    specs: Sequence[str], root: Path, *, annotations_only: bool = False
+) -> MissingFiles:
+    """Return what the benchmarks `specs` ("sugarcrepe", "retrieval:coco") lack below `root`.
 
-    Photos are told by loading the annotations; where these are lacking too, an image folder is
+    Photos are told by loading the annotations; where these are missing too, an image folder is
     needed when it is empty or absent. Raises UsageError for unknown names, CompoclipError for
     benchmarks behind terms or a form, which say what to do, and for a root of an edition.
     """
@@ -259,15 +239,14 @@ def lacking(specs: Sequence[str], root: Path, *, annotations_only: bool = False)
         needed = _files(about, root, part)
         if not annotations_only:
             needed |= _folders(spec, about, root, part, bool(needed))
-        sources = about.sources
-        unknown = [target for target in needed if target not in sources]
-        by_hand += [f"{target}: by hand, {about.access}; {about.source}" for target in unknown]
-        for target in needed.keys() - set(unknown):
-            source = sources[target]
+        for target, why in needed.items():
+            if (source := about.sources.get(target)) is None:
+                by_hand.append(f"{target}: by hand, {about.access}; {about.source}")
+                continue
             known = Expected(source.size, source.md5, about.hashes.get(target, ""))
-            jobs[target] = FetchJob(source, known, needed[target])
+            jobs[target] = FetchJob(source, known, why)
     order = sorted(jobs.values(), key=lambda job: (job.source.archive, job.source.target))
-    return Lack(tuple(order), tuple(dict.fromkeys(by_hand)))
+    return MissingFiles(tuple(order), tuple(dict.fromkeys(by_hand)))
 
 
 def _files(about: Meta, root: Path, part: str) -> dict[str, str]:
@@ -317,38 +296,33 @@ def fetch(
     and `unpack` do, and when another process fetches it.
     """
     with files.only_writer(root / job.source.target):
-        return _fetch(job, root, url_base, progress, patience)
-
-
-def _fetch(
-    job: FetchJob,
-    root: Path,
-    url_base: str | None,
-    progress: Progress | None,
-    patience: DownloadPatience | None,
-) -> str:
-    source = job.source
-    url = source.url if url_base is None else rebased(source.url, url_base)
-    target = root / source.target
-    known = job.expected.checksum
-    told = f"{known} checksum right" if known else "not verified: no published checksum known"
-    if not source.archive:
-        size = download(url, target, job.expected, progress, patience, partial(_odd_rows, source))
-        return f"{target}: {size:,} bytes, {told}"
-    suffix = next((each for each in _ARCHIVES if urlsplit(url).path.endswith(each)), ".zip")
-    archive = target.with_name(f"{target.name}{suffix}")
-    if not archive.is_file():  # else an earlier run was interrupted while unpacking
-        download(url, archive, job.expected, progress, patience, _odd_archive)
-    number = unpack(archive, target)
-    try:
-        archive.unlink()
-    except OSError as error:
-        raise files.unwritable(archive, error) from error
-    return f"{target}: {counted(number, 'file')}, {told}"
-
-
-def _odd_archive(path: Path) -> str:
-    return "" if is_archive(path) else "its kind (no zip or tar archive)"
+        source = job.source
+        url = source.url if url_base is None else rebased(source.url, url_base)
+        target = root / source.target
+        known = job.expected.checksum
+        told = f"{known} checksum right" if known else "not verified: no published checksum known"
+        if not source.archive:
+            size = download(
+                url, target, job.expected, progress, patience, partial(_odd_rows, source)
+            )
+            return f"{target}: {size:,} bytes, {told}"
+        suffix = next((each for each in _ARCHIVES if urlsplit(url).path.endswith(each)), ".zip")
+        archive = target.with_name(f"{target.name}{suffix}")
+        if not archive.is_file():  # else an earlier run was interrupted while unpacking
+            download(
+                url,
+                archive,
+                job.expected,
+                progress,
+                patience,
+                lambda path: "" if is_archive(path) else "its kind (no zip or tar archive)",
+            )
+        number = unpack(archive, target)
+        try:
+            archive.unlink()
+        except OSError as error:
+            raise files.unwritable(archive, error) from error
+        return f"{target}: {counted(number, 'file')}, {told}"
 
 
 def _odd_rows(source: RemoteFile, path: Path) -> str:

@@ -29,7 +29,7 @@ over all items.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from compoclip.benchmarks.case import (
     Meta,
     TiePolicy,
 )
-from compoclip.benchmarks.reader import Reader, aggregates, select
+from compoclip.benchmarks.reader import aggregates, select
 from compoclip.data.textfiles import text_list
 from compoclip.errors import CompoclipError
 
@@ -55,27 +55,14 @@ _KNOWN = ("id", "image", "caption", "negative_caption", "label", "subtask", "ski
 _MORE = re.compile(r"negative_caption_?[0-9]+")  # columns with further false captions
 # As pandas writes whole numbers of a column that has gaps, too.
 _TRUTH = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0}
-_MEND_ROW = "mend the row"
-_MEND_FILE = "mend the file"
+_MEND_ROW, _MEND_FILE = "mend the row", "mend the file"
 _DEV = "_dev"
-META = Meta(
-    id="foils",
-    title="Foils (your own data)",
-    citation="the data's own",
-    source="any files of this layout; `compoclip world suite` writes such files",
-    licence="the data's own",
-    access="open",
-    files=("foils/*",),
-    images=(".",),
-    parts=(),
-    chance={},
-    skills={},
-)
 
 Row = Mapping[str, Any]
 
 
-def _load(
+def load(
+    about: Meta,
     root: Path,
     images: Path | None = None,
     *,
@@ -87,23 +74,35 @@ def _load(
     Sub-tasks are those in the files. Raises CompoclipError for absent or malformed files,
     UsageError for an unknown sub-task.
     """
-    paths = _files(annotations or root / "foils")
+    place = annotations or root / "foils"
+    paths = [place]
+    if place.is_dir():
+        paths = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
+    if not paths:
+        kinds = ", ".join(_SUFFIXES)
+        raise CompoclipError(f"{place}: holds no {kinds} file; put your rows there")
     cases: list[Case] = []
     skills: dict[str, str] = {}
     ids: dict[str, set[object]] = {}
     places: dict[object, str] = {}
     for path in paths:
         for key, where, row, picture in _rows(path):
-            named = row.get("subtask") is not None
-            name = _text(row, "subtask", where) if named else path.stem
+            name = path.stem if row.get("subtask") is None else _text(row, "subtask", where)
             _same_skill(row, name, name in ids, skills, where)
             seen = ids.setdefault(name, set())
             own_id = row.get("id") is not None
             if own_id:
                 key = files.identifier(row, "id", where, seen, "number the rows anew")
-            shown = replace(picture or _photo(row, images or root, where), upright=True)
-            for number, caption in enumerate(_captions(row, where), start=1):
+            if picture is None:
+                photo = files.image_path(images or root, _text(row, "image", where), where)
+                picture = ImageRef(photo)
+            # Each caption is an item of its own; a missing one is named by `_case`.
+            captions = _listed(row.get("caption"))
+            if captions == []:
+                raise CompoclipError(f"{where}: 'caption' is an empty list; {_MEND_ROW}")
+            for number, caption in enumerate(captions, start=1):
                 item = f"{key}#{number}" if number > 1 else str(key)
+                shown = (replace(picture, upright=True),)
                 case = _case({**row, "caption": caption}, name, item, shown, where)
                 if cases and case.form is not cases[0].form:
                     raise CompoclipError(
@@ -118,15 +117,23 @@ def _load(
         raise CompoclipError(f"{paths[0]}: no rows; add some")
     binary = cases[0].form is Form.BINARY
     tuned_on = {name: f"{name}{_DEV}" for name in ids if binary and f"{name}{_DEV}" in ids}
-    kept = select(META.id, [name for name in ids if name not in tuned_on.values()], subtasks)
+    kept = select(about.id, [name for name in ids if name not in tuned_on.values()], subtasks)
     tuned_on = {name: dev for name, dev in tuned_on.items() if name in kept}
     wanted = {*kept, *tuned_on.values()}
-    if binary:
-        _both_kinds(cases, wanted, paths)
-    rules, headline = aggregates(_rules(tuned_on), kept, "macro")
+    cases = [case for case in cases if case.subtask in wanted]
+    kinds_there = {(case.subtask, case.truth) for case in cases}
+    for name in wanted if binary else ():
+        if not {(name, 0), (name, 1)} <= kinds_there:
+            raise CompoclipError(
+                f"{paths[0].parent}: sub-task {name!r:.80} has no true or no false statements; add "
+                "some"
+            )
+    balanced = [Aggregate((name,), macro_by="label", metric="accuracy") for name in tuned_on]
+    mean = {"balanced_accuracy": Aggregate(tuple(balanced))} if balanced else {}
+    rules, headline = aggregates(mean, kept, "macro")
     return Benchmark(
-        name=META.id,
-        content=Cases(case for case in cases if case.subtask in wanted),
+        name=about.id,
+        content=Cases(cases),
         data_hash=files.data_hash({path.name: path for path in paths}, ("upright",)),
         ties={"": TiePolicy.STRICT},
         skills={name: skills[name] for name in kept if name in skills},
@@ -136,40 +143,13 @@ def _load(
     )
 
 
-def _rules(tuned: Iterable[str]) -> dict[str, Aggregate]:
-    """The mean accuracy on true and on false statements, where there are thresholds."""
-    parts = [Aggregate((name,), macro_by="label", metric="accuracy") for name in tuned]
-    return {"balanced_accuracy": Aggregate(tuple(parts))} if parts else {}
-
-
-def _both_kinds(cases: Iterable[Case], wanted: Iterable[str], paths: Sequence[Path]) -> None:
-    kinds = {(case.subtask, case.truth) for case in cases}
-    for name in wanted:
-        if not {(name, 0), (name, 1)} <= kinds:
-            raise CompoclipError(
-                f"{paths[0].parent}: sub-task {name!r:.80} has no true or no false statements; add "
-                "some"
-            )
-
-
-def _files(place: Path) -> list[Path]:
-    if not place.is_dir():
-        return [place]
-    found = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
-    if not found:
-        raise CompoclipError(f"{place}: holds no {', '.join(_SUFFIXES)} file; put your rows there")
-    return found
-
-
 def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
     """(id, file and row for messages, row, the picture where the file holds it); rows from 1."""
     held: list[ImageRef] = []
-    rows: Iterable[Row]
-    kind = "row"
     match path.suffix.lower():
         case ".csv" | ".tsv":
             read = tables.read_rows(path, ("image", "caption"), "check the path", "add it")
-            rows = ({name: cell for name, cell in row.items() if cell} for _, row in read)
+            rows = [{name: cell for name, cell in row.items() if cell} for _, row in read]
         case ".parquet":
             if "image" in tables.picture_columns(path, _MEND_FILE):
                 held = tables.pictures(path, "image", {})
@@ -178,13 +158,11 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
             value = files.read_json(path, "check the path", _MEND_FILE)
             rows = files.items(value, str(path))
         case _:
-            kind = "line"
-            lines = files.read_jsonl(path, "check the path", _MEND_FILE)
-            for number, row in lines:
+            for number, row in files.read_jsonl(path, "check the path", _MEND_FILE):
                 yield f"{path.name}:{number}", f"{path}: line {number}", row, None
             return
     for number, row in enumerate(rows, start=1):
-        where = f"{path}: {kind} {number}"
+        where = f"{path}: row {number}"
         picture = held[number - 1] if held else None
         yield f"{path.name}:{number}", where, files.record(row, where), picture
 
@@ -203,32 +181,28 @@ def _same_skill(row: Row, subtask: str, later: bool, skills: dict[str, str], whe
         skills[subtask] = skill
 
 
-def _captions(row: Row, where: str) -> list[Any]:
-    """The captions of a row, each of which is an item of its own."""
-    captions = row.get("caption")
-    if isinstance(captions, str):
-        captions = text_list(captions) or [captions]
-    if isinstance(captions, list) and not captions:
-        raise CompoclipError(f"{where}: 'caption' is an empty list; {_MEND_ROW}")
-    return captions if isinstance(captions, list) else [captions]
+def _listed(cell: Any) -> list[Any]:
+    """The values of a cell that holds one, or a list (in a text, as JSON or Python write it)."""
+    if isinstance(cell, str):
+        return text_list(cell) or [cell]
+    return cell if isinstance(cell, list) else [cell]
 
 
-def _case(row: Row, subtask: str, key: str, picture: ImageRef, where: str) -> Case:
+def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], where: str) -> Case:
     caption = _text(row, "caption", where)
     more = [key for key, text in row.items() if _MORE.fullmatch(key) and text is not None]
     own = (*_KNOWN, *more)
     labels = {k: v for k, v in row.items() if k not in own and isinstance(v, str) and v}
     negatives, label = row.get("negative_caption"), row.get("label")
-    if more:
-        negatives = [*_false_captions(negatives, where), *(row[key] for key in more)]
-    if (negatives is None) is (label is None):
+    false = [] if negatives is None else _listed(negatives)
+    if (negatives is None and not more) is (label is None):
         near = next((k for k in row if k.lower().startswith("neg") and k not in own), None)
         raise CompoclipError(
             f"{where}: has {'neither' if label is None else 'both'} 'negative_caption' (false "
             "captions) and 'label' (whether the caption is true); give one of them"
             + (f" (is {near!r:.40} the first?)" if near and label is None else "")
         )
-    made = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, (picture,), (caption,), subtask)
+    made = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, images, (caption,), subtask)
     if label is not None:
         known = isinstance(label, str | int | float)
         truth = _TRUTH.get(str(label).strip().lower()) if known else None
@@ -236,26 +210,15 @@ def _case(row: Row, subtask: str, key: str, picture: ImageRef, where: str) -> Ca
             raise CompoclipError(f"{where}: 'label' must be 1 or 0, true or false; {_MEND_ROW}")
         labels["label"] = "true" if truth else "false"
         return replace(made, form=Form.BINARY, truth=truth, labels=labels)
-    false = [
-        files.nonempty(text, f"{where}: negative caption {k}", _MEND_ROW)
-        for k, text in enumerate(_false_captions(negatives, where), start=1)
-    ]
-    return replace(made, texts=(caption, *false), labels=labels)
-
-
-def _false_captions(cell: Any, where: str) -> list[Any]:
-    """The texts of a cell; none for one that is not there."""
-    if isinstance(cell, str):
-        cell = text_list(cell) or [cell]
-    if cell is not None and not (isinstance(cell, list) and cell):
+    if negatives is not None and (not false or not isinstance(negatives, str | list)):
         raise CompoclipError(
             f"{where}: 'negative_caption' must be a text or a list of texts; {_MEND_ROW}"
         )
-    return cell or []
-
-
-def _photo(row: Row, photos: Path, where: str) -> ImageRef:
-    return ImageRef(files.image_path(photos, _text(row, "image", where), where))
+    texts = [
+        files.nonempty(text, f"{where}: negative caption {k}", _MEND_ROW)
+        for k, text in enumerate((*false, *(row[key] for key in more)), start=1)
+    ]
+    return replace(made, texts=(caption, *texts), labels=labels)
 
 
 def _text(row: Row, key: str, where: str) -> str:
@@ -263,6 +226,3 @@ def _text(row: Row, key: str, where: str) -> str:
         there = ", ".join(f"{k!r:.40}" for k, v in list(row.items())[:20] if v is not None)
         raise CompoclipError(f"{where}: no {key!r}, only {there or 'nothing'}; {_MEND_ROW}")
     return files.nonempty(row[key], f"{where}: {key!r}", _MEND_ROW)
-
-
-FOILS = Reader(META, _load)

@@ -6,9 +6,6 @@ A function of rows yields those that become items, changed where it has to; a fu
 
 from __future__ import annotations
 
-import hashlib
-import re
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -16,11 +13,11 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, ImageRef
-from compoclip.benchmarks.entries import each_value, files_of
-from compoclip.benchmarks.files import by_stem, close
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
+from compoclip.benchmarks.entries import each_value, entries, files_of
+from compoclip.benchmarks.files import close
 from compoclip.benchmarks.reader import Loading
-from compoclip.benchmarks.table import Row, readers
+from compoclip.benchmarks.table import Row
 from compoclip.errors import CompoclipError, UsageError, shown
 
 Rows = Iterable[Row]
@@ -178,195 +175,6 @@ def whatsup_groups(data: Loading) -> Rules:
     }
 
 
-# --- SVO-Probes, ImageCoDe, MMVP-VLM. ---
-
-
-def svo_probes(rows: Rows, data: Loading) -> Iterator[Row]:
-    """Sort rows by their one flag, and name photos by their addresses."""
-    for row in rows:
-        flagged = [name for name in ("subj", "verb", "obj") if row.flag(f"{name}_neg")]
-        if len(flagged) != 1:
-            data.left_out["rows with several flags" if flagged else "rows without a flag"] += 1
-            continue
-        (row.part,) = flagged
-        named = {"right": url_key(row.text("pos_url")), "wrong": url_key(row.text("neg_url"))}
-        row.values = {**row.values, **named}
-        yield row
-
-
-def url_key(url: str) -> str:
-    """Return the name, without suffix, of a stored photo: the md5 of its address."""
-    return hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()
-
-
-_TEN = 10
-
-
-def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
-    """Split a set of ten photos into its descriptions, each of one photo."""
-    for row in rows:
-        part = "static" if row.key.startswith("open-images") else "video"
-        if part not in data.parts:
-            continue
-        folder = data.photos("imagecode/image-sets")
-        photos = _ten(files.image_path(folder, row.key, row.where))
-        for place in row.values:
-            if place not in map(str, range(_TEN)):
-                raise CompoclipError(
-                    f"{row.where}: {place!r:.80} is no place among {_TEN} photos; {files.OFFICIAL}"
-                )
-            yield replace(
-                row,
-                part=part,
-                key=f"{row.key}/{place}",
-                images=photos,
-                values={"text": row.text(place)},
-                truth=int(place),
-                labels={"set": row.key},
-            )
-
-
-def _ten(folder: Path) -> tuple[ImageRef, ...]:
-    """The ten photos of a set in the order of their numbers."""
-    there = {
-        int(match[1]): path
-        for stem, path in by_stem([folder]).items()
-        if (match := re.fullmatch(r"img(\d{1,6})", stem))
-    }
-    if len(there) > _TEN:
-        raise CompoclipError(
-            f"{folder}: {len(there)} photos instead of {_TEN}; unpack the official archive again"
-        )
-    if len(there) < _TEN:  # then at least one of these is absent, and counts as missing
-        there = {n: there.get(n, folder / f"img{n}.jpg") for n in range(_TEN)}
-    return tuple(ImageRef(there[number]) for number in sorted(there))
-
-
-_PATTERNS = {
-    "orientation": ("orientation and direction", "orientation"),
-    "presence": ("presence of specific features", "presence"),
-    "state": ("state and condition", "state"),
-    "quantity": ("quantity and count", "quantity"),
-    "position": ("positional and relational context", "spatial"),
-    "color": ("color and appearance", "color"),
-    "structure": ("structural characteristics", "structural character"),
-    "texts": ("texts", "text"),
-    "viewpoint": ("viewpoint and perspective", "camera perspective"),
-}
-"""Sub-task -> its name in the paper, its folder."""
-
-
-def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Iterator[Row]:
-    """Join two rows to a pair. prompt: "{}" stands for the statement."""
-    if "{}" not in prompt:
-        raise UsageError(f'mmvp_vlm: the prompt {prompt!r} has no "{{}}" for the statement')
-    data.stated.append(prompt)
-    listed = list(rows)
-    seen: set[object] = set()
-    for row in listed:
-        if not re.fullmatch("[0-9]{1,9}", row.text("Question ID").strip()):
-            raise CompoclipError(f"{row.where}: 'Question ID' must be a number; {files.OFFICIAL}")
-        row.key = files.identifier(
-            {"number": int(row.text("Question ID"))}, "number", row.where, seen
-        )
-        row.folder = row.text("Type").strip()
-    known = _patterns(list(dict.fromkeys(row.folder for row in listed)), listed[0].path)
-    if len(listed) % 2:
-        raise CompoclipError(f"{listed[-1].where}: the last pair has one row; {files.OFFICIAL}")
-    for first, row in zip(listed[::2], listed[1::2]):
-        if (int(row.key), row.folder) != (int(first.key) + 1, first.folder) or int(row.key) % 2:
-            raise CompoclipError(
-                f"{row.where}: number {row.key} of {row.folder!r:.80} after {first.key} of "
-                f"{first.folder!r:.80} is no pair; expected an odd number and the next one, of one "
-                "pattern"
-            )
-        texts = [prompt.replace("{}", each.text("Statement")) for each in (first, row)]
-        names = {"text 0": texts[0], "text 1": texts[1], "first": first.key, "second": row.key}
-        files.image_path(Path(), row.folder, row.where)
-        folder = row.folder.replace("{", "{{").replace("}", "}}")
-        yield replace(first, values=names, part=known[row.folder], folder="{images}/" + folder)
-
-
-def _patterns(folders: list[str], path: Path) -> dict[str, str]:
-    """Pattern as written in the file -> sub-task."""
-    by_name = {name: subtask for subtask, names in _PATTERNS.items() for name in names}
-    known = {each: by_name[each.lower()] for each in folders if each.lower() in by_name}
-    if not known and len(folders) == len(_PATTERNS):
-        return dict(zip(folders, _PATTERNS))
-    for each in folders:
-        if each not in known:
-            names = ", ".join(name for name, _ in _PATTERNS.values())
-            raise CompoclipError(f"{path}: unknown pattern {each!r:.80}; known: {names}")
-    return known
-
-
-# --- EqBen. ---
-
-
-def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = False) -> Iterator[Row]:
-    """Sort rows by the first folder of their photos.
-
-    cap: most items of a sub-task, those with the smallest hash of their id; None for all (the
-    FSC-CLIP paper caps its two largest at random). jpg: the photos are of the JPEG edition."""
-    if cap is not None and cap < 1:
-        raise UsageError(f"eqben: cap must be at least 1, not {cap}; leave it out for all items")
-    parts = readers()["eqben"].meta.parts
-    found: dict[str, list[Row]] = {name: [] for name in parts}
-    refs: dict[str, ImageRef] = {}  # photos that several items show are one object
-    for row in rows:
-        if "image0" not in row.values and "image" in row.values:
-            raise CompoclipError(
-                f"{row.where}: this is the randomised annotation, whose key is not public; get "
-                "private_info_global.json"
-            )
-        names = row.text("image0"), row.text("image1")
-        row.part = names[0].partition("/")[0].removeprefix("eqben")
-        if row.part not in parts:
-            raise CompoclipError(
-                f"{row.where}: {names[0]!r:.80} belongs to no known part; known first folders: "
-                f"{', '.join(f'eqben{name}' for name in parts)}"
-            )
-        texts = {f"text {k}": row.text(_first(row, f"caption{k}")) for k in (0, 1)}
-        if row.part not in data.parts:
-            continue
-        for name in names:
-            if name not in refs:
-                refs[name] = _eqben_photo(data, name, jpg, row.where, check=not refs)
-        row.images, row.values = tuple(refs[name] for name in names), texts
-        row.key = str(len(found[row.part]))
-        found[row.part].append(row)
-    if cap is not None:
-        data.stated.append(f"cap {cap}")
-        data.expected = {name: min(count, cap) for name, count in data.expected.items()}
-    data.stated += ["jpg"] * jpg
-    for part, items in found.items():
-        kept = items
-        if cap is not None:
-            key = {row.key: f"{part}/{row.key}".encode() for row in items}
-            hashes = {k: hashlib.blake2b(v, digest_size=8).digest() for k, v in key.items()}
-            smallest = set(sorted(hashes, key=hashes.__getitem__)[:cap])
-            kept = [row for row in items if row.key in smallest]
-        data.left_out[f"items beyond the cap of {cap} a sub-task"] += len(items) - len(kept)
-        yield from kept
-
-
-def _first(row: Row, column: str) -> str:
-    """A caption may be a list, of which the first is used."""
-    listed = row.values.get(column)
-    return f"{column}.0" if isinstance(listed, list) and listed else column
-
-
-def _eqben_photo(data: Loading, name: str, jpg: bool, where: str, check: bool) -> ImageRef:
-    photos = data.photos("eqben/images")
-    if not name.endswith(".png"):
-        return ImageRef(files.image_path(photos, name, where))
-    twin = name.removesuffix(".png") + ".jpg"
-    path = files.image_path(photos, twin if jpg else name, where)
-    if check and not jpg and not path.is_file() and (photos / twin).is_file():
-        raise UsageError(f"{photos}: these photos are of the JPEG edition; say eqben,jpg=true")
-    return ImageRef(path)
-
-
 # --- VL-CheckList. ---
 
 
@@ -386,9 +194,9 @@ def vl_checklist(rows: Rows, data: Loading, *, limit: int | None = 1000) -> Iter
 
 def vl_checklist_rules(data: Loading) -> Rules:
     """Return the mean over sources of the mean over files, of sub-tasks and their groups."""
-    entry = readers()["vl_checklist"].entry
+    entry = entries()["vl_checklist"]
     rules: Rules = {}
-    for part in readers()["vl_checklist"].meta.parts:
+    for part in entry["parts"]:
         source_of = {each.names["file"]: each.names["source"] for each in files_of(entry, part)}
         sources = []
         for source in dict.fromkeys(source_of.values()):
@@ -473,60 +281,73 @@ def crepe_syst(
         yield from listed
 
 
-# --- NaturalBench-Retrieval, NegRefCOCOg. ---
+# --- Half-Truths. ---
 
 
-def naturalbench(rows: Rows, data: Loading) -> Iterator[Row]:
-    """Find photos in the archive, or beside the file."""
-    members: dict[str, str] = {}
+def half_truths(rows: Rows, data: Loading) -> Iterator[Row]:
+    """Refuse items of an unknown kind."""
     for row in rows:
-        names = row.text("image_0"), row.text("image_1")
-        if row.path.suffix.lower() == ".zip" and data.images is None:
-            members = members or _members(row.path)
-            refs = [_member(row, members, name) for name in names]
-        else:
-            folder = data.images or row.path.parent / "images"
-            short = [name.removeprefix("images/") for name in names]
-            refs = [ImageRef(files.image_path(folder, name, row.where)) for name in short]
-        row.images = tuple(refs)
-        yield row
-
-
-def _members(archive: Path) -> dict[str, str]:
-    """File name -> member, of the photos in the archive."""
-    with zipfile.ZipFile(archive) as opened:  # read_members has been through its directory
-        names = [name for name in opened.namelist() if "__MACOSX" not in name]
-    return {PurePosixPath(name).name: name for name in names if not name.endswith("/")}
-
-
-def _member(row: Row, members: Mapping[str, str], name: str) -> ImageRef:
-    found = members.get(PurePosixPath(name).name)
-    if found is None:
-        raise CompoclipError(f"{row.where}: the archive holds no {name!r:.80}; fetch it again")
-    return ImageRef(row.path, member=found)
-
-
-def negrefcocog(rows: Rows, data: Loading) -> Iterator[Row]:
-    """Make the regions of one photo the candidates."""
-    photos = data.photos("coco/train2014")
-    for row in rows:
-        photo = files.photo(photos, row.values, "image", row.where)
-        own = _corners(*row.value("ref_bbox"))
-        listed = files.items(*row.value("bbox_list"))
-        boxes = [_corners(each, f"{row.where}: box {k}") for k, each in enumerate(listed)]
-        if len(boxes) < 2 or boxes.count(own) != 1:
+        kind = row.text("triplet_type")
+        if kind not in ("entity", "relation"):
             raise CompoclipError(
-                f"{row.where}: 'bbox_list' must hold at least two boxes and 'ref_bbox' once, found "
-                f"{len(boxes)} and {boxes.count(own)} times; {files.OFFICIAL}"
+                f"{row.where}: 'triplet_type' {kind!r:.40} is unknown; known: entity, relation"
             )
-        row.images = tuple(ImageRef(photo.path, box) for box in boxes)
-        row.truth = boxes.index(own)
         yield row
 
 
-def _corners(value: object, where: str) -> tuple[float, float, float, float]:
-    """(left, upper, right, lower) of a list [x, y, width, height]."""
-    row = files.items(value, where)
-    if len(row) != 4:
-        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)}")
-    return files.box({f"bbox_{name}": each for name, each in zip("xywh", row)}, where)
+def half_truth_kinds(data: Loading) -> Rules:
+    """Return the means over all items of a kind."""
+    return each_value(data, data.parts, "triplet_type")
+
+
+# --- Hard Positives. ---
+
+_HARD_FILES = {
+    "attribute": "vl_checklist_attributes.json",
+    "relation": "vl_checklist_relations.json",
+    "swap": "visual_genome_attribution.json",
+}
+
+
+def hard_positives(
+    reading: Loading,
+    *,
+    data: Path | None = None,
+    swapped: Path | None = None,
+    aro_images: Path | None = None,
+) -> Iterator[Case]:
+    """Yield the items of both folders, `data` and `swapped`, joined by position."""
+    first = data or reading.root / "hard_positives" / "data"
+    second = swapped or reading.root / "hard_positives" / "swapped_data"
+    for part in reading.parts:
+        path, other = (folder / _HARD_FILES[part] for folder in (first, second))
+        photos = reading.photos("vg")
+        remedy = "select the parts you have, e.g. hard_positives:attribute,relation"
+        if part == "swap":
+            photos = aro_images or reading.root / "aro" / "images"
+            remedy = f"copy ARO's {path.name} there, or {remedy}"
+        rows = list(reading.rows(f"data/{part}", path, remedy))
+        twins = list(reading.rows(f"swapped_data/{part}", other, remedy))
+        if len(rows) != len(twins):
+            raise CompoclipError(
+                f"{other}: {len(twins)} rows, but {path} has {len(rows)}; the two are joined by "
+                "position, fetch both again"
+            )
+        for (index, where, row), (_, there, twin) in zip(rows, twins):
+            for key in ("image_id", "false_caption"):
+                mine, theirs = files.field(row, key, where), files.field(twin, key, there)
+                if str(mine) != str(theirs):
+                    raise CompoclipError(
+                        f"{there}: {key} {theirs!r:.80} differs from {mine!r:.80} in the row it "
+                        "belongs to in the data folder; the files are joined by position, fetch "
+                        "both again"
+                    )
+            name = files.text(row, "image_path", where).removeprefix("data/")
+            box = files.box(row, where) if part == "swap" else None
+            image = ImageRef(files.image_path(photos, name, where), box)
+            texts = (
+                files.text(row, "true_caption", where),
+                files.text(twin, "true_caption", there),
+                files.text(row, "false_caption", where),
+            )
+            yield Case(f"{part}/{index}", Form.TRIPLE, (image,), texts, part)

@@ -1,14 +1,6 @@
-"""Negation: NegBench's retrieval, and the pickle of CC-Neg.
+"""CC-Neg (CoN-CLIP, Singh et al., WACV 2025), out of a pickle that may hold plain data alone.
 
-The retrieval of **NegBench** (Alhamoud et al., CVPR 2025) is two benchmarks,
-`negbench_retrieval` and `negbench_retrieval_negated`, read from
-`<root>/negbench/COCO_val_retrieval.csv` and
-`COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv` (option `annotations`: another
-file), with the columns filepath and captions, the latter a Python list in text. Headline `t2i_r5`:
-R@5 of photos by text, as published (R@5 and R-Neg@5).
-
-Nothing in the pickle of **CC-Neg** (CoN-CLIP, Singh et al., WACV 2025) is executed: one that names
-any class or function is refused.
+Nothing in the pickle is executed: one that names any class or function is refused.
 """
 
 from __future__ import annotations
@@ -17,114 +9,16 @@ import io
 import pickle
 import struct
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from compoclip import files as room_files
-from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import (
-    Aggregate,
-    Benchmark,
-    Case,
-    Form,
-    ImageRef,
-    Meta,
-    Retrieval,
-    TiePolicy,
-)
-from compoclip.benchmarks.reader import Loading, Reader
+from compoclip.benchmarks import files
+from compoclip.benchmarks.case import Case, Form, ImageRef
+from compoclip.benchmarks.reader import Loading
 from compoclip.data.textfiles import require_texts
-from compoclip.errors import CompoclipError, UsageError
-
-_NEGBENCH = "Alhamoud et al., Vision-Language Models Do Not Understand Negation, CVPR 2025"
-_DRIVE = "file share of repository m1k2zoo/negbench"
-
-
-def _named(folder: Path, path: str, where: str, parts: int = 1) -> ImageRef:
-    """The photo by the last `parts` parts of a path of the authors' machine."""
-    last = "/".join(PurePosixPath(path.replace("\\", "/")).parts[-parts:])
-    return ImageRef(files.image_path(folder, last, where))
-
-
-# --- NegBench's retrieval: the same photos by plain captions and by captions with a negation. ---
-
-_RULES = {
-    "t2i_r5": Aggregate(("t2i",), metric="r5"),
-    **{f"r{k}": Aggregate(("i2t", "t2i"), metric=f"r{k}") for k in (1, 5, 10)},
-}
-
-
-def _gallery(name: str, title: str, file: str) -> Reader:
-    """The reader of one file of photos with their captions."""
-    about = Meta(
-        id=name,
-        title=title,
-        citation=_NEGBENCH,
-        source=f"{_DRIVE}; photos: COCO val2017",
-        licence="MIT",
-        access="open; authors' file share",
-        files=(f"negbench/{file}",),
-        images=("coco/val2017",),
-        parts=(),
-        chance={},
-        skills={"i2t": "retrieval", "t2i": "retrieval"},
-        expected={"i2t": 5000},
-    )
-
-    def load(
-        root: Path,
-        images: Path | None = None,
-        *,
-        subtasks: Sequence[str] = (),
-        annotations: Path | None = None,
-    ) -> Benchmark:
-        if subtasks:
-            raise UsageError(f"{name} is one gallery and has no sub-tasks; name it alone")
-        path = annotations or root / "negbench" / file
-        photos: dict[str, ImageRef] = {}
-        texts: list[str] = []
-        owners: list[int] = []
-        for where, row in tables.read_rows(path, ("filepath", "captions"), files.OFFICIAL):
-            image = _named(
-                images or root / "coco" / "val2017", files.text(row, "filepath", where), where
-            )
-            if image.photo in photos:
-                raise CompoclipError(f"{where}: photo {image.path.name!r:.80} is listed twice")
-            photos[image.photo] = image
-            found = tables.texts(row, "captions", where)
-            if not found:
-                raise CompoclipError(f"{where}: photo {image.path.name!r:.80} has no caption")
-            texts += found
-            owners += [len(photos) - 1] * len(found)
-        if not photos:
-            raise CompoclipError(f"{path}: no rows; {files.OFFICIAL}")
-        return Benchmark(
-            name=name,
-            content=Retrieval(
-                tuple(photos.values()), tuple(texts), tuple(zip(owners, range(len(texts))))
-            ),
-            data_hash=files.data_hash({"captions": path}),
-            ties={"": TiePolicy.FIRST},
-            skills=about.skills,
-            expected=about.expected,
-            aggregates=_RULES,
-            headline="t2i_r5",
-        )
-
-    return Reader(about, load)
-
-
-NEGBENCH_RETRIEVAL = _gallery(
-    "negbench_retrieval", "NegBench (retrieval)", "COCO_val_retrieval.csv"
-)
-NEGBENCH_NEGATED = _gallery(
-    "negbench_retrieval_negated",
-    "NegBench (retrieval by negated captions)",
-    "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv",
-)
-
-# --- CC-Neg, out of a pickle that may hold nothing but lists, dicts, texts and numbers. ---
+from compoclip.errors import CompoclipError
 
 TEST_ROWS = 40_000
 _MOST_PICKLED = 1 << 30  # the official file holds 228,246 rows with all that was asked of a parser
@@ -156,7 +50,7 @@ _PLAIN_OPCODES = (
 
 
 class PlainUnpickler(pickle._Unpickler):
-    """Loads lists, dicts, texts and numbers; knows no opcode that does anything else.
+    """Load lists, dicts, texts and numbers; know no opcode that does anything else.
 
     The one in C allocates whatever a file claims to hold; this one only what is there.
     """
@@ -176,16 +70,10 @@ class PlainUnpickler(pickle._Unpickler):
 
 
 def read_plain_pickle(path: Path) -> Any:
-    """The value of a pickle of plain data: alone, or as torch.save wraps it, before or since 1.6.
+    """Return the value of a pickle of plain data: alone, or as torch.save wraps (or wrapped) it.
 
-    Args:
-        path: The file.
-
-    Returns:
-        Lists, dicts, texts and numbers.
-
-    Raises:
-        CompoclipError: The file is absent, damaged or too large, or names anything to be executed.
+    Raises CompoclipError for a file that is absent, damaged or too large, or names anything to be
+    executed.
     """
     try:
         size = path.stat().st_size
@@ -198,7 +86,11 @@ def read_plain_pickle(path: Path) -> Any:
                     return PlainUnpickler(io.BytesIO(stream.read(inner[0].file_size))).load()
         if size > _MOST_PICKLED:
             raise CompoclipError(f"{path}: more than {_MOST_PICKLED >> 20} MiB; {files.OFFICIAL}")
-        return _legacy(io.BytesIO(path.read_bytes()))
+        stream = io.BytesIO(path.read_bytes())
+        value = PlainUnpickler(stream).load()
+        if value == _MAGIC:  # then the protocol and facts about the machine come before the value
+            value = [PlainUnpickler(stream).load() for _ in range(3)][-1]
+        return value
     except CompoclipError:
         raise
     except OSError as error:
@@ -208,13 +100,6 @@ def read_plain_pickle(path: Path) -> Any:
         raise CompoclipError(f"{path}: no pickle of plain data ({reason}); {files.OFFICIAL}") from (
             error
         )
-
-
-def _legacy(stream: io.BytesIO) -> Any:
-    value = PlainUnpickler(stream).load()
-    if value == _MAGIC:  # then the protocol and facts about the machine come before the value
-        value = [PlainUnpickler(stream).load() for _ in range(3)][-1]
-    return value
 
 
 def cc_neg(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
@@ -228,22 +113,16 @@ def cc_neg(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     for index in range(first, len(rows)):
         where = f"{path}: row {index}"
         name, *texts = _negated(paths[index], rows[index], where)
-        image = _named(photos, name, where, 2)
+        image = ImageRef(files.image_path(photos, name, where))
         yield Case(f"{index}", Form.CHOOSE_TEXT, (image,), tuple(texts), "cc_neg")
 
 
 def cc_neg_training(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of CC-Neg that are for training: all but the last 40,000.
+    """Yield the rows of CC-Neg that are for training: all but the last 40,000.
 
-    Args:
-        path: The authors' pickle.
-
-    Yields:
-        {"filepath", "title", "neg_caption"}: the last two parts of a photo's path, its caption, and
-        the negation alone in a list, as NegCLIP's tables have it.
-
-    Raises:
-        CompoclipError: For a file as `read_plain_pickle` refuses it, or of another form.
+    A row is {"filepath", "title", "neg_caption"}: the last two parts of a photo's path, its
+    caption, and the negation alone in a list, as NegCLIP's tables have it. Raises CompoclipError
+    for a file as `read_plain_pickle` refuses it, or of another form.
     """
     paths, rows = _pickled(path)
     if len(rows) <= TEST_ROWS:
@@ -252,10 +131,8 @@ def cc_neg_training(path: Path) -> Iterator[dict[str, Any]]:
             f"left to train on; {files.OFFICIAL}"
         )
     for index in range(len(rows) - TEST_ROWS):
-        where = f"{path}: row {index}"
-        name, caption, negation = _negated(paths[index], rows[index], where)
-        photo = "/".join(PurePosixPath(name.replace("\\", "/")).parts[-2:])
-        yield {"filepath": photo, "title": caption, "neg_caption": [negation]}
+        name, caption, negation = _negated(paths[index], rows[index], f"{path}: row {index}")
+        yield {"filepath": name, "title": caption, "neg_caption": [negation]}
 
 
 def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
@@ -273,7 +150,7 @@ def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
 
 
 def _negated(path: Any, annotation: Any, where: str) -> tuple[str, str, str]:
-    """The path of a photo, its caption and the negation without commas."""
+    """The last two parts of a photo's path, its caption and the negation without commas."""
     row = files.record(annotation, where)
     own, made = (
         files.record(files.field(row, key, where), f"{where}: {key!r}")
@@ -285,4 +162,4 @@ def _negated(path: Any, annotation: Any, where: str) -> tuple[str, str, str]:
     )
     name = files.nonempty(path, f"{where}: image path")
     require_texts((*texts, name), where)
-    return (name, *texts)
+    return ("/".join(PurePosixPath(name.replace("\\", "/")).parts[-2:]), *texts)

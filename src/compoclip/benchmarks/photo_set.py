@@ -8,7 +8,7 @@ import re
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.benchmarks.files import DAMAGED
 from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.tables import column_names, opened_parquet, require_columns
+from compoclip.data.boxes import BoxedPhoto, BoxedThing
 from compoclip.data.members import DAMAGED_TAR, holds_bytes, tar_members, zip_members
 from compoclip.errors import CompoclipError, shown
 
@@ -67,18 +68,6 @@ class PhotoSet:
             raise CompoclipError(empty)
         images, labels, keys = zip(*found)
         return cls(images, labels, tuple(names), keys, **told)
-
-
-@dataclass(frozen=True)
-class PhotoLayout:
-    """One way in which a folder can hold labelled photos.
-
-    find: the files that tell the layout, none when the folder has another one. read: the photos,
-    from the folder and these files.
-    """
-
-    find: Callable[[Path], tuple[Path, ...]]
-    read: Callable[[Path, tuple[Path, ...]], PhotoSet]
 
 
 # --- Photos in a folder of classes: <folder>/<class directory>/**/<photo>. ---
@@ -138,8 +127,7 @@ def _directories(folder: Path, hint: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-# --- Classification labels in the layout of COCO, as three sets of the ELEVATER toolkit have
-# them: ---
+# --- The layout of COCO: labels of three sets of the ELEVATER toolkit, and boxes of things. ---
 #
 #     {"images": [{"id": 1, "file_name": "archive.zip@inner/path.jpg"}],
 #      "annotations": [{"id": 1, "image_id": 1, "category_id": 1}],
@@ -149,54 +137,102 @@ def _directories(folder: Path, hint: str) -> tuple[str, ...]:
 
 Row = tuple[str, str, tuple[int, ...]]
 """Place in the file for messages, photo, labels."""
+_Placed = tuple[str, dict[str, Any]]
+"""Place in the file for messages, row."""
+
+
+def _coco(
+    path: Path, damaged: str
+) -> tuple[dict[Any, str], dict[Any, _Placed], list[tuple[_Placed, Any, Any]]]:
+    """Category names and photos by their ids, and annotations with image and category."""
+    data = files.record(files.read_json(path, damaged=damaged), str(path))
+
+    def rows(key: str) -> Iterator[_Placed]:
+        listed = files.items(files.field(data, key, str(path)), f"{path}: {key!r}")
+        for k, value in enumerate(listed):
+            yield f"{path}: {key} {k}", files.record(value, f"{path}: {key} {k}")
+
+    def by_id(key: str) -> Iterator[tuple[Any, _Placed]]:
+        seen: set[object] = set()
+        for where, row in rows(key):
+            files.identifier(row, "id", where, seen, damaged)
+            yield row["id"], (where, row)
+
+    names = {key: files.text(row, "name", where) for key, (where, row) in by_id("categories")}
+    photos = dict(by_id("images"))
+
+    def known(what: str, ids: Mapping[Any, Any], where: str, row: Mapping[str, Any]) -> Any:
+        key = files.field(row, f"{what}_id", where)
+        if isinstance(key, bool) or not isinstance(key, int | str) or key not in ids:
+            raise CompoclipError(f"{where}: no {what} {key!r:.40} in the file; {damaged}")
+        return key
+
+    annotations = [
+        ((where, row), known("image", photos, where, row), known("category", names, where, row))
+        for where, row in rows("annotations")
+    ]
+    return names, photos, annotations
 
 
 def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
-    """The photos in file order, and the names of the categories by label.
+    """Return the photos in file order, and the names of the categories by label.
 
     Raises CompoclipError for a list, a key or an id that lacks or is there twice, and for a photo
     without a label.
     """
-    data = files.record(files.read_json(path), str(path))
-    names: dict[int, str] = {}
-    for where, row in _coco_rows(data, "categories", path):
-        names[_new(row, names, where)] = files.text(row, "name", where)
-    place = {key: k for k, key in enumerate(sorted(names))}
-    photos: dict[int, tuple[str, str]] = {}
-    for where, row in _coco_rows(data, "images", path):
-        photos[_new(row, photos, where)] = (where, files.text(row, "file_name", where))
-    labels: dict[int, set[int]] = {key: set() for key in photos}
-    for where, row in _coco_rows(data, "annotations", path):
-        image, category = _id(row, "image_id", where), _id(row, "category_id", where)
-        for what, key, known in (("image", image, photos), ("category", category, place)):
-            if key not in known:
-                raise CompoclipError(f"{where}: no {what} {key} in the file; fetch it again")
+    names, photos, annotations = _coco(path, files.OFFICIAL)
+    order = sorted(names, key=lambda key: (isinstance(key, str), key))
+    place = {key: k for k, key in enumerate(order)}
+    labels: dict[Any, set[int]] = {key: set() for key in photos}
+    for _, image, category in annotations:
         labels[image].add(place[category])
-    bare = next((where for key, (where, _) in photos.items() if not labels[key]), None)
-    if bare is not None:
-        raise CompoclipError(f"{bare}: no annotation gives it a label; fetch the file again")
-    rows = [(where, photo, tuple(sorted(labels[key]))) for key, (where, photo) in photos.items()]
-    return rows, tuple(names[key] for key in sorted(names))
+    rows = []
+    for key, (where, row) in photos.items():
+        if not labels[key]:
+            raise CompoclipError(f"{where}: no annotation gives it a label; {files.OFFICIAL}")
+        rows.append((where, files.text(row, "file_name", where), tuple(sorted(labels[key]))))
+    return rows, tuple(names[key] for key in order)
 
 
-def _coco_rows(data: dict[str, Any], key: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for k, value in enumerate(files.items(files.field(data, key, str(path)), f"{path}: {key!r}")):
-        where = f"{path}: {key} {k}"
-        yield where, files.record(value, where)
+MEND = "mend the file"
 
 
-def _new(row: dict[str, Any], known: dict[int, Any], where: str) -> int:
-    key = _id(row, "id", where)
-    if key in known:
-        raise CompoclipError(f"{where}: the id {key} is there twice; fetch the file again")
-    return key
+def coco_boxes(path: Path) -> list[BoxedPhoto]:
+    """Return the photos, with their things in order, of a file like COCO's instances.
+
+    Raises CompoclipError for a file of another form, or one whose parts do not fit.
+    """
+    names, photos, annotations = _coco(path, MEND)
+    things: dict[Any, list[BoxedThing]] = {key: [] for key in photos}
+    for (where, row), image, category in annotations:
+        box = box_corners(files.field(row, "bbox", where), where)
+        crowd = row.get("iscrowd") not in (None, 0, False)
+        things[image].append(BoxedThing(names[category], box, crowd))
+    return [
+        boxed_photo(row, "file_name", things[key], where) for key, (where, row) in photos.items()
+    ]
 
 
-def _id(row: dict[str, Any], key: str, where: str) -> int:
-    value = files.field(row, key, where)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise CompoclipError(f"{where}: {key!r} must be a whole number, found {shown(value)}")
-    return value
+def boxed_photo(
+    row: Mapping[str, Any], key: str, things: Sequence[BoxedThing], where: str
+) -> BoxedPhoto:
+    """Return a photo whose row has its name (`key`), width and height."""
+    width, height = (files.number(row, side, where) for side in ("width", "height"))
+    if min(width, height) <= 0:
+        raise CompoclipError(f"{where}: a photo of {width:g} x {height:g} pixels; {MEND}")
+    return BoxedPhoto(files.text(row, key, where), width * height, tuple(things))
+
+
+def box_corners(value: Any, where: str) -> tuple[float, float, float, float]:
+    """Return (left, upper, right, lower) of [x, y, width, height]; the area may be 0."""
+    row = files.items(value, f"{where}: box")
+    if len(row) != 4:
+        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)}")
+    place = f"{where}: [x, y, width, height]"
+    x, y, width, height = (files.number({"box": each}, "box", place) for each in row)
+    if min(width, height) < 0:  # 0 occurs in COCO: a thing that counts and is too small to be asked
+        raise CompoclipError(f"{where}: a box {width:g} x {height:g} pixels; {MEND}")
+    return (x, y, x + width, y + height)
 
 
 # --- Photos listed in one file, as the ELEVATER toolkit stores its sets. ---
@@ -212,11 +248,6 @@ INDEXES = tuple(
     for kind in (".txt", "_images.txt", "_ic.txt", "_meta.json", ".json")
 )
 LABELS = ("labels.txt", "labelmap.txt", "classnames.txt")
-
-
-def find_index(folder: Path) -> tuple[Path, ...]:
-    """The index in a folder, by its usual names; the test split comes first."""
-    return tuple(folder / name for name in INDEXES if (folder / name).is_file())[:1]
 
 
 def read_photo_index(path: Path) -> PhotoSet:
@@ -487,10 +518,19 @@ def _hub_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
     return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
 
-LAYOUTS = (
-    PhotoLayout(find_index, lambda _, found: read_photo_index(found[0])),
-    PhotoLayout(find_shards, read_shards),
-    PhotoLayout(find_tables, lambda _, found: read_tables(found)),
-)
-"""The layouts with files of their own, in the order in which they are looked for; any other folder
-is one of class directories (`read_folders`)."""
+def read_photos(folder: Path, annotations: Path | None = None, hint: str = "") -> PhotoSet:
+    """Return the photos in whichever layout is there; the index `annotations` when given.
+
+    The layouts with files of their own are looked for in the order of this module; any other folder
+    is one of class directories, see `read_folders`.
+    """
+    if annotations is not None:
+        return read_photo_index(annotations)
+    for name in INDEXES:
+        if (folder / name).is_file():
+            return read_photo_index(folder / name)
+    if shards := find_shards(folder):
+        return read_shards(folder, shards)
+    if found := find_tables(folder):
+        return read_tables(found)
+    return read_folders(folder, hint)

@@ -48,12 +48,8 @@ class Reader:
 
     @property
     def options(self) -> dict[str, str]:
-        """Options of `load` -> their annotations, e.g. {"annotations": "Path | None"}."""
-        return {
-            key: str(parameter.annotation)
-            for key, parameter in inspect.signature(self.read).parameters.items()
-            if parameter.kind is inspect.Parameter.KEYWORD_ONLY and key != "subtasks"
-        }
+        """Return options of `load` -> their annotations, e.g. {"annotations": "Path | None"}."""
+        return {name: each for name, each in options_of(self.read).items() if name != "subtasks"}
 
     def load(
         self,
@@ -63,7 +59,7 @@ class Reader:
         subtasks: Sequence[str] = (),
         **options: Any,
     ) -> Benchmark:
-        """Read the benchmark; the module of each says in which layout.
+        """Read the benchmark.
 
         Args:
             root: Data root.
@@ -77,6 +73,15 @@ class Reader:
         """
         loaded: Benchmark = self.read(root, images, subtasks=subtasks, **options)
         return loaded
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the keyword-only arguments of a function -> their annotations."""
+    return {
+        key: str(each.annotation)
+        for key, each in inspect.signature(function).parameters.items()
+        if each.kind is inspect.Parameter.KEYWORD_ONLY
+    }
 
 
 @dataclass
@@ -118,26 +123,22 @@ class Loading:
         """The folder of the photos: the one that the user named, else `folder` of the root."""
         return self.images or self.root / folder
 
-    def values(self, name: str, path: Path, remedy: str = "") -> Iterator[tuple[int, str, Any]]:
-        """(index, file and row for messages, value) of a JSON list; `name` is for the data hash.
-
-        remedy: what to do when the file is absent.
-        """
-        self.files[name] = path
-        for index, value in enumerate(files.items(files.read_json(path, remedy), str(path))):
-            yield index, f"{path}: row {index}", value
-
     def rows(
         self, name: str, path: Path, remedy: str = ""
     ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """As `values`, of a JSON list of objects."""
-        for index, where, value in self.values(name, path, remedy):
+        """Yield (index, file and row for messages, row) of a JSON list of objects.
+
+        name: of the file in the data hash. remedy: what to do when it is absent.
+        """
+        self.files[name] = path
+        for index, value in enumerate(files.items(files.read_json(path, remedy), str(path))):
+            where = f"{path}: row {index}"
             yield index, where, files.record(value, where)
 
     def lines(
         self, name: str, path: Path, remedy: str = ""
     ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """(line, file and line for messages, row) of a JSON Lines file."""
+        """Yield (line, file and line for messages, row) of a JSON Lines file."""
         self.files[name] = path
         for line, row in files.read_jsonl(path, remedy):
             yield line, f"{path}: line {line}", row
@@ -155,6 +156,7 @@ class CaseReader(Reader):
         ties: The official tie policy, or one by sub-task ("" for all others).
         usual: Sub-tasks that are read when none is asked for; () for all.
         empty: What is wrong with files that hold no case.
+        takes: Its options, where `read` does not name them all.
     """
 
     rules: Rules | Callable[[Loading], Rules] = field(default_factory=dict)
@@ -162,6 +164,12 @@ class CaseReader(Reader):
     ties: TiePolicy | Mapping[str, TiePolicy] = TiePolicy.STRICT
     usual: tuple[str, ...] = ()
     empty: str = ""
+    takes: Mapping[str, str] | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """See `Reader.options`."""
+        return options_of(self.read) if self.takes is None else dict(self.takes)
 
     def load(
         self,

@@ -1,8 +1,8 @@
-"""Benchmarks by name: entries of `benchmarks.yaml`, and a few readers in files of this package.
+"""Benchmarks by name, and the one path from "NAME:PART" to a loaded benchmark.
 
-Adding a benchmark is adding an entry. Other packages add theirs through the entry-point group
-"compoclip.benchmarks", each entry naming a `Reader`, or a module with `META` and `load`. A file of
-the user's own holds the same, and goes by its path.
+A benchmark is an entry of `benchmarks.yaml`. Other packages add theirs through the entry-point
+group "compoclip.benchmarks", each entry naming a `Reader`, or a module with `META` and `load`. A
+file of the user's own holds the same, and goes by its path.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,34 +18,28 @@ from compoclip import own
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.files import close
-from compoclip.benchmarks.foils import FOILS
-from compoclip.benchmarks.negation import NEGBENCH_NEGATED, NEGBENCH_RETRIEVAL
 from compoclip.benchmarks.reader import Reader
-from compoclip.benchmarks.retrieval import RETRIEVAL
 from compoclip.benchmarks.table import readers
-from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS, ZERO_SHOT
+from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
 from compoclip.errors import CompoclipError, UsageError
 
 GROUP = "compoclip.benchmarks"
-
-
-@cache
-def _own() -> dict[str, Reader]:
-    others = (FOILS, NEGBENCH_RETRIEVAL, NEGBENCH_NEGATED, RETRIEVAL, ZERO_SHOT)
-    return {**readers(), **{each.meta.id: each for each in others}}
-
-
-def _foreign() -> dict[str, EntryPoint]:
-    return own.installed("benchmarks")
+_MOVED = {
+    "order_own": "own_captions.py:order_own",
+    "hard_positives_own": "own_captions.py:hard_positives_own",
+    "half_truth_own": "own_captions.py:half_truth_own",
+    "positions_own": "own_boxes.py",
+}
+"""Benchmarks that the package held once -> where they are in the folder lab of the repository."""
 
 
 def benchmark_names() -> tuple[str, ...]:
-    """Sorted names of all benchmarks, own and installed; installed ones are not imported."""
-    return tuple(sorted({*_own(), *_foreign()}))
+    """Return the sorted names of all benchmarks; installed ones are not imported."""
+    return tuple(sorted({*readers(), *own.installed("benchmarks")}))
 
 
 def meta(name: str) -> Meta:
-    """What is known about a benchmark without its files.
+    """Return what is known about a benchmark without its files.
 
     Args:
         name: Its id, such as "sugarcrepe".
@@ -60,69 +52,68 @@ def meta(name: str) -> Meta:
 
 
 def reader(name: str) -> Reader:
-    """What reads a benchmark, also one in a file; arguments and errors as for `meta`."""
+    """Return what reads a benchmark, also one in a file; arguments and errors as for `meta`."""
     if own.is_file(name):
-        return _in_file(name)
-    if name in _own():
-        return _own()[name]
-    point = _foreign().get(name)
+        found = own.chosen(name, _readers_in(name), "benchmarks", "a Reader, or META and load")
+        if found.meta.id in benchmark_names():
+            raise UsageError(
+                f"{own.split(name)[0]}: '{found.meta.id}' is a benchmark already; give yours "
+                "another id"
+            )
+        return found
+    if name in readers():
+        return readers()[name]
+    point = own.installed("benchmarks").get(name)
+    if point is None and name in _MOVED:
+        raise UsageError(
+            f"{name} is no longer part of the package; in a checkout of its repository say "
+            f"lab/{_MOVED[name]}"
+        )
     if point is None:
         raise UsageError(f"no benchmark {name!r}; {close(name, benchmark_names())}")
-    found = own.imported(point, "benchmark")
-    if isinstance(found, Reader):
-        return found
-    about, load = getattr(found, "META", None), getattr(found, "load", None)
-    if not isinstance(about, Meta) or not callable(load):
+    thing = own.imported(point, "benchmark")
+    made = thing if isinstance(thing, Reader) else _made_of(vars(thing))
+    if made is None:
         raise CompoclipError(
             f"entry point {point.value!r} of benchmark {name!r} must be a module with META and load"
         )
-    return Reader(about, load)
+    return made
+
+
+def _made_of(defined: Mapping[str, Any]) -> Reader | None:
+    """The reader of a module with META and load."""
+    about, load = defined.get("META"), defined.get("load")
+    return Reader(about, load) if isinstance(about, Meta) and callable(load) else None
 
 
 def _readers_in(file: str) -> dict[str, Reader]:
     """The readers that a file of the user's own defines, by the ids of their benchmarks."""
     own.refresh(file)
     defined = own.parts_of(file)
-    readers = {each.meta.id: each for each in defined.values() if isinstance(each, Reader)}
-    about, load = defined.get("META"), defined.get("load")
-    if not readers and isinstance(about, Meta) and callable(load):
-        readers = {about.id: Reader(about, load)}
-    return {id: each for id, each in readers.items() if _own().get(id) is not each}  # imported
-
-
-def _in_file(name: str) -> Reader:
-    """The reader in a file of the user's own: the one that is named, or the only one."""
-    found = own.chosen(name, _readers_in(name), "benchmarks", "a Reader, or META and load")
-    if found.meta.id in benchmark_names():
-        raise UsageError(
-            f"{own.split(name)[0]}: '{found.meta.id}' is a benchmark already; give yours another id"
-        )
-    return found
+    found = [each for each in defined.values() if isinstance(each, Reader)]
+    if not found and (made := _made_of(defined)):
+        found = [made]
+    imported = [id(each) for each in readers().values()]
+    return {each.meta.id: each for each in found if id(each) not in imported}
 
 
 def benchmark_origin(name: str) -> str:
-    """Where a benchmark comes from: this package, another with its version, or a file.
+    """Return where a benchmark comes from, for lists: this package, another, or a file.
 
     Args:
         name: Its id, or a file.
-
-    Returns:
-        The origin, for lists.
     """
     if own.is_file(name):
         return str(own.split(name)[0])
-    return own.origin(None if name in _own() else _foreign().get(name))
+    return own.origin(None if name in readers() else own.installed("benchmarks").get(name))
 
 
 def split_spec(spec: str) -> tuple[str, str]:
-    """The name of a benchmark, and the parts behind it ("" for all).
+    """Return the name of a benchmark, and the parts behind it ("" for all).
 
     Args:
         spec: "name" or "name:part[,part]", where a name may be a file, or "FILE.py:NAME" of
             several benchmarks in it.
-
-    Returns:
-        Name and parts. Errors are those of `meta`.
     """
     name, _, tail = spec.partition(":")
     if not own.is_file(name):
@@ -149,11 +140,11 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
         CompoclipError: For absent or malformed files.
     """
     name, tail = split_spec(spec)
-    colon = spec.endswith(":") or bool(tail)
     found = reader(name)
+    colon = spec.endswith(":") or tail
     parts = tuple(part.strip() for part in tail.split(",")) if colon else ()
     known = ", ".join(found.meta.parts)
-    if colon and not all(parts):
+    if not all(parts):
         raise UsageError(f"{spec!r}: expected name:part[,part]; parts: {known}")
     if found.meta.family and len(parts) != 1:
         raise UsageError(f"{spec!r}: {name} is a family, name one set as {name}:SET; sets: {known}")
@@ -171,9 +162,12 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
         raise CompoclipError(f"{error}. {how_to_get(spec, root)}") from error
     code = own.named_sources(own.sources_of(found.read))
     if code:  # results of an earlier version of the file are not taken for those of this one
-        loaded = replace(loaded, data_hash=_joined(loaded.data_hash, code))
+        hashed = {"data": loaded.data_hash.encode(), **{k: v.encode() for k, v in code.items()}}
+        loaded = replace(loaded, data_hash=files.data_hash(hashed))
     edition = read_edition(root)
-    return loaded if edition is None else as_edition(loaded, edition)
+    if edition is None:
+        return loaded
+    return replace(loaded, name=f"{loaded.name}@{edition}", expected=loaded.content.counts())
 
 
 def how_to_get(spec: str, root: Path) -> str:
@@ -195,11 +189,6 @@ def how_to_get(spec: str, root: Path) -> str:
     return f"Official files: {about.source} ({about.access})"
 
 
-def _joined(data_hash: str, code: Mapping[str, str]) -> str:
-    """The hash over the data and over the code from outside the package that reads it."""
-    return files.data_hash({"data": data_hash.encode(), **{k: v.encode() for k, v in code.items()}})
-
-
 def option_types(name: str) -> dict[str, str]:
     """Options of a benchmark -> their types as written, e.g. {"annotations": "Path | None"}.
 
@@ -219,7 +208,7 @@ EDITION = "edition.json"
 
 
 def read_edition(root: Path) -> str | None:
-    """Name of the edition below `root`; None where the files are the official ones.
+    """Return the name of the edition below `root`; None where the files are the official ones.
 
     Raises CompoclipError when the file is malformed or the name has other characters than letters,
     digits, "-" and "_".
@@ -231,11 +220,6 @@ def read_edition(root: Path) -> str | None:
     if not name.replace("-", "").replace("_", "").isalnum():
         raise CompoclipError(f"{path}: edition {name!r:.80} may hold letters, digits, - and _ only")
     return name
-
-
-def as_edition(benchmark: Benchmark, name: str) -> Benchmark:
-    """The benchmark renamed "<name>@<edition>", expecting exactly the items that it lists."""
-    return replace(benchmark, name=f"{benchmark.name}@{name}", expected=benchmark.content.counts())
 
 
 SANITY_CHECKS = frozenset({"cc_neg"})
@@ -258,7 +242,7 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "winoground",
             "spec",
         ),
-        "elevater": tuple(f"zero_shot:{name}" for name in (*ELEVATER, *IMAGENET)),
+        "elevater": tuple(f"zero_shot:{name}" for name in (*ELEVATER, IMAGENET)),
         "elevater_20": tuple(f"zero_shot:{name}" for name in ELEVATER),
         "imagenet_shifts": tuple(f"zero_shot:{name}" for name in SHIFTS),
         "retrieval_3": ("retrieval:coco", "retrieval:flickr30k", "retrieval:coco_cf"),

@@ -1,4 +1,4 @@
-"""Image-text retrieval: COCO (Karpathy test), Flickr30k, Flickr8k, COCO-Counterfactuals.
+"""Image-text retrieval: COCO (Karpathy test), Flickr30k, Flickr8k, COCO-Counterfactuals, NegBench.
 
 A family: load one set as `retrieval:coco`, `retrieval:flickr30k`, `retrieval:flickr8k` or
 `retrieval:coco_cf`. Read from
@@ -9,11 +9,11 @@ A family: load one set as `retrieval:coco`, `retrieval:flickr30k`, `retrieval:fl
         dataset_flickr8k.json              photos <root>/flickr8k/images/<file name>
     <root>/coco_counterfactuals/examples.jsonl      photos <root>/coco_counterfactuals/images/<name>
 
-The formats are described with their readers, below. Option `annotations`:
-another such file, for a token file with the option `split_file`: another list of photo names.
-Argument `images`: the folder that holds the photo files themselves. Option `pre_caption_words`:
-clean captions as CLIC does (30); by default they are used raw, as in the published CLIP numbers.
-Option `pairs`: how many pairs of COCO-Counterfactuals to take (5,223 as published; none: all).
+Option `annotations`: another such file, for a token file with the option `split_file`: another list
+of photo names. Argument `images`: the folder that holds the photo files themselves. Option
+`pre_caption_words`: clean captions as CLIC does (30); by default they are used raw, as in the
+published CLIP numbers. Option `pairs`: how many pairs of COCO-Counterfactuals to take (5,223 as
+published; none: all).
 
 A photo finds its captions when any of them is among the k best. The headline `r1` is the mean of
 both directions' R@1.
@@ -21,31 +21,24 @@ both directions' R@1.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compoclip.benchmarks import files
+from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Benchmark, ImageRef, Meta, Retrieval, TiePolicy
 from compoclip.benchmarks.files import SUFFIXES, by_stem, close
-from compoclip.benchmarks.reader import Loading, Reader
 from compoclip.captions.chunks import pre_caption
 from compoclip.errors import CompoclipError, UsageError
 
-# --- Files that list several captions per photo: BLIP's and Karpathy's JSON, Flickr8k's token
-# file. ---
+# --- Files that list several captions per photo. ---
 #
-# - BLIP's JSON: a list `[{"image": "val2014/COCO_val2014_000000391895.jpg", "caption": ["...",
-# ...]},
-#   ...]`.
-# - Karpathy's original JSON: an object `{"images": [{"filename": "...", "filepath": "val2014",
-#   "split": "test", "sentences": [{"raw": "..."}]}]}`; "filepath" may be absent.
+# - BLIP's JSON: [{"image": "val2014/COCO_val2014_000000391895.jpg", "caption": ["...", ...]}, ...].
+# - Karpathy's original JSON: {"images": [{"filename": "...", "filepath": "val2014", "split":
+#   "test", "sentences": [{"raw": "..."}]}]}; "filepath" may be absent.
 # - Flickr8k: lines `name.jpg#k<TAB>caption` in one file and the photo names of a split in another.
-# A
-#   few lines of public copies have a blank instead of the TAB, and some ids have no photo.
+#   A few lines of public copies have a blank instead of the TAB, and some ids have no photo.
 
 _TOKEN_LINE = re.compile(r"(?P<name>\S.*?)#(?P<k>\d{1,9})(?:\t|\s+)(?P<caption>.*)")
 
@@ -58,59 +51,55 @@ class Captioned:
     captions: tuple[str, ...]
 
 
+def _require_new(name: str, captions: Sequence[str], known: bool, where: str) -> None:
+    """Raise CompoclipError for a photo without captions or one that is known already."""
+    if not captions or known:
+        wrong = "is listed twice" if captions else "has no caption"
+        raise CompoclipError(f"{where}: photo {name!r:.80} {wrong}")
+
+
 def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Captioned, ...]:
-    """Photos and captions of BLIP's or Karpathy's JSON; of the latter only those of `split`.
+    """Return photos and captions of BLIP's or Karpathy's JSON; of the latter only those of `split`.
 
     Raises CompoclipError for malformed rows, photos listed twice and photos without captions.
     """
     value = files.read_json(path, remedy)
     karpathy = isinstance(value, dict)
     rows = files.items(files.field(value, "images", str(path)) if karpathy else value, str(path))
-    found: dict[str, Captioned] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for index, item in enumerate(rows):
         where = f"{path}: row {index}"
         row = files.record(item, where)
-        if karpathy and files.text(row, "split", where) != split:
-            continue
-        entry = _karpathy(row, where) if karpathy else _blip(row, where)
-        if not entry.captions:
-            raise CompoclipError(f"{where}: photo {entry.image!r:.80} has no caption")
-        if entry.image in found:
-            raise CompoclipError(f"{where}: photo {entry.image!r:.80} is listed twice")
-        found[entry.image] = entry
+        if karpathy:
+            if files.text(row, "split", where) != split:
+                continue
+            name = files.text(row, "filename", where)
+            if "filepath" in row:
+                name = f"{files.text(row, 'filepath', where)}/{name}"
+            sentences = files.items(files.field(row, "sentences", where), f"{where}: 'sentences'")
+            captions = tuple(
+                files.text(files.record(each, f"{where}: sentence {k}"), "raw", where)
+                for k, each in enumerate(sentences)
+            )
+        else:
+            listed = files.items(files.field(row, "caption", where), f"{where}: 'caption'")
+            name = files.text(row, "image", where)
+            captions = tuple(
+                files.nonempty(text, f"{where}: caption {k}") for k, text in enumerate(listed)
+            )
+        _require_new(name, captions, name in found, where)
+        found[name] = captions
     if not found:
         raise CompoclipError(f"{path}: no photos{f' of split {split!r}' if karpathy else ''}")
-    return tuple(found.values())
-
-
-def _blip(row: dict[str, object], where: str) -> Captioned:
-    captions = files.items(files.field(row, "caption", where), f"{where}: 'caption'")
-    return Captioned(
-        files.text(row, "image", where),
-        tuple(files.nonempty(text, f"{where}: caption {k}") for k, text in enumerate(captions)),
-    )
-
-
-def _karpathy(row: dict[str, object], where: str) -> Captioned:
-    name = files.text(row, "filename", where)
-    if "filepath" in row:
-        name = f"{files.text(row, 'filepath', where)}/{name}"
-    sentences = files.items(files.field(row, "sentences", where), f"{where}: 'sentences'")
-    captions = (
-        files.text(
-            files.record(sentence, f"{where}: sentence {k}"), "raw", f"{where}: sentence {k}"
-        )
-        for k, sentence in enumerate(sentences)
-    )
-    return Captioned(name, tuple(captions))
+    return tuple(Captioned(name, captions) for name, captions in found.items())
 
 
 def read_flickr8k(
     tokens: Path, split: Path, remedy: str = ""
 ) -> tuple[tuple[Captioned, ...], dict[str, int]]:
-    """Photos in the order of the `split` file with their captions in the order of k.
+    """Return photos in the order of the `split` file with their captions in the order of k.
 
-    Returns them and the number of token lines of photos outside the split, by reason. Raises
+    The second value is the number of token lines of photos outside the split, by reason. Raises
     CompoclipError for malformed lines, repeated names or (name, k), photos without a caption.
     """
     names: dict[str, dict[int, str]] = {}
@@ -131,144 +120,30 @@ def read_flickr8k(
         if match["name"] not in names:
             outside += 1
             continue
-        k = int(match["k"])
-        if k in names[match["name"]]:
+        captions, k = names[match["name"]], int(match["k"])
+        if k in captions:
             raise CompoclipError(f"{where}: caption {k} of {match['name']!r} occurs twice")
-        names[match["name"]][k] = files.nonempty(match["caption"], f"{where}: the caption")
-    for name, captions in names.items():
-        if not captions:
-            raise CompoclipError(f"{tokens}: no caption for photo {name!r:.80} of {split}")
+        captions[k] = files.nonempty(match["caption"], f"{where}: the caption")
+    if bare := next((name for name, captions in names.items() if not captions), None):
+        raise CompoclipError(f"{tokens}: no caption for photo {bare!r:.80} of {split}")
     if not names:
         raise CompoclipError(f"{split}: no photo names")
-    photos = tuple(
-        Captioned(name, tuple(captions[k] for k in sorted(captions)))
-        for name, captions in names.items()
-    )
-    return photos, {"captions of photos outside the split": outside}
-
-
-@dataclass(frozen=True)
-class OwnPhotos:
-    """Captioned photos of one's own, for benchmarks that make their items of any.
-
-    Attributes:
-        photos: In the order of the file, or of the list of names.
-        path: The file with the captions.
-        folder: Of the photos.
-    """
-
-    photos: tuple[Captioned, ...]
-    path: Path
-    folder: Path
-
-    @classmethod
-    def of(
-        cls,
-        data: Loading,
-        annotations: Path | None,
-        split_file: Path | None,
-        most: int | None = None,
-    ) -> OwnPhotos:
-        """Open them: by default NAME/captions.json and NAME/images of the data root.
-
-        Args:
-            data: Of the benchmark NAME.
-            annotations: The file that was named, see `captioned`.
-            split_file: See there.
-            most: Items of each sub-task that are wanted; None is all.
-
-        Returns:
-            The photos.
-
-        Raises:
-            CompoclipError: For absent or malformed files.
-            UsageError: For a file of another kind, and when no item is wanted.
-        """
-        if most is not None and most < 1:
-            raise UsageError(f"{data.name}: most must be at least 1, not {most}")
-        path = annotations or data.root / data.name / "captions.json"
-        folder = data.photos(f"{data.name}/images")
-        data.stated += ["upright"]
-        return cls(captioned(data, path, split_file), path, folder)
-
-    def image(self, name: str) -> ImageRef:
-        """The photo of that name; raises CompoclipError for one outside of the folder."""
-        path = files.image_path(self.folder, name, f"{self.path}: photo {name!r:.80}")
-        return ImageRef(path, upright=True)
-
-
-def keep_drawn(data: Loading, drawn: Sequence[Sequence[str]], *stated: str) -> None:
-    """Tell the data hash what was drawn: it depends on the parser and its words, too.
-
-    Args:
-        data: Of the benchmark.
-        drawn: The texts of each item.
-        *stated: What else decides the items.
-    """
-    data.files["items"] = json.dumps(drawn).encode()
-    data.stated += stated
-
-
-def captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Captioned, ...]:
-    """The photos of a file of captions of one's own, whichever of the formats it has.
-
-    Args:
-        data: Told of the files, for the data hash, and of what was left out.
-        path: BLIP's or Karpathy's JSON (of the latter the photos of the test); .jsonl, a list of
-            {"image": name, "caption": text or texts}; or Flickr8k's token file, .txt.
-        split_file: The photo names that a token file goes with.
-
-    Returns:
-        Photos in the order of the file, or of the list of names.
-
-    Raises:
-        CompoclipError: For absent or malformed files.
-        UsageError: For a file of another kind, and a token file without a list of names.
-    """
-    data.files["captions"] = path
-    match path.suffix.lower():
-        case ".json":
-            return read_captions(path)
-        case ".txt" if split_file is not None:
-            data.files["split"] = split_file
-            photos, left_out = read_flickr8k(path, split_file)
-            data.left_out.update(left_out)
-            return photos
-        case ".jsonl":
-            return _lines(data, path)
-    raise UsageError(
-        f"{path}: expected captions in .json or .jsonl, or Flickr8k's .txt with split_file=..."
-    )
-
-
-def _lines(data: Loading, path: Path) -> tuple[Captioned, ...]:
-    captions: dict[str, list[str]] = {}
-    for _, where, row in data.lines("captions", path):
-        value = files.field(row, "caption", where)
-        texts = value if isinstance(value, list) else [value]
-        name = files.text(row, "image", where)
-        captions.setdefault(name, []).extend(
-            files.nonempty(text, f"{where}: caption {k}", "mend the row")
-            for k, text in enumerate(texts)
-        )
-    return tuple(Captioned(name, tuple(texts)) for name, texts in captions.items())
+    photos = (Captioned(name, tuple(each[k] for k in sorted(each))) for name, each in names.items())
+    return tuple(photos), {"captions of photos outside the split": outside}
 
 
 def locate(name: str, default: Path, flat: Path | None, where: str) -> Path:
-    """Path of a photo: `default / name`, or in the folder `flat`, when given, by its file name."""
+    """Return `default / name`, or the file of that name in the folder `flat` when given."""
     if flat is None:
         return files.image_path(default, name, where)
     return files.image_path(flat, name.rsplit("/", maxsplit=1)[-1], where)
 
 
-# --- Pairs of COCO-Counterfactuals as a retrieval set, both members of every pair in the
-# gallery. ---
+# --- COCO-Counterfactuals: lines with `id`, `image_0`, `image_1`, `caption_0`, `caption_1`. ---
 #
-# A JSON Lines file with the fields `id`, `image_0`, `image_1`, `caption_0`, `caption_1`; image i
-# shows caption i. Image names may lack their suffix.
-#
-# The published scores use a random 30 % of the 17,410 pairs, and which ones is not known. Taken are
-# the pairs whose ids have the smallest hashes (blake2b, 128 bit, of the id as UTF-8 text).
+# Image i shows caption i; both members of every pair are in the gallery. Image names may lack their
+# suffix. The published scores use a random 30 % of the 17,410 pairs, and which ones is not known.
+# Taken are the pairs whose ids have the smallest hashes (blake2b, 128 bit, of the id as UTF-8).
 
 PAIRS = 5223
 ALL_PAIRS = 17410
@@ -277,7 +152,7 @@ ALL_PAIRS = 17410
 def read_counterfactuals(
     path: Path, folder: Path, pairs: int | None
 ) -> tuple[tuple[Captioned, ...], dict[str, int]]:
-    """The chosen pairs in file order, each as two photos with a caption, and what was left out.
+    """Return the chosen pairs in file order, each as two captioned photos, and what is left out.
 
     folder: of the photos, where names without a suffix are looked up. pairs: how many to take, None
     for all. Raises CompoclipError for malformed rows, an id or an image that occurs twice, and a
@@ -285,12 +160,11 @@ def read_counterfactuals(
     """
     seen: set[object] = set()
     names: set[str] = set()
-    rows: dict[str, tuple[Captioned, Captioned]] = {}
+    rows: dict[str, list[Captioned]] = {}
     stems = by_stem((folder,))
     for number, row in files.read_jsonl(path):
         where = f"{path}: line {number}"
-        key = files.identifier(row, "id", where, seen)
-        members = []
+        members = rows[files.identifier(row, "id", where, seen)] = []
         for k in (0, 1):
             name = files.text(row, f"image_{k}", where)
             if name in names:
@@ -299,75 +173,53 @@ def read_counterfactuals(
             if not name.lower().endswith(SUFFIXES):
                 name = stems[name].name if name in stems else f"{name}.jpg"
             members.append(Captioned(name, (files.text(row, f"caption_{k}", where),)))
-        rows[key] = (members[0], members[1])
     if not rows:
-        raise CompoclipError(f"{path}: holds no pairs; fetch the official file again")
-    chosen = set(sorted(rows, key=_digest)[:pairs])
+        raise CompoclipError(f"{path}: holds no pairs; {files.OFFICIAL}")
+    chosen = set(sorted(rows, key=lambda key: files.bytes_hash(key.encode()))[:pairs])
     photos = tuple(photo for key, both in rows.items() if key in chosen for photo in both)
-    rest = len(rows) - len(chosen)
     reason = f"pairs beyond the {pairs} with the smallest hashes of their ids"
-    return photos, {} if pairs is None else {reason: rest}
+    return photos, {} if pairs is None else {reason: len(rows) - len(chosen)}
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.blake2b(key.encode(), digest_size=16).digest()
+# --- The sets. ---
 
-
-# --- Image-text retrieval: COCO (Karpathy test), Flickr30k, Flickr8k, COCO-Counterfactuals. ---
-
-_FILES = {
-    "coco": ("coco/coco_karpathy_test.json",),
-    "flickr30k": ("flickr30k/flickr30k_test.json",),
-    "flickr8k": (
-        "flickr8k/Flickr8k.token.txt",
-        "flickr8k/flickr8k_test.json",
-        "flickr8k/dataset_flickr8k.json",
-    ),
-    "coco_cf": ("coco_counterfactuals/examples.jsonl",),
-}
-_IMAGES = {
+_FOLDERS = {
     "coco": "coco",
     "flickr30k": "flickr30k/images",
     "flickr8k": "flickr8k/images",
     "coco_cf": "coco_counterfactuals/images",
 }
 _SPLIT = "Flickr_8k.testImages.txt"
-_EXPECTED = {
-    "coco": (5000, 25010),
-    "flickr30k": (1000, 5000),
-    "flickr8k": (1000, 5000),
-    "coco_cf": (2 * PAIRS, 2 * PAIRS),
-}
-META = Meta(
-    id="retrieval",
-    title="Image-text retrieval",
-    citation="Lin et al., Microsoft COCO, ECCV 2014, split of Karpathy and Fei-Fei, CVPR 2015; "
-    "Young et al., Flickr30k, TACL 2014; Hodosh et al., Flickr8k, JAIR 2013; "
-    "Le et al., COCO-Counterfactuals, NeurIPS 2023 Datasets and Benchmarks",
-    source="BLIP's Karpathy JSON files and COCO val2014; Flickr30k and Flickr8k from the "
-    "University of Illinois; dataset-hub page Intel/COCO-Counterfactuals",
-    licence="COCO captions and COCO-Counterfactuals CC BY 4.0; "
-    "Flickr30k and Flickr8k research and educational use only",
-    status="partly gated",
-    access="COCO and COCO-Counterfactuals open; Flickr30k and Flickr8k by request form",
-    files=(*(name for names in _FILES.values() for name in names), f"flickr8k/{_SPLIT}"),
-    images=("coco/val2014", "flickr30k/images", "flickr8k/images", "coco_counterfactuals/images"),
-    part_folders={"coco_cf": "coco_counterfactuals"},
-    parts=tuple(_FILES),
-    chance={},
-    skills={"i2t": "retrieval", "t2i": "retrieval"},
-    expected={
-        f"{name}/{direction}": count
-        for name, counts in _EXPECTED.items()
-        for direction, count in zip(("i2t", "t2i"), counts)
-    },
-    hashes={"coco/coco_karpathy_test.json": "7e3ddea55a47d0827a1671c29ac15e7f"},
-    family=True,
-)
 _RULES = {f"r{k}": Aggregate(("i2t", "t2i"), metric=f"r{k}") for k in (1, 5, 10)}
 
 
-def _load(
+def _benchmark(
+    name: str,
+    photos: Iterable[tuple[ImageRef, Sequence[str]]],
+    data_hash: str,
+    expected: Mapping[str, int],
+    rules: Mapping[str, Aggregate],
+    left_out: Mapping[str, int],
+) -> Benchmark:
+    """The benchmark of captioned photos; the first rule is its headline."""
+    images, captions = zip(*photos)
+    owners = [owner for owner, texts in enumerate(captions) for _ in texts]
+    texts = tuple(text for each in captions for text in each)
+    return Benchmark(
+        name=name,
+        content=Retrieval(images, texts, tuple(zip(owners, range(len(texts))))),
+        data_hash=data_hash,
+        ties={"": TiePolicy.FIRST},
+        skills={"i2t": "retrieval", "t2i": "retrieval"},
+        expected=expected,
+        aggregates=rules,
+        headline=next(iter(rules)),
+        left_out=left_out,
+    )
+
+
+def load(
+    about: Meta,
     root: Path,
     images: Path | None = None,
     *,
@@ -377,67 +229,73 @@ def _load(
     pre_caption_words: int | None = None,
     pairs: int | None = PAIRS,
 ) -> Benchmark:
-    """Read one retrieval set; `subtasks` holds its name. Layout: see the module.
+    """Read the set that `subtasks` names; layout: see the module.
 
     The benchmark is called "retrieval_<set>", with cleaned captions "retrieval_<set>_pre<words>".
     Raises CompoclipError for absent or malformed files, UsageError for an unknown set, and a word
     limit or a number of pairs below 1.
     """
-    if len(subtasks) != 1 or subtasks[0] not in _FILES:
-        wanted = ",".join(subtasks)
-        raise UsageError(f"retrieval has no set {wanted!r}; {close(wanted, _FILES)}")
-    if pre_caption_words is not None and pre_caption_words < 1:
-        raise UsageError(f"pre_caption_words must be at least 1, not {pre_caption_words}")
-    if pairs is not None and pairs < 1:
-        raise UsageError(f"pairs must be at least 1, not {pairs}")
-    name = subtasks[0]
-    path = annotations or _first_existing([root / file for file in _FILES[name]])
-    default = root / _IMAGES[name]
+    name = ",".join(subtasks)
+    if name not in _FOLDERS:
+        raise UsageError(f"retrieval has no set {name!r}; {close(name, _FOLDERS)}")
+    for option, value in (("pre_caption_words", pre_caption_words), ("pairs", pairs)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option} must be at least 1, not {value}")
+    places = [root / file for file in about.of_set(name, about.files) if not file.endswith(_SPLIT)]
+    path = annotations or next((each for each in places if each.is_file()), places[0])
+    default = root / _FOLDERS[name]
+    flat = images or (default if name != "coco" else None)
+    expected = {way: about.expected[f"{name}/{way}"] for way in ("i2t", "t2i")}
+    paths, left_out, stated = {"captions": path}, dict[str, int](), []
+    if pre_caption_words is not None:
+        stated.append(f"pre_caption {pre_caption_words}")
     if name == "coco_cf":
         photos, left_out = read_counterfactuals(path, images or default, pairs)
         paths = {"pairs": path}
+        expected = dict.fromkeys(expected, 2 * (pairs or ALL_PAIRS))
+        stated.append(f"pairs {pairs}")
+    elif path.suffix.lower() == ".json":
+        photos = read_captions(path)
     else:
-        photos, paths, left_out = _read(path, split_file)
-    flat = images or (default if name != "coco" else None)
-    refs = tuple(
-        ImageRef(locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}"))
-        for photo in photos
-    )
-    texts = [text for photo in photos for text in photo.captions]
-    if pre_caption_words is not None:
-        texts = [pre_caption(text, pre_caption_words) for text in texts]
-    owners = [i for i, photo in enumerate(photos) for _ in photo.captions]
-    extra = [] if pre_caption_words is None else [f"pre_caption {pre_caption_words}"]
-    if name == "coco_cf":
-        extra.append(f"pairs {pairs}")
-    return Benchmark(
-        name=f"retrieval_{name}" + (f"_pre{pre_caption_words}" if pre_caption_words else ""),
-        content=Retrieval(refs, tuple(texts), tuple(zip(owners, range(len(texts))))),
-        data_hash=files.data_hash(paths, extra),
-        ties={"": TiePolicy.FIRST},
-        skills=META.skills,
-        expected=dict.fromkeys(("i2t", "t2i"), 2 * (pairs or ALL_PAIRS))
-        if name == "coco_cf"
-        else dict(zip(("i2t", "t2i"), _EXPECTED[name])),
-        aggregates=_RULES,
-        headline="r1",
-        left_out=left_out,
-    )
+        paths["split"] = split_file or path.parent / _SPLIT
+        photos, left_out = read_flickr8k(path, paths["split"])
+    found = []
+    for photo in photos:
+        place = locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}")
+        texts = photo.captions
+        if pre_caption_words is not None:
+            texts = tuple(pre_caption(text, pre_caption_words) for text in texts)
+        found.append((ImageRef(place), texts))
+    ending = f"_pre{pre_caption_words}" if pre_caption_words else ""
+    hashed = files.data_hash(paths, stated)
+    return _benchmark(f"retrieval_{name}{ending}", found, hashed, expected, _RULES, left_out)
 
 
-def _first_existing(paths: Sequence[Path]) -> Path:
-    return next((path for path in paths if path.is_file()), paths[0])
+def negbench(
+    about: Meta,
+    root: Path,
+    images: Path | None = None,
+    *,
+    subtasks: Sequence[str] = (),
+    annotations: Path | None = None,
+) -> Benchmark:
+    """Read a table of NegBench: columns filepath and captions, a Python list in text.
 
-
-def _read(
-    path: Path, split_file: Path | None
-) -> tuple[tuple[Captioned, ...], dict[str, Path], dict[str, int]]:
-    """Photos, the files that were read, and counts of what was left out."""
-    if path.suffix.lower() == ".json":
-        return read_captions(path), {"captions": path}, {}
-    split = split_file or path.parent / _SPLIT
-    photos, left_out = read_flickr8k(path, split)
-    return photos, {"captions": path, "split": split}, left_out
-
-
-RETRIEVAL = Reader(META, _load)
+    Headline `t2i_r5`: R@5 of photos by text, as published (R@5 and R-Neg@5).
+    """
+    if subtasks:
+        raise UsageError(f"{about.id} is one gallery and has no sub-tasks; name it alone")
+    path = annotations or root / about.files[0]
+    folder = images or root / about.images[0]
+    found: dict[str, tuple[ImageRef, tuple[str, ...]]] = {}
+    for where, row in tables.read_rows(path, ("filepath", "captions"), files.OFFICIAL):
+        name = files.text(row, "filepath", where).replace("\\", "/").rpartition("/")[2]
+        image = ImageRef(files.image_path(folder, name, where))
+        captions = tables.texts(row, "captions", where)
+        _require_new(name, captions, image.photo in found, where)
+        found[image.photo] = image, captions
+    if not found:
+        raise CompoclipError(f"{path}: no rows; {files.OFFICIAL}")
+    rules = {"t2i_r5": Aggregate(("t2i",), metric="r5"), **_RULES}
+    hashed = files.data_hash({"captions": path})
+    return _benchmark(about.id, found.values(), hashed, about.expected, rules, {})

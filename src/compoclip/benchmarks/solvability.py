@@ -41,7 +41,6 @@ LEAST_ITEMS = 50
 _BUCKETS = 1 << 16
 _RIDGE = 1.0
 _PIECES = re.compile(r"[\w']+|[^\w\s]")
-_LENGTHS = 3
 
 
 @dataclass(frozen=True)
@@ -217,37 +216,28 @@ def _statements(cases: Sequence[Case]) -> Score | None:
 
 
 def _both(texts: Sequence[str], held_out: Callable[[csr_array], float]) -> tuple[float, float]:
-    lengths = _lengths(texts)
+    """The values with all features, and with lengths alone.
+
+    Lengths are words, characters and mean word length, standardised; the other features are counts
+    of hashed one- and two-piece stretches.
+    """
     from scipy.sparse import csr_array as matrix
     from scipy.sparse import hstack
 
-    return held_out(hstack([matrix(lengths), _ngrams(texts)], format="csr")), held_out(
-        matrix(lengths)
-    )
-
-
-def _lengths(texts: Sequence[str]) -> Values:
-    """Words, characters and mean word length of each text, standardised; (n, 3)."""
     pieces = [_PIECES.findall(text) for text in texts]
     words = np.array([len(each) for each in pieces], dtype=np.float64)
     letters = np.array([sum(map(len, each)) for each in pieces], dtype=np.float64)
     table = np.stack([words, letters, letters / np.maximum(words, 1)], axis=1)
     spread = table.std(axis=0)
-    scaled: Values = (table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    return scaled
-
-
-def _ngrams(texts: Sequence[str]) -> csr_array:
-    """Counts of hashed one- and two-piece stretches; (n, _BUCKETS)."""
-    from scipy.sparse import csr_array as matrix
-
+    lengths = matrix((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
     rows, columns = [], []
     for number, text in enumerate(texts):
-        pieces = ["<", *_PIECES.findall(text.lower()), ">"]
-        grams = pieces[1:-1] + [f"{a} {b}" for a, b in pairwise(pieces)]
+        lower = ["<", *_PIECES.findall(text.lower()), ">"]
+        grams = lower[1:-1] + [f"{a} {b}" for a, b in pairwise(lower)]
         rows += [number] * len(grams)
         columns += [crc32(gram.encode()) % _BUCKETS for gram in grams]
-    return matrix((np.ones(len(rows)), (rows, columns)), shape=(len(texts), _BUCKETS))
+    counts = matrix((np.ones(len(rows)), (rows, columns)), shape=(len(texts), _BUCKETS))
+    return held_out(hstack([lengths, counts], format="csr")), held_out(lengths)
 
 
 def _fit(features: csr_array, sign: Values) -> Values:

@@ -3,6 +3,7 @@
 The head of that file explains the keys of an entry. What no key can say is a function that the
 entry names ("module:function" of this package):
 
+- `load(about, root, images, *, subtasks, **options)` returns a whole benchmark;
 - `edit(rows, data, **options)` gets the rows of all files and yields those that become items;
 - `read(data, **options)` yields the cases of a benchmark without such files;
 - `more_rules(data)` returns the rules that depend on the items.
@@ -12,7 +13,6 @@ Keyword-only arguments of the first two are options of the benchmark.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,37 +21,32 @@ from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.entries import (
     Entry,
     File,
+    entries,
     files_of,
-    further_places,
     hook,
     meta_of,
     rules_of,
 )
 from compoclip.benchmarks.files import SUFFIXES, by_stem, only_zip, read_members
 from compoclip.benchmarks.photo_set import find_tables
-from compoclip.benchmarks.reader import CaseReader, Loading
+from compoclip.benchmarks.reader import CaseReader, Loading, Reader, options_of
 from compoclip.errors import CompoclipError
 
 _PATH = "Path | None"
 
 
 @cache
-def readers() -> dict[str, TableReader]:
+def readers() -> dict[str, Reader]:
     """Return the readers of all entries by the names of their benchmarks."""
-    text = Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    entries: dict[str, Entry] = yaml.load(text, loader)
-    return {name: reader_of(name, each) for name, each in entries.items() if name[0] != "_"}
+    return {name: reader_of(name, entry) for name, entry in entries().items()}
 
 
-def reader_of(name: str, entry: Entry) -> TableReader:
+def reader_of(name: str, entry: Entry) -> Reader:
     """Return the reader that an entry describes.
 
     Args:
@@ -59,8 +54,13 @@ def reader_of(name: str, entry: Entry) -> TableReader:
         entry: Its keys, as `benchmarks.yaml` explains them.
     """
     about = meta_of(name, entry)
+    if "load" in entry:
+        return Reader(about, partial(hook(entry["load"]), about))
+    places = {f"{place}_images": _PATH for place in _further_places(entry)}
+    takes = places if "read" in entry else {"annotations": _PATH, **places}
+    function = entry.get("read") or entry.get("edit")
     ties = entry.get("ties", "strict")
-    return TableReader(
+    return CaseReader(
         about,
         partial(_cases, entry, about),
         rules=partial(rules_of, entry, about),
@@ -70,27 +70,13 @@ def reader_of(name: str, entry: Entry) -> TableReader:
         else TiePolicy(ties),
         usual=tuple(entry.get("usual", ())),
         empty=entry.get("empty", f"no rows of PARTS; {files.OFFICIAL}"),
-        entry=entry,
+        takes=takes | (options_of(hook(function)) if function else {}),
     )
 
 
-@dataclass(frozen=True)
-class TableReader(CaseReader):
-    """The reader of an entry; its options are the places and the arguments of its hook."""
-
-    entry: Entry = field(default_factory=dict)
-
-    @property
-    def options(self) -> dict[str, str]:
-        """See `Reader.options`."""
-        told = {"annotations": _PATH} if "read" not in self.entry else {}
-        told |= {f"{place}_images": _PATH for place in further_places(self.entry)}
-        name = self.entry.get("read") or self.entry.get("edit")
-        return told | {
-            key: str(each.annotation)
-            for key, each in (inspect.signature(hook(name)).parameters if name else {}).items()
-            if each.kind is inspect.Parameter.KEYWORD_ONLY
-        }
+def _further_places(entry: Entry) -> dict[str, str]:
+    """The places of photos in addition to the main one; an option moves each."""
+    return {name: each for name, each in entry.get("places", {}).items() if name != "images"}
 
 
 # --- Rows: what a file holds of one or more items. ---
@@ -100,21 +86,12 @@ class TableReader(CaseReader):
 class Row:
     """A row of a table while it becomes an item. A hook may change any of it.
 
-    Args:
-        values: Column -> what it holds.
-        where: File and row, for messages.
-        key: Its place in the file as ids have it: line, key of an object, else index from 0.
-        number: Its place in the file, from 1.
-        part: The sub-task.
-        path: The file, or the archive that holds it.
-        table: The keys of the entry for this file.
-        names: What templates may name.
-        cells: The values are texts; numbers and lists are written in them.
-        pictures: Column -> the picture in the file itself.
-        images: The images of the item, () for those that the columns name.
-        folder: Template of the folder of the photos, "" for that of the table.
-        truth: Index of the right candidate.
-        labels: Labels beside those of the table.
+    where: file and row, for messages. key: its place in the file as ids have it (line, key of an
+    object, else index from 0); number: from 1. part: the sub-task. path: the file, or the archive
+    that holds it. table: keys of the entry for this file. names: what templates may name. cells:
+    the values are texts, with numbers and lists written in them. pictures: column -> picture in the
+    file itself. images: () for those that the columns name. folder: template of the folder of the
+    photos, "" for that of the table. labels: in addition to those of the table.
     """
 
     values: Mapping[str, Any]
@@ -133,13 +110,9 @@ class Row:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, column: str) -> tuple[Any, str]:
-        """Return what a column holds, and its name for messages.
+        """Return what a column holds, and its name for messages; an absent one is refused.
 
-        Args:
-            column: Its name; "a.b" is the value b of the object a, "a.0" the first of the list a.
-
-        Raises:
-            CompoclipError: It is not there.
+        "a.b" is the value b of the object a, "a.0" the first of the list a.
         """
         first, *steps = column.split(".")
         found, where = files.field(self.values, first, self.where), f"{self.where}: {first!r}"
@@ -311,7 +284,7 @@ def _read(
         case ".arrow" | ".parquet":
             rows = tables.table_rows(path, columns)
             inside = tables.picture_columns(path)
-            photos = _photos(table)
+            photos = table.get("photos", ())
             held = {each: tables.pictures(path, each, seen) for each in photos if each in inside}
             if table.get("pictured") and (absent := set(photos) - set(held)):
                 raise CompoclipError(
@@ -342,20 +315,15 @@ def _read(
 # --- Items: the images, texts, truth and labels of a row. ---
 
 
-def _photos(table: Entry) -> tuple[str, ...]:
-    """The columns that name or hold the photos of an item."""
-    return tuple(table.get("photos", ()))
-
-
 class _Folders:
     """The photos of a benchmark: where those lie that its rows name."""
 
     def __init__(self, entry: Entry, about: Meta, data: Loading, moved: Mapping[str, Any]) -> None:
         default = entry.get("places", {}).get("images", next(iter(about.images), ""))
         self._places = {"images": data.images or data.root / default}
-        for name, template in further_places(entry).items():
+        for name, template in _further_places(entry).items():
             below = Path(template.format_map(self._places))
-            self._places[name] = moved.get(f"{name}_images") or (
+            self._places[name] = moved.get(name) or (
                 below if "{images}" in template else data.root / below
             )
         self._flat = (data.images,) if data.images and entry.get("flat") else ()
@@ -370,11 +338,15 @@ class _Folders:
             sides = (f"bbox_{each}" for each in "xywh")
             box = files.box(dict(zip(sides, map(row.float, table["box"]))), row.where)
         found = []
-        for column in _photos(table):
+        for column in table.get("photos", ()):
             if column in row.pictures:
                 found.append(row.pictures[column])
+                continue
+            if "digits" in table.get("named", {}):  # then numbers are ids
+                names = [files.identifier(row.values, column, row.where, set())]
             else:
-                found += [ImageRef(self._path(row, each), box) for each in _named(row, column)]
+                names = row.texts(column)
+            found += [ImageRef(self._path(row, each), box) for each in names]
         return tuple(found)
 
     def _path(self, row: Row, name: str) -> Path:
@@ -402,13 +374,6 @@ class _Folders:
         return self._known[2]
 
 
-def _named(row: Row, column: str) -> list[str]:
-    """The names of photos in a column; numbers are ids where names have digits."""
-    if "digits" in row.table.get("named", {}):
-        return [files.identifier(row.values, column, row.where, set())]
-    return row.texts(column)
-
-
 def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Iterator[Case]:
     """The cases of a benchmark, see the head of `benchmarks.yaml`."""
     if "read" in entry:
@@ -419,13 +384,13 @@ def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Itera
     data.tuned_on = {p: dev for p, dev in entry.get("tuned_on", {}).items() if p in data.parts}
     dev = [each for each in data.tuned_on.values() if each in about.expected]
     data.expected |= {each: about.expected[each] for each in dev}
-    moved = {each: options.pop(f"{each}_images", None) for each in further_places(entry)}
-    folders = _Folders(entry, about, data, {f"{k}_images": v for k, v in moved.items()})
+    moved = {each: options.pop(f"{each}_images", None) for each in _further_places(entry)}
+    folders = _Folders(entry, about, data, moved)
     names = {key: each for key, each in options.items() if isinstance(each, str)}
     rows = _rows(entry, data, annotations, names)
     if "edit" in entry:
         edit = hook(entry["edit"])
-        if "annotations" not in inspect.signature(edit).parameters:
+        if "annotations" not in options_of(edit):
             options.pop("annotations", None)
         rows = edit(rows, data, **options)
     known = [*about.parts, *entry.get("tuned_on", {}).values()]

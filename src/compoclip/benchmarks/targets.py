@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compoclip.benchmarks.case import Benchmark
+from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.registry import (
     SUITES,
     benchmark_names,
@@ -116,8 +116,7 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
     if not is_file(spec[0]) and ("/" in spec[0] or spec[0].startswith(".")):
         raise UsageError(f"{text}: no such folder; give a benchmark's name or a suite folder")
     place = _path(settings.pop("root", root))
-    photos = settings.pop("images", None)
-    name = settings.pop("id", None)
+    photos, name = settings.pop("images", None), settings.pop("id", None)
     joined = ",".join(spec)
     if joined in SUITES and (photos or name):
         raise UsageError(f"{text}: a suite takes neither images= nor id=; name one benchmark")
@@ -173,7 +172,7 @@ def read_suite(path: Path) -> list[Target]:
 
 
 def find_in(root: Path) -> list[Target]:
-    """Every benchmark whose annotation files lie below `root` in the default layout.
+    """Return every benchmark whose annotation files lie below `root` in the default layout.
 
     One that has only some of its own files, or that needs an option stated, is left out with a
     note. Raises CompoclipError when nothing is found.
@@ -182,12 +181,12 @@ def find_in(root: Path) -> list[Target]:
     for name in benchmark_names():
         about = meta(name)
         if about.family:
-            found += [f"{name}:{part}" for part in _family_parts(root, name)]
+            found += [f"{name}:{part}" for part in _sets_in(root, about)]
             continue
         absent = [file for file in about.files if about.place(root, file) is None]
         if any(about.place(root, archive) for archive in about.archives):
             absent = []
-        own = [file for file in about.files if file.startswith(f"{name}/")]
+        own = (file for file in about.files if file.startswith(f"{name}/"))
         if not absent and about.requires:
             note(f"{name}: left out, it needs {about.requires}=...; name it with that option")
         elif not absent:
@@ -202,18 +201,47 @@ def find_in(root: Path) -> list[Target]:
     return [Target(spec, root) for spec in found]
 
 
-def _family_parts(root: Path, name: str) -> list[str]:
-    about = meta(name)
-    folders = [root / place.removesuffix("/NAME") for place in about.images if "NAME" in place]
-    parts = set(about.parts) | {
-        each.name for folder in folders if folder.is_dir() for each in folder.iterdir()
-    }
+def _sets_in(root: Path, about: Meta) -> list[str]:
+    """The sets of a family that have a folder, or a file, below `root`."""
+    folders = [root / each.removesuffix("/NAME") for each in about.images if "NAME" in each]
+    there = {each.name for folder in folders if folder.is_dir() for each in folder.iterdir()}
     return [
         part
-        for part in sorted(parts)
+        for part in sorted({*about.parts, *there})
         if any((folder / part).is_dir() for folder in folders)
         or any((root / file).is_file() for file in about.of_set(part, about.files))
     ]
+
+
+def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> list[Target]:
+    """Return what `names` name; without names every benchmark that has a file below `root`.
+
+    Raises CompoclipError when there is none.
+    """
+    if names:
+        return parse_targets(names, root, images)
+    found: list[str] = []
+    for name in benchmark_names():
+        about = meta(name)
+        if about.family:
+            found += [
+                f"{name}:{part}"
+                for part in about.parts
+                for places in [about.of_set(part, (*about.files, *about.images))]
+                if any(about.place(root, each) or (root / each).is_dir() for each in places)
+            ]
+            continue
+        own = [file for file in about.files if file.startswith(f"{name}/")]
+        listed = (*about.files, *about.archives)
+        places = [file for file in listed if not own or file.startswith(f"{name}/")]
+        if not about.requires and any(about.place(root, file) for file in places):
+            found.append(name)
+    if not found:
+        raise CompoclipError(
+            f"{root}: no file of any benchmark; name benchmarks and their places, or see "
+            "compoclip data ls"
+        )
+    return [Target(spec, root, images) for spec in found]
 
 
 def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dict[str, Any]:

@@ -41,14 +41,9 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, Meta, TiePolicy
+from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.files import classification_rules, close
-from compoclip.benchmarks.photo_set import (
-    LABELS,
-    LAYOUTS,
-    PhotoSet,
-    read_folders,
-    read_photo_index,
-)
+from compoclip.benchmarks.photo_set import PhotoSet, read_photos
 from compoclip.benchmarks.prompts import (
     DEFAULT_TEMPLATES,
     fill,
@@ -56,71 +51,37 @@ from compoclip.benchmarks.prompts import (
     read_names,
     read_templates,
 )
-from compoclip.benchmarks.reader import Reader
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 
-# --- The zero-shot sets of the literature: ELEVATER's twenty, ImageNet-1K, and ImageNet's
-# shifts. ---
-#
-# Of each set as published: photos in the test split, classes, metric.
-
 PER_CLASS, MAP11, AUC = "mean-per-class", "map11", "auc"
+METRICS = ("accuracy", PER_CLASS, AUC, MAP11)
+_SUBTASK = "zero_shot"
 
 
 @dataclass(frozen=True)
 class ZeroShotSet:
-    """One set. photos, classes: how many the published scores use.
+    """One set. classes: how many the published scores use.
 
     section: its heading in `prompts.md` of the CLIP repository, "" when it has none there. squash:
     photos are squashed to the model's size instead of cropped.
     """
 
-    photos: int
     classes: int
-    section: str = ""
     metric: str = "accuracy"
+    section: str = ""
     squash: bool = False
 
 
-ELEVATER: Mapping[str, ZeroShotSet] = MappingProxyType(
-    {
-        "caltech-101": ZeroShotSet(6084, 102, "Caltech101", PER_CLASS),
-        "cifar-10": ZeroShotSet(10000, 10, "CIFAR10"),
-        "cifar-100": ZeroShotSet(10000, 100, "CIFAR100"),
-        "country211": ZeroShotSet(21100, 211, "Country211"),
-        "dtd": ZeroShotSet(1880, 47, "DescribableTextures"),
-        "eurosat_clip": ZeroShotSet(5000, 10, "EuroSAT"),
-        "fer-2013": ZeroShotSet(3589, 7, "FacialEmotionRecognition2013"),
-        "fgvc-aircraft-2013b": ZeroShotSet(3333, 100, "FGVCAircraft", PER_CLASS),
-        "food-101": ZeroShotSet(25250, 101, "Food101"),
-        "gtsrb": ZeroShotSet(12630, 43, "GTSRB"),
-        "hateful-memes": ZeroShotSet(500, 2, "HatefulMemes", AUC),
-        "kitti-distance": ZeroShotSet(711, 4, "KITTI", squash=True),
-        "mnist": ZeroShotSet(10000, 10, "MNIST"),
-        "oxford-flower-102": ZeroShotSet(6149, 102, "Flowers102", PER_CLASS),
-        "oxford-iiit-pets": ZeroShotSet(3669, 37, "OxfordPets", PER_CLASS),
-        "patch-camelyon": ZeroShotSet(32768, 2, "PatchCamelyon"),
-        "rendered-sst2": ZeroShotSet(1821, 2, "SST2"),
-        "resisc45_clip": ZeroShotSet(25200, 45, "RESISC45"),
-        "stanford-cars": ZeroShotSet(8041, 196, "StanfordCars"),
-        "voc-2007": ZeroShotSet(4952, 20, "PascalVOC2007", MAP11),
-    }
+SETS: Mapping[str, ZeroShotSet] = MappingProxyType(
+    {name: ZeroShotSet(*row) for name, row in entries()["zero_shot"]["sets"].items()}
 )
-IMAGENET: Mapping[str, ZeroShotSet] = MappingProxyType({"imagenet-1k": ZeroShotSet(50000, 1000)})
-SHIFTS: Mapping[str, ZeroShotSet] = MappingProxyType(
-    {
-        "imagenet-a": ZeroShotSet(7500, 200),
-        "imagenet-r": ZeroShotSet(30000, 200),
-        "imagenet-sketch": ZeroShotSet(50889, 1000),
-        "imagenet-v2": ZeroShotSet(10000, 1000),
-    }
-)
-SETS: Mapping[str, ZeroShotSet] = MappingProxyType({**ELEVATER, **IMAGENET, **SHIFTS})
+IMAGENET = "imagenet-1k"
+SHIFTS = tuple(name for name in SETS if name.startswith("imagenet-") and name != IMAGENET)
+ELEVATER = tuple(name for name in SETS if not name.startswith("imagenet-"))
 
 
-# --- ImageNet's class names, prompt templates and WordNet ids, as installed libraries carry
-# them. ---
+# --- ImageNet's class names, prompt templates and WordNet ids, from installed libraries. ---
 #
 # Names and templates are OpenAI's (Radford et al., ICML 2021), in open_clip (MIT); the ids of the
 # classes of ImageNet-1K, -A and -R are in timm (Apache-2.0). Both are read without importing the
@@ -189,7 +150,7 @@ class PublishedPrompts:
 
 def published(name: str) -> PublishedPrompts:
     """What is known of a set: ImageNet's from installed libraries, others from `data`."""
-    if name in IMAGENET or name in SHIFTS:
+    if name == IMAGENET or name in SHIFTS:
         synsets, names, templates = imagenet_prompts(name)
         return PublishedPrompts(tuple(zip(names, synsets)), templates)
     if name not in SETS:
@@ -271,33 +232,11 @@ def _numbers(names: Sequence[str], total: int) -> list[int] | None:
     return found if distinct and max(found) < total else None
 
 
-# --- Zero-shot classification: ELEVATER's twenty sets, ImageNet-1K and its shifts, and any other
-# set. ---
-
-METRICS = ("accuracy", PER_CLASS, AUC, MAP11)
-_SUBTASK = "zero_shot"
-META = Meta(
-    id="zero_shot",
-    title="Zero-shot classification",
-    citation="Li et al., ELEVATER: A Benchmark and Toolkit for Evaluating Language-Augmented "
-    "Visual Models, NeurIPS 2022 Datasets and Benchmarks; prompts after Radford et al., ICML 2021",
-    source="repository Computer-Vision-in-the-Wild/Elevater_Toolkit_IC and each data set's page; "
-    "any folder of classes works; class names and templates come with compoclip",
-    licence="per data set",
-    status="partly gated",
-    access="per data set; ImageNet by registration",
-    files=(),
-    optional=tuple(f"elevater/NAME/{file}" for file in ("index.json", "templates.json", *LABELS)),
-    images=("elevater/NAME",),
-    parts=tuple(SETS),
-    chance={name: 1 / each.classes for name, each in SETS.items() if each.metric != MAP11},
-    skills={_SUBTASK: "recognition"},
-    expected={name: each.photos for name, each in SETS.items()},
-    family=True,
-)
+# --- Reading a set. ---
 
 
-def _load(
+def load(
+    about: Meta,
     root: Path,
     images: Path | None = None,
     *,
@@ -309,7 +248,7 @@ def _load(
     key: str | None = None,
     metric: str | None = None,
 ) -> Benchmark:
-    """Read one set; `subtasks` holds its name. Layouts: see the module.
+    """Read the set that `subtasks` names; layouts: see the module.
 
     The benchmark is called "zero_shot_<name>". Raises CompoclipError when the folder, a class
     directory, a label or a name is missing or malformed, UsageError for bad options.
@@ -321,73 +260,64 @@ def _load(
         raise UsageError("give either the option index or the option classes, not both")
     if metric is not None and metric not in METRICS:
         raise UsageError(f"no metric {metric!r}; {close(metric, METRICS)}")
-    about = SETS.get(name, ZeroShotSet(0, 0))
+    one = SETS.get(name, ZeroShotSet(0))
     folder = images or files.image_path(root / "elevater", name, f"zero_shot:{name}")
-    photos = _read(folder, annotations, "" if name in SETS else f" ({close(name, SETS)})")
+    photos = read_photos(folder, annotations, "" if name in SETS else f" ({close(name, SETS)})")
     known = published(name)
-    if index is None and photos.folders and (folder / "index.json").is_file():
-        index = folder / "index.json" if classes is None else None
-    section = key or about.section or name
+    if index is None and classes is None and photos.folders and (folder / "index.json").is_file():
+        index = folder / "index.json"
+    section = key or one.section or name
+
+    def key_in(path: Path) -> str:
+        return section if path.suffix.lower() == ".md" else key or name
+
+    place = None
     if index is not None:
-        names, place = _by_index(photos, folder, index)
+        names = _by_index(photos, folder, index)
     elif classes is not None:
-        names = _listed(photos, folder, classes, section if _markdown(classes) else key or name)
-        place = list(range(len(names)))
+        names = _listed(photos, folder, classes, key_in(classes))
     else:
-        fitting = match(photos, known, str(folder))
-        names = tuple(each[0] for each in known.classes) if fitting else _own(photos, folder)
-        place = fitting or list(range(len(names)))
+        place = match(photos, known, str(folder))
+        names = tuple(each[0] for each in known.classes) if place else _own(photos, folder)
+    place = place or list(range(len(names)))
     source = templates or photos.templates
     if source is not None:
-        used = read_templates(source, section if _markdown(source) else key or name)
+        used = read_templates(source, key_in(source))
     else:
         used = known.templates or DEFAULT_TEMPLATES
     if name in SETS:
         _note_others(name, names, used, known)
+    metric = metric or one.metric
+    tags = tuple(tuple(place[label] for label in labels) for labels in photos.labels)
     content = Classification(
         images=tuple(
-            replace(each, squash=about.squash, upright=name not in SETS) for each in photos.images
+            replace(each, squash=one.squash, upright=name not in SETS) for each in photos.images
         ),
-        labels=tuple(place[label] for labels in photos.labels for label in labels),
+        labels=() if metric == MAP11 else tuple(label for labels in tags for label in labels),
         classes=names,
         prompts=tuple(fill(used, each) for each in names),
-        metric=metric or about.metric,
+        metric=metric,
+        tags=tags if metric == MAP11 else (),
     )
-    if content.metric == MAP11:
-        tags = tuple(tuple(place[label] for label in labels) for labels in photos.labels)
-        content = replace(content, labels=(), tags=tags)
     _check(content, photos, str(classes or index or folder))
-    parts = names if content.metric == MAP11 else (_SUBTASK,)
-    extra = (*photos.names, *names, *used, *photos.keys, *(["squash"] if about.squash else []))
-    extra += () if name in SETS else ("upright",)
+    parts = names if metric == MAP11 else (_SUBTASK,)
+    extra = [*photos.names, *names, *used, *photos.keys, *["squash"] * one.squash]
+    extra += ["upright"] * (name not in SETS)
     rules = classification_rules(content)
     if name.startswith("imagenet-"):
         rules["top5"] = Aggregate((_SUBTASK,), metric="top5")
+    expected = about.expected.get(name)
     return Benchmark(
         name=f"zero_shot_{name}",
         content=content,
-        data_hash=files.data_hash({}, extra),
+        data_hash=files.data_hash({}, tuple(extra)),
         ties={"": TiePolicy.FIRST},
         skills=dict.fromkeys(parts, "recognition"),
-        expected=dict.fromkeys(parts, about.photos) if about.photos else {},
+        expected=dict.fromkeys(parts, expected) if expected else {},
         aggregates=rules,
-        headline=content.metric,
+        headline=metric,
         left_out=photos.left_out,
     )
-
-
-def _read(folder: Path, annotations: Path | None, hint: str) -> PhotoSet:
-    """The photos in whichever layout is there."""
-    if annotations is not None:
-        return read_photo_index(annotations)
-    for layout in LAYOUTS:
-        if found := layout.find(folder):
-            return layout.read(folder, found)
-    return read_folders(folder, hint)
-
-
-def _markdown(path: Path) -> bool:
-    return path.suffix.lower() == ".md"
 
 
 def _note_others(
@@ -432,21 +362,20 @@ def _listed(photos: PhotoSet, folder: Path, classes: Path, key: str) -> tuple[st
     return names
 
 
-def _by_index(photos: PhotoSet, folder: Path, path: Path) -> tuple[tuple[str, ...], list[int]]:
+def _by_index(photos: PhotoSet, folder: Path, path: Path) -> tuple[str, ...]:
     """Names that a file gives to what the data call the classes."""
     named = read_index(path)
-    for each in named:
+    for each in (*named, *photos.names):
         if each not in photos.names:
             raise CompoclipError(
                 f"{path}: class directory {each!r:.80} is not in {folder}; make it (empty for a "
                 "class without photos) or drop the entry"
             )
-    for each in photos.names:
         if each not in named:
             raise CompoclipError(
                 f"{path}: no class name for directory {each!r:.80} of {folder}; add it"
             )
-    return tuple(named[each] for each in photos.names), list(range(len(photos.names)))
+    return tuple(named[each] for each in photos.names)
 
 
 def _check(content: Classification, photos: PhotoSet, where: str) -> None:
@@ -473,6 +402,3 @@ def _check(content: Classification, photos: PhotoSet, where: str) -> None:
             f"{where}: {counted(len(doubles), 'name')} of several classes ({names}{more}): they "
             "score alike, and the first counts as the answer"
         )
-
-
-ZERO_SHOT = Reader(META, _load)

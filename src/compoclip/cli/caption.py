@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +20,9 @@ from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
 from compoclip.language.ask import Asking, collect
-from compoclip.language.engine import Engine, PromptTask, load_task
+from compoclip.language.engine import ChatServer, Engine, InProcessModel, PromptTask, load_task
 from compoclip.language.judge import RULES_VERSION
-from compoclip.language.rows import AnswerTally, Outputs, write_outputs
+from compoclip.language.rows import Outputs, write_outputs
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ class CaptionOptions:
             --server http://localhost:8000/v1 --model meta-llama/Llama-3.1-8B-Instruct
         compoclip caption captions.txt --task dense --out bags.jsonl --model ./small-model
         compoclip caption data.csv --task negatives --out negatives.parquet \
-            --server https://api.openai.com/v1 --model gpt-4o-mini --key-env OPENAI_API_KEY \
-            --price-in 0.15 --price-out 0.60
+            --server https://api.openai.com/v1 --model gpt-4o-mini --key-env OPENAI_API_KEY
 
     Args:
         data: What train --data takes; or captions alone: .txt (one a line), .jsonl, .csv, .tsv.
@@ -57,7 +57,8 @@ class CaptionOptions:
         model: The model as the server calls it; without --server a folder or hub id of a model that
             transformers loads in this process.
         out: .jsonl or .parquet file to write.
-        server: URL of a server with OpenAI's chat interface (vLLM, llama.cpp, Ollama, OpenAI).
+        server: URL of a server with OpenAI's chat interface (vLLM, llama.cpp, Ollama, OpenAI);
+            needs the package openai.
         key_env: Environment variable that holds the API key; without it none is sent.
         column: Column with the captions, for tables.
         split: Split of the data to use, where it holds several: train unless given; all takes
@@ -67,11 +68,9 @@ class CaptionOptions:
         seed: Fixes, with caption and try, how an answer is drawn.
         tries: Questions about one caption while the answers are of no use.
         concurrency: Questions at once to a server; the result does not depend on it.
-        timeout: Seconds for one answer of a server.
+        timeout: Seconds without an answer of a server after which a request is given up.
         retries: Further requests after errors that may pass (429, 5xx, a broken connection).
         device: Of a model in this process: cpu, cuda, cuda:N, mps or auto.
-        price_in: Price of a million tokens of prompts, for the report of costs.
-        price_out: Price of a million tokens of answers.
         json: Print the summary as JSON.
     """
 
@@ -91,8 +90,6 @@ class CaptionOptions:
     timeout: float = 120.0
     retries: int = 6
     device: str = "auto"
-    price_in: float | None = None
-    price_out: float | None = None
     json: bool = False
 
 
@@ -128,12 +125,22 @@ def main(argv: Sequence[str]) -> int:
         "model": options.model,
         **asdict(asking),
     }
-    engine = _engine(options)
+    engine: Engine
+    if options.server is not None:
+        engine = ChatServer(
+            options.server,
+            options.model,
+            key_variable=options.key_env,
+            concurrency=options.concurrency,
+            timeout=options.timeout,
+            retries=options.retries,
+        )
+    else:
+        from compoclip.ranks import device_named  # which imports torch
+
+        engine = InProcessModel(options.model, str(device_named(options.device)))
     console.note(f"{task.name}: {len(captions):,} distinct captions, {engine.name}")
-
-    def track(done: Iterable[int]) -> Iterable[int]:
-        return console.track(done, "captions answered", unit="captions")
-
+    track = partial(console.track, description="captions answered", unit="captions")
     start = time.monotonic()
     try:
         collected = collect(task, captions, engine, asking, out.answers, made_from, track)
@@ -153,9 +160,6 @@ def main(argv: Sequence[str]) -> int:
         "answered_now": asked,
         "seconds": round(seconds, 1),
         "captions_a_minute": round(60 * asked / seconds, 1) if seconds > 0 else 0.0,
-        "requests": engine.requests,
-        "retried": engine.retried,
-        "cost": _cost(options, tally),
         "out": str(out.rows),
         **provenance,
     }
@@ -170,32 +174,13 @@ def _require_sense(options: CaptionOptions) -> None:
     for name in ("tries", "concurrency"):
         if getattr(options, name) < 1:
             raise UsageError(f"--{name} must be at least 1")
-    for name in ("temperature", "retries", "price_in", "price_out"):
+    for name in ("temperature", "retries"):
         if (getattr(options, name) or 0) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
+            raise UsageError(f"--{name} must not be negative")
     if options.timeout <= 0 or (options.max_tokens is not None and options.max_tokens < 1):
         raise UsageError("--timeout and --max-tokens must be above 0")
     if options.key_env and options.server is None:
         raise UsageError("--key-env goes with --server")
-    if (options.price_in is None) != (options.price_out is None):
-        raise UsageError("--price-in and --price-out go together")
-
-
-def _engine(options: CaptionOptions) -> Engine:
-    if options.server is not None:
-        from compoclip.language.engine import ChatServer, ServerPatience
-
-        return ChatServer(
-            options.server,
-            options.model,
-            key_variable=options.key_env,
-            concurrency=options.concurrency,
-            patience=ServerPatience(options.timeout, options.retries),
-        )
-    from compoclip.language.engine import InProcessModel
-    from compoclip.ranks import device_named
-
-    return InProcessModel(options.model, str(device_named(options.device)))
 
 
 def _digest(items: Iterable[Item]) -> str:
@@ -204,14 +189,6 @@ def _digest(items: Iterable[Item]) -> str:
     for id, captions in items:
         digest.update(repr((id, tuple(captions))).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _cost(options: CaptionOptions, tally: AnswerTally) -> float | None:
-    """The price of all answers on record; None without prices."""
-    if options.price_in is None or options.price_out is None:
-        return None
-    spent = tally.tokens_in * options.price_in + tally.tokens_out * options.price_out
-    return round(spent / 1e6, 6)
 
 
 def _print(
@@ -237,11 +214,4 @@ def _print(
         f"  {console.counted(made['answered_now'], 'caption')} answered in {made['seconds']:.0f} s "
         f"({made['captions_a_minute']:.0f} a minute){before}"
     )
-    if made["requests"] is not None:
-        requests = console.counted(made["requests"], "request")
-        print(f"  {requests}, {made['retried']:,} of them further tries")
-    cost = "" if made["cost"] is None else f", cost {made['cost']:.4f}"
-    missing = (
-        f" ({console.counted(made['unmetered'], 'answer')} uncounted)" if made["unmetered"] else ""
-    )
-    print(f"  tokens: {made['tokens_in']:,} in, {made['tokens_out']:,} out{missing}{cost}")
+    print(f"  tokens: {made['tokens_in']:,} in, {made['tokens_out']:,} out")

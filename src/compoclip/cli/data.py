@@ -14,9 +14,9 @@ import tyro
 
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import Check, check
-from compoclip.benchmarks.fetch import FetchJob, fetch, lacking, rebased
+from compoclip.benchmarks.fetch import FetchJob, fetch, find_missing, rebased
 from compoclip.benchmarks.registry import benchmark_names, meta
-from compoclip.benchmarks.targets import Target, parse_targets
+from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import WorkerCount, parse, processes
 from compoclip.console import counted, note, progress_bar, table, tell
@@ -188,40 +188,11 @@ def check_main(argv: Sequence[str]) -> int:
     options = parse(CheckOptions, "data check", argv)
     checks = [
         check(each.spec, each.root, each.images, options=each.options, decoding=options.decode)
-        for each in targets(options.names, options.data, options.images)
+        for each in named_or_present(options.names, options.data, options.images)
     ]
     record = [{**asdict(each), "complete": each.complete} for each in checks]
     tell(options.json, record, "\n\n".join("\n".join(lines(each)) for each in checks))
     return 0 if all(each.complete for each in checks) else 1
-
-
-def targets(names: Sequence[str], root: Path, images: Path | None) -> list[Target]:
-    """What `names` name; without names every benchmark that has a file of its own below `root`.
-
-    Raises CompoclipError when there is none.
-    """
-    if names:
-        return parse_targets(names, root, images)
-    found: list[str] = []
-    for name in benchmark_names():
-        about = meta(name)
-        for part in about.parts if about.family else ():
-            places = (*about.of_set(part, about.files), *about.of_set(part, about.images))
-            if any(about.place(root, file) or (root / file).is_dir() for file in places):
-                found.append(f"{name}:{part}")
-        if not about.family and not about.requires:
-            prefix = f"{name}/"
-            if not any(file.startswith(prefix) for file in about.files):
-                prefix = ""
-            own = (f for f in (*about.files, *about.archives) if f.startswith(prefix))
-            if any(about.place(root, file) for file in own):
-                found.append(name)
-    if not found:
-        raise CompoclipError(
-            f"{root}: no file of any benchmark; name benchmarks and their places, or see "
-            "compoclip data ls"
-        )
-    return [Target(spec, root, images) for spec in found]
 
 
 def lines(found: Check) -> Iterator[str]:
@@ -327,7 +298,7 @@ def fetch_main(argv: Sequence[str]) -> int:
     require_writable(options.data)
     done: dict[str, FetchJob] = {}
     while True:
-        lack = lacking(options.names, options.data, annotations_only=options.annotations_only)
+        lack = find_missing(options.names, options.data, annotations_only=options.annotations_only)
         jobs = [job for job in lack.jobs if job.source.target not in done]
         if not jobs:
             break

@@ -29,7 +29,7 @@ from compoclip.benchmarks.solvability import (
     rules_of_thumb,
     solvability,
 )
-from compoclip.cli.data import targets
+from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.options import joined, parse
 from compoclip.console import counted, emit_json, note, table
 from compoclip.errors import UsageError
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     held_out = _held_out(options.overlap)
     loaded: list[Benchmark] = []
     if options.names or not options.train:
-        chosen = targets(options.names, options.data, options.images)
+        chosen = named_or_present(options.names, options.data, options.images)
         loaded = [target.load() for target in chosen]
     reports: list[dict[str, Any]] = []
     texts: list[str] = []

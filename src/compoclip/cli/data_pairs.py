@@ -55,7 +55,7 @@ class MirrorOptions:
 def mirror_main(argv: Sequence[str]) -> int:
     """Write the table, print what it holds."""
     options = parse(MirrorOptions, "data mirror-pairs", joined(argv, "--without"))
-    from compoclip.benchmarks.positions import coco_boxes  # torch comes with sources
+    from compoclip.benchmarks.photo_set import coco_boxes  # torch comes with sources
     from compoclip.data.boxes import mirror_rows
     from compoclip.data.overlap import coco_number, held_out_photos
     from compoclip.data.sources.karpathy import open_coco

@@ -23,7 +23,6 @@ PARSE = "parse"
 NEG_RULE, POSITIVE, POSITIVE_RULE = "neg_rule", "positive", "positive_rule"
 Counts = dict[str, Any]
 """Whole numbers by name, nested."""
-
 _TEXTS = pa.list_(pa.string())
 
 
@@ -31,8 +30,8 @@ _TEXTS = pa.list_(pa.string())
 class CorpusRow:
     """One row or sample of a shard: its captions, stripped and none of them blank.
 
-    id: with a number for further captions, what the draw of a rewrite depends on. stored: what an
-    earlier parse wrote into the row, if any.
+    id: with a number for further captions, what the sampling of a rewrite depends on. stored: what
+    an earlier parse wrote into the row, if any.
     """
 
     id: str
@@ -41,27 +40,17 @@ class CorpusRow:
 
 
 def row_of(id: str, texts: Iterable[Any], stored: Any, counts: Counts) -> CorpusRow:
-    """A row, with what is left out of it counted."""
+    """Return a row, with what is left out of it counted."""
     left_out: Counter[str] = Counter()
     captions = tuple(usable_texts(texts, EMPTY_CAPTION, left_out))
-    counts["rows"] += 1
-    counts["captions"] += len(captions)
-    counts["cut"] += sum(map(is_cut, captions))
     left_out[NO_CAPTION] += not captions
-    for reason, number in left_out.items():
-        leave_out(counts, reason, number)
+    cut = sum(map(is_cut, captions))
+    add_counts(counts, {"rows": 1, "captions": len(captions), "cut": cut, "left_out": +left_out})
     return CorpusRow(id, captions, stored)
 
 
-def leave_out(counts: Counts, reason: str, number: int = 1) -> None:
-    """Count what is left out."""
-    if not number:
-        return
-    counts["left_out"][reason] = counts["left_out"].get(reason, 0) + number
-
-
 def new_counts() -> Counts:
-    """The counts of a shard before its first row. cut: captions too long to be parsed whole."""
+    """Return the counts before the first row. cut: captions too long to be parsed whole."""
     return {"rows": 0, "captions": 0, "cut": 0, "left_out": {}}
 
 
@@ -75,25 +64,24 @@ def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
 
 
 class CorpusJob(Protocol):
-    """A job on rows of captions; plain data, since it is sent to worker processes."""
+    """A job on rows of captions; plain data, since it is sent to worker processes.
+
+    fields: the columns that are added. settings: every input besides the shards, with versions (the
+    same settings give the same bytes). make: the values of `fields` for every row; what was made is
+    added to `counts`.
+    """
 
     @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        """The columns that are added."""
-        ...
+    def fields(self) -> tuple[pa.Field, ...]: ...
 
-    def settings(self) -> dict[str, Any]:
-        """Every input besides the shards, with versions: the same settings, the same bytes."""
-        ...
+    def settings(self) -> dict[str, Any]: ...
 
-    def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]:
-        """The values of `fields` for every row; what was made is added to `counts`."""
-        ...
+    def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True)
 class ParseJob:
-    """Adds "parse": {"parser": versions, "records": one compact record a caption}.
+    """Adds "parse": {"parser": versions, "records": one compact record per caption}.
 
     The records are those of `captions.records`; a rewrite job reads them instead of parsing.
     """
@@ -102,19 +90,17 @@ class ParseJob:
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
-        """The column "parse"."""
+        """Return the column "parse"."""
         return (pa.field(PARSE, pa.struct([("parser", pa.string()), ("records", _TEXTS)])),)
 
     def settings(self) -> dict[str, Any]:
-        """Versions of tagger and parser."""
+        """Return the versions of tagger and parser."""
         return {"job": "parse", **provenance(self.tagger)}
 
     def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]:
-        """The parses of every row."""
+        """Return the parses of every row."""
         tagger, version = get_tagger(self.tagger), parser_name(self.tagger)
-        made = counts.setdefault(
-            "parses", dict.fromkeys(("objects", "attributes", "relations", "without_objects"), 0)
-        )
+        made = dict.fromkeys(("objects", "attributes", "relations", "without_objects"), 0)
         values = []
         for row in rows:
             captions = [parse(text, tagger) for text in row.captions]
@@ -124,8 +110,8 @@ class ParseJob:
                 made["attributes"] += sum(len(node.attributes) for node in graph.objects)
                 made["relations"] += len(graph.relations)
                 made["without_objects"] += not graph.objects
-            records = [encode(caption) for caption in captions]
-            values.append({PARSE: {"parser": version, "records": records}})
+            values.append({PARSE: {"parser": version, "records": list(map(encode, captions))}})
+        add_counts(counts, {"parses": made})
         return values
 
 
@@ -142,44 +128,39 @@ class RewriteJob:
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
-        """The columns of negatives, of positives, or of both, as the rewrites make them."""
+        """Return the columns of negatives, of positives, or of both, as the rewrites make them."""
         kinds = {get_rewrite(name).keeps_meaning for name in self.rewriting.rewrites}
         names = ((NEG_CAPTION, NEG_RULE), (POSITIVE, POSITIVE_RULE))
         return tuple(pa.field(n, _TEXTS) for k in (False, True) if k in kinds for n in names[k])
 
     def settings(self) -> dict[str, Any]:
-        """Rewrites, seed, epoch and versions."""
+        """Return rewrites, seed, epoch and versions."""
         return {"job": "rewrite", **self.rewriting.provenance()}
 
     def make(self, rows: Sequence[CorpusRow], counts: Counts) -> list[dict[str, Any]]:
-        """The texts of every row."""
+        """Return the texts of every row."""
         tallies = {name: RewriteTally() for name in self.rewriting.rewrites}
         names = [field.name for field in self.fields]
         values = []
         for row in rows:
             value: dict[str, Any] = {name: [] for name in names}
             for number, caption in enumerate(self._parsed(row, counts)):
-                self._add(f"{row.id}#{number}" if number else row.id, caption, tallies, value)
+                id = f"{row.id}#{number}" if number else row.id
+                for name, tally in tallies.items():
+                    result = drawn(id, caption, name, self.rewriting)
+                    if isinstance(result, Refused):
+                        tally.add_refused(result.reason)
+                        continue
+                    spans = ((edit.start, edit.end) for edit in result.edits)
+                    tally.add_made(result.rule, edited_words(caption.text, spans))
+                    positive = result.keeps_meaning
+                    value[POSITIVE if positive else NEG_CAPTION].append(result.text)
+                    rule = f"{get_rewrite(name).name} {result.rule}"
+                    value[POSITIVE_RULE if positive else NEG_RULE].append(rule)
             values.append(value)
         made = {name: tally.as_counts() for name, tally in tallies.items()}
         add_counts(counts, {"rewrites": made})
         return values
-
-    def _add(
-        self, id: str, caption: Caption, tallies: Mapping[str, RewriteTally], value: dict[str, Any]
-    ) -> None:
-        for name, tally in tallies.items():
-            result = drawn(id, caption, name, self.rewriting)
-            if isinstance(result, Refused):
-                tally.add_refused(result.reason)
-                continue
-            spans = ((edit.start, edit.end) for edit in result.edits)
-            tally.add_made(result.rule, edited_words(caption.text, spans))
-            text, rule = (NEG_CAPTION, NEG_RULE)
-            if result.keeps_meaning:
-                text, rule = (POSITIVE, POSITIVE_RULE)
-            value[text].append(result.text)
-            value[rule].append(f"{get_rewrite(name).name} {result.rule}")
 
     def _parsed(self, row: CorpusRow, counts: Counts) -> list[Caption]:
         """The parses of a row: those stored in it, if they are of this parser and undamaged."""
@@ -187,7 +168,7 @@ class RewriteJob:
         records = stored.get("records")
         if stored.get("parser") == parser_name(self.rewriting.tagger) and isinstance(records, list):
             try:
-                found = [decode(text, record) for text, record in zip(row.captions, records)]
+                found = [decode(text, each) for text, each in zip(row.captions, records)]
             except (ValueError, TypeError):
                 found = []
             if len(found) == len(row.captions) == len(records):
@@ -200,6 +181,6 @@ class RewriteJob:
 
 @lru_cache(maxsize=8)
 def parser_name(tagger: str) -> str:
-    """Versions of parser and tagger in one word."""
+    """Return the versions of parser and tagger in one word."""
     versions = provenance(tagger)
     return f"{versions['parser']}/{versions['tagger']}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,9 +18,9 @@ from compoclip.corpora.shard import (
     SETTINGS,
     ShardResult,
     ShardTask,
-    checked,
     finished,
     make_shard,
+    opened_shard,
 )
 from compoclip.errors import CompoclipError, UsageError, pip_install
 from compoclip.files import only_writer, write_text
@@ -38,33 +40,35 @@ _OBJECT_STORE = 80 << 20  # bytes; tasks and results are small, shards are read 
 def run(
     work: Callable[[T], R], tasks: Sequence[T], workers: int = 1, engine: Engine = "local"
 ) -> Generator[R, None, None]:
-    """The results of all tasks, as they are finished; closing it ends what is under way.
+    """Yield the results of all tasks, as they are finished; closing it ends what is under way.
 
     work: a function at the top level of a module, which may be called again for a task whose
     worker died. engine: "local" are processes of this machine; "ray" are tasks on the Ray cluster
     that RAY_ADDRESS names, or else on one of `workers` processes that is started for this call.
     Raises CompoclipError when workers die again and again, or Ray is not installed.
     """
-    if engine == "ray":
-        yield from _on_ray(work, tasks, workers)
-    elif workers <= 1:
-        yield from map(work, tasks)
-    else:
-        yield from _in_processes(work, tasks, workers)
-
-
-def _in_processes(
-    work: Callable[[T], R], tasks: Sequence[T], workers: int
-) -> Generator[R, None, None]:
     try:
-        with Workers(workers, ahead=1, retries=RETRIES) as pool:
-            yield from pool.as_done(work, tasks)
+        if engine == "ray":
+            yield from _on_ray(work, tasks, workers)
+        elif workers <= 1:
+            yield from map(work, tasks)
+        else:
+            with Workers(workers, ahead=1, retries=RETRIES) as pool:
+                yield from pool.as_done(work, tasks)
     except WorkersDiedError:
-        raise _dying() from None
+        raise CompoclipError(
+            f"workers died {RETRIES + 1} times over the same work (out of memory?); use fewer "
+            "processes or smaller shards; what is finished stays"
+        ) from None
 
 
 def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generator[R, None, None]:
-    ray = _ray()
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError:
+        raise CompoclipError(
+            f"--engine ray needs Ray, which is not installed; {pip_install('ray')}"
+        ) from None
     own = not ray.is_initialized()
     if own:
         _start(ray, workers)
@@ -74,37 +78,22 @@ def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generat
             with fence():
                 return work(task)
 
-        remote: Any = ray.remote(fenced).options(num_cpus=1, max_retries=RETRIES)
+        remote = ray.remote(fenced).options(num_cpus=1, max_retries=RETRIES)
         slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
         todo = iter(tasks)
-        running: list[Any] = []
-        while True:
-            for task in todo:
-                running.append(remote.remote(task))
-                if len(running) >= _AHEAD * slots:
-                    break
-            if not running:
-                return
+        running = [remote.remote(task) for task in islice(todo, _AHEAD * slots)]
+        while running:
             done, running = ray.wait(running)
+            running += [remote.remote(task) for task in islice(todo, len(done))]
             yield from ray.get(done)
     except ray.exceptions.WorkerCrashedError:
-        raise _dying() from None
+        raise WorkersDiedError from None
     except ray.exceptions.RayError as error:
         reason = str(error).strip().splitlines()[-1]
         raise CompoclipError(f"Ray failed ({reason}); see the logs of the cluster") from None
     finally:
         if own:
             ray.shutdown()
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise CompoclipError(
-            f"--engine ray needs Ray, which is not installed; {pip_install('ray')}"
-        ) from None
-    return ray
 
 
 def _start(ray: Any, workers: int) -> None:
@@ -125,13 +114,6 @@ def _start(ray: Any, workers: int) -> None:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         where = f"no Ray cluster at {address}" if address else "Ray cannot be started"
         raise CompoclipError(f"{where} ({reason}); check it, or take --engine local") from None
-
-
-def _dying() -> CompoclipError:
-    return CompoclipError(
-        f"workers died {RETRIES + 1} times over the same work (out of memory?); use fewer "
-        "processes or smaller shards; what is finished stays"
-    )
 
 
 # --- A whole corpus: every shard once, finished ones skipped, bad ones named. ---
@@ -179,7 +161,7 @@ def process(
         track: Wraps the stream of results.
 
     Returns:
-        What became of every shard, bad ones too.
+        The outcome of every shard, bad ones too.
 
     Raises:
         UsageError: When the captions are not where `column` says, or `out` holds the work of other
@@ -188,7 +170,14 @@ def process(
     """
     if any(out.absolute() == shard.absolute().parent for shard in shards):
         raise UsageError(f"{out}: holds the shards themselves; choose another -o")
-    _check_captions(shards, column)
+    for shard in shards:  # the first that can be read speaks for all, before hours of work
+        try:
+            opened_shard(shard, column, (), new_counts())
+            break
+        except UsageError:
+            raise
+        except CompoclipError:
+            continue  # it is named when its turn comes
     with only_writer(out, folder=True):
         _settle(out, {**job.settings(), "column": column})
         outcome = CorpusOutcome()
@@ -217,18 +206,6 @@ def process(
         for counts in (*outcome.made.values(), *outcome.skipped.values()):
             add_counts(outcome.total, counts)
         return outcome
-
-
-def _check_captions(shards: Sequence[Path], column: str | None) -> None:
-    """Let the first shard that can be read speak for all, before hours of work."""
-    for shard in shards:
-        try:
-            checked(shard, column)
-            return
-        except UsageError:
-            raise
-        except CompoclipError:
-            continue  # it is named when its turn comes
 
 
 def _settle(out: Path, settings: dict[str, Any]) -> None:

@@ -6,10 +6,10 @@ import gzip
 import json
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from glob import glob, has_magic
 from io import BytesIO
@@ -20,7 +20,15 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compoclip.corpora.job import PARSE, CorpusJob, CorpusRow, Counts, leave_out, new_counts, row_of
+from compoclip.corpora.job import (
+    PARSE,
+    CorpusJob,
+    CorpusRow,
+    Counts,
+    add_counts,
+    new_counts,
+    row_of,
+)
 from compoclip.data.members import holds_text
 from compoclip.data.sources.shards import (
     BAD_JSON,
@@ -52,243 +60,239 @@ from compoclip.files import (
 )
 from compoclip.recordfile import json_bytes
 
-# --- Adding fields to a JSON object without touching what it holds. ---
+Made = Sequence[dict[str, Any]]
+"""The added fields of every row of a batch."""
+Fields = Sequence[pa.Field]
+Batch = tuple[list[CorpusRow], Callable[[Any, Made], object]]
+"""Rows, and what writes them with the added fields to an open output."""
 
 
-def spliced(text: str, fields: Mapping[str, Any], added: Mapping[str, Any], origin: str) -> bytes:
-    """The JSON object `text`, whose value is `fields`, with the fields `added` at its end.
+class OpenShard(NamedTuple):
+    """The batches of a shard, and what opens the output that they are written to."""
 
-    The bytes of the object stay as they are. Raises CompoclipError naming `origin` when it has one
-    of the added fields already.
+    batches: Iterator[Batch]
+    create: Callable[[Path], AbstractContextManager[Any]]
+
+
+def opened_shard(source: Path, column: str | None, fields: Fields, counts: Counts) -> OpenShard:
+    """Open a shard for one transform over its batches of rows.
+
+    column: caption columns joined by commas, guessed when not given; in tar shards the name in
+    .json members. Rows are named by their column "id", or by file name and row number; samples of a
+    tar "SHARD/KEY". Raises UsageError when the captions cannot be where `column` says,
+    CompoclipError when the shard cannot be read, here or while it is.
     """
-    twice = next((name for name in added if name in fields), None)
-    if twice is not None:
-        raise taken(twice, origin)
+    return _FORMATS[str(kind_of(source.name))](source, column, fields, counts)
+
+
+def _spliced(text: str, fields: Mapping[str, Any], added: Mapping[str, Any], origin: str) -> bytes:
+    """The JSON object `text`, byte for byte, with the fields `added` at its end."""
+    for name in added:
+        _require_free(name, fields, origin)
     head = text.strip()[:-1].rstrip().encode()
     return head + (b", " if fields else b"") + json_bytes(dict(added))[1:]
 
 
-def taken(name: str, origin: str) -> CompoclipError:
-    """The error to raise for a row that has an added field already."""
-    return CompoclipError(f"{origin}: has a field {name!r} already; rename or remove it")
+def _require_free(name: str, there: Any, origin: str) -> None:
+    if name in there:
+        raise CompoclipError(f"{origin}: has a field {name!r} already; rename or remove it")
 
 
-# --- JSON-lines shards, plain or compressed. ---
+# --- JSON-lines shards, plain or compressed: blank lines are dropped. ---
 
 _JSONL_BATCH = 1000
 _LEVEL = 6
-_Line = tuple[int, str, dict[str, Any]]
 
 
-def jsonl_check(source: Path, column: str | None) -> None:
-    """Raise UsageError when the first row lacks the column, CompoclipError when it is unreadable.
+def _jsonl(source: Path, column: str | None, fields: Fields, counts: Counts) -> OpenShard:
+    lines = (
+        (number, line, json_row(line, source, number))
+        for number, line in read_lines(source)
+        if line.strip()
+    )
+    first = list(islice(lines, 1))
+    columns = pick_captions(first[0][2], column, source) if first else ()
 
-    column: caption columns joined by commas, guessed when not given.
-    """
-    for _, _, row in islice(_lines(source), 1):
-        pick_captions(row, column, source)
-
-
-def jsonl_transform(
-    source: Path, target: Path, column: str | None, job: CorpusJob, counts: Counts
-) -> None:
-    """Write `source` with the fields of the job added to every line.
-
-    Blank lines are dropped, everything else stays as it is. Rows are named by their field "id", or
-    by file name and row number. Raises CompoclipError for a damaged shard, OSError when the target
-    cannot be written.
-    """
-    lines = _lines(source)
-    columns: tuple[str, ...] = ()
-    number = 0
-    with _writing(target, source.name) as out:
-        while batch := list(islice(lines, _JSONL_BATCH)):
-            columns = columns or pick_captions(batch[0][2], column, source)
+    def batches() -> Iterator[Batch]:
+        number, held = 0, [*first, *islice(lines, _JSONL_BATCH - 1)]
+        while held:
             rows = []
-            for _, _, row in batch:
+            for _, _, row in held:
                 texts = [text for name in columns for text in cell_captions(row.get(name))]
                 id = str(row.get("id", f"{source.name}#{number}"))
                 rows.append(row_of(id, texts, row.get(PARSE), counts))
                 number += 1
-            for (place, line, row), added in zip(batch, job.make(rows, counts), strict=True):
-                out.write(spliced(line, row, added, f"{source}: line {place}") + b"\n")
+            yield rows, partial(write, held)
+            held = list(islice(lines, _JSONL_BATCH))
+
+    def write(held: list[tuple[int, str, dict[str, Any]]], out: IO[bytes], made: Made) -> None:
+        for (place, line, row), added in zip(held, made, strict=True):
+            out.write(_spliced(line, row, added, f"{source}: line {place}") + b"\n")
+
+    @contextmanager
+    def create(target: Path) -> Iterator[Any]:
+        with target.open("wb") as file:
+            if not source.name.lower().endswith(".gz"):
+                yield file
+                return
+            # Neither name nor time in the header: the same lines, the same bytes.
+            with gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as compressed:
+                yield compressed
+
+    return OpenShard(batches(), create)
 
 
-def _lines(path: Path) -> Iterator[_Line]:
-    for number, line in read_lines(path):
-        if line.strip():
-            yield number, line, json_row(line, path, number)
+# --- Parquet shards: row groups, metadata and the kind of compression stay. ---
 
 
-@contextmanager
-def _writing(target: Path, name: str) -> Iterator[IO[bytes]]:
-    with target.open("wb") as file:
-        if not name.lower().endswith(".gz"):
-            yield file
-            return
-        # Neither name nor time in the header: the same lines, the same bytes.
-        with gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as compressed:
-            yield compressed  # type: ignore[misc]
-
-
-# --- Parquet shards, row group by row group. ---
-
-
-def parquet_check(source: Path, column: str | None) -> None:
-    """Raise UsageError when the shard lacks the column or it holds no text.
-
-    column: caption columns joined by commas, guessed when not given. Raises CompoclipError when the
-    shard is unreadable.
-    """
+def _parquet(source: Path, column: str | None, fields: Fields, counts: Counts) -> OpenShard:
     with opened_parquet(source) as parquet:
-        schema = parquet.schema_arrow
-    for name in pick_captions(schema.names, column, source):
+        schema, footer = parquet.schema_arrow, parquet.metadata
+        first = footer.num_row_groups and footer.num_columns
+        codec = footer.row_group(0).column(0).compression if first else "SNAPPY"
+    columns = pick_captions(schema.names, column, source)
+    for name in columns:
         kind = schema.field(name).type
         if not holds_text(kind, lists=True):
             raise UsageError(f"{source}: column {name!r} holds {kind}, not captions; choose others")
 
+    def batches() -> Iterator[Batch]:
+        number = 0
+        with opened_parquet(source) as parquet:
+            for group in range(parquet.num_row_groups):
+                table = parquet.read_row_group(group)
+                absent = [None] * table.num_rows
+                cells = [table[name].to_pylist() for name in columns]
+                ids, stored = (
+                    table[name].to_pylist() if name in table.column_names else absent
+                    for name in ("id", PARSE)
+                )
+                rows = []
+                for place, (id, parses) in enumerate(zip(ids, stored)):
+                    texts = [text for cell in cells for text in cell_captions(cell[place])]
+                    name = f"{source.name}#{number + place}" if id is None else str(id)
+                    rows.append(row_of(name, texts, parses, counts))
+                number += len(rows)
+                yield rows, partial(write, table)
 
-def parquet_transform(
-    source: Path, target: Path, column: str | None, job: CorpusJob, counts: Counts
-) -> None:
-    """Write `source` with the columns of the job behind its own.
+    def write(table: pa.Table, out: pq.ParquetWriter, made: Made) -> None:
+        for field in fields:
+            values = pa.array([value[field.name] for value in made], field.type)
+            table = table.append_column(field, values)
+        out.write_table(table, max(1, table.num_rows))
 
-    Row groups, metadata and the kind of compression stay. Rows are named by their column "id", or
-    by file name and row number. Memory: one row group. Raises CompoclipError for a damaged shard,
-    OSError when the target cannot be written.
-    """
-    parquet_check(source, column)
-    groups = _groups(source)
-    schema, codec = _layout(source)
-    columns = pick_captions(schema.names, column, source)
-    for each_field in job.fields:
-        if each_field.name in schema.names:
-            raise taken(each_field.name, str(source))
-        schema = schema.append(each_field)
-    number = 0
-    try:
-        with pq.ParquetWriter(target, schema, compression=codec) as writer:
-            for table in groups:
-                number, table = _extended(source, table, columns, job, counts, number)
-                writer.write_table(table, max(1, table.num_rows))
-    except (pa.ArrowException, UnicodeError) as error:
-        raise CompoclipError(f"{source}: cannot be copied ({error}); mend the shard") from None
+    def create(target: Path) -> AbstractContextManager[Any]:
+        whole = schema
+        for field in fields:
+            _require_free(field.name, schema.names, str(source))
+            whole = whole.append(field)
+        compression = "NONE" if codec == "UNCOMPRESSED" else codec
+        writer: AbstractContextManager[Any] = pq.ParquetWriter(
+            target, whole, compression=compression
+        )
+        return writer
 
-
-def _extended(
-    source: Path,
-    table: pa.Table,
-    columns: tuple[str, ...],
-    job: CorpusJob,
-    counts: Counts,
-    number: int,
-) -> tuple[int, pa.Table]:
-    """The table with the columns of the job, and the number of the next row."""
-    cells = [table[name].to_pylist() for name in columns]
-    ids = table["id"].to_pylist() if "id" in table.column_names else [None] * table.num_rows
-    stored = table[PARSE].to_pylist() if PARSE in table.column_names else [None] * table.num_rows
-    rows = []
-    for place, (id, parses) in enumerate(zip(ids, stored)):
-        texts = [text for cell in cells for text in cell_captions(cell[place])]
-        name = f"{source.name}#{number + place}" if id is None else str(id)
-        rows.append(row_of(name, texts, parses, counts))
-    made = job.make(rows, counts)
-    for each_field in job.fields:
-        values = pa.array([value[each_field.name] for value in made], each_field.type)
-        table = table.append_column(each_field, values)
-    return number + len(rows), table
-
-
-def _layout(source: Path) -> tuple[pa.Schema, str]:
-    """The schema, and the compression of the first column."""
-    with opened_parquet(source) as parquet:
-        footer = parquet.metadata
-        first = footer.num_row_groups and footer.num_columns
-        codec = footer.row_group(0).column(0).compression if first else "SNAPPY"
-        return parquet.schema_arrow, "NONE" if codec == "UNCOMPRESSED" else codec
-
-
-def _groups(source: Path) -> Iterator[pa.Table]:
-    # A generator, so that errors of reading are told from errors of writing.
-    with opened_parquet(source) as parquet:
-        for group in range(parquet.num_row_groups):
-            yield parquet.read_row_group(group)
+    return OpenShard(batches(), create)
 
 
 # --- Webdataset tar shards: the fields go into the .json member of each sample. ---
+#
+# A sample without one gets one behind its other members, if there is anything to say. All other
+# members stay as they are. Captions are found as `train` finds them.
 
 _TAR_BATCH = 200
+_Member = tuple[tarfile.TarInfo, bytes | None]
 
 
-@dataclass
-class _Sample:
-    """The members of one sample; only small texts are held."""
-
-    key: str
-    members: list[tarfile.TarInfo]
-    texts: SampleTexts = field(default_factory=SampleTexts)
-    damaged: bool = False
-
-
-def tar_check(source: Path, column: str | None) -> None:
-    """Raise CompoclipError when the shard cannot be read; samples may differ in what they hold."""
+def _tar(source: Path, column: str | None, fields: Fields, counts: Counts) -> OpenShard:
     with _reading(source) as file:
         for _ in islice(whole_members(source, file), 1):
             pass
 
+    def batches() -> Iterator[Batch]:
+        with _reading(source) as file, _reading(source) as contents:
+            samples = grouped(source, file)
+            while held := list(islice(samples, _TAR_BATCH)):
+                rows, targets = [], []
+                for key, members in held:
+                    texts, row = _sample(source, key, members, contents, column, counts)
+                    rows += [row] if row else []
+                    targets.append((key, members, texts, row is not None))
+                yield rows, partial(write, targets, contents)
 
-def tar_transform(
-    source: Path, target: Path, column: str | None, job: CorpusJob, counts: Counts
-) -> None:
-    """Write `source` with the fields of the job in the .json member of every sample.
+    def write(targets: list[Any], contents: IO[bytes], out: tarfile.TarFile, made: Made) -> None:
+        added = iter(made)
+        for key, members, texts, has_row in targets:
+            more = next(added) if has_row else None
+            for member, data in _changed(source, key, members, texts, more):
+                if data is None and member.isreg():
+                    data = _content(source, contents, member)
+                out.addfile(member, None if data is None else BytesIO(data))
 
-    A sample without one gets one behind its other members, if there is anything to say. All other
-    members stay as they are. Captions are found as `train` finds them; `column` is their name in
-    .json members. Samples are named "SHARD/KEY". Raises CompoclipError for a damaged shard, OSError
-    when the target cannot be written.
+    def create(target: Path) -> AbstractContextManager[Any]:
+        return tarfile.open(target, "w", format=tarfile.PAX_FORMAT)
+
+    return OpenShard(batches(), create)
+
+
+def _sample(
+    source: Path,
+    key: str,
+    members: list[tarfile.TarInfo],
+    contents: IO[bytes],
+    column: str | None,
+    counts: Counts,
+) -> tuple[SampleTexts, CorpusRow | None]:
+    """The texts of a sample, and its row.
+
+    None for one whose .json member cannot be added to, and for members that belong to no sample.
     """
-    with _reading(source) as file, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
-        samples = _samples(source, counts)
-        while batch := list(islice(samples, _TAR_BATCH)):
-            rows = [_row(sample, source, column, counts) for sample in batch]
-            made = iter(job.make([row for row in rows if row is not None], counts))
-            for sample, row in zip(batch, rows):
-                added = None if row is None else next(made)
-                for member in _changed(sample, added, source):
-                    content, data = member
-                    if data is None and content.isreg():
-                        data = _content(source, file, content)
-                    out.addfile(content, None if data is None else BytesIO(data))
-
-
-def _row(sample: _Sample, source: Path, column: str | None, counts: Counts) -> CorpusRow | None:
-    """The row of a sample; None for one whose .json member cannot be added to, and of
-    members that belong to no sample."""
-    if not sample.key:
-        return None
-    if sample.damaged:
-        counts["rows"] += 1
-        leave_out(counts, BAD_JSON)
-        return None
-    fields = sample.texts.fields if isinstance(sample.texts.fields, dict) else {}
-    captions = sample.texts.captions(column)
-    return row_of(f"{source.name}/{sample.key}", captions, fields.get(PARSE), counts)
+    texts, damaged = SampleTexts(), False
+    for member in members:
+        if member.sparse is not None:
+            raise CompoclipError(f"{source}: {member.name!r} is a sparse file; pack it anew")
+        if not member.isreg():
+            continue
+        if not encodable(member.name):
+            add_counts(counts, {"left_out": {BAD_NAME: 1}})
+            continue
+        own, kind = sample_key(member.name)
+        kind = kind.lower()
+        if not own or kind not in ("txt", "json"):
+            continue
+        reason = texts.take(kind, member.size, partial(_content, source, contents, member))
+        if kind == "json":
+            # Fields cannot go into a second .json member, or into one that is no object.
+            damaged |= reason is not None or not isinstance(texts.fields, dict)
+        elif reason is not None:
+            add_counts(counts, {"left_out": {reason: 1}})
+    if not key:
+        return texts, None
+    if damaged:
+        add_counts(counts, {"rows": 1, "left_out": {BAD_JSON: 1}})
+        return texts, None
+    stored = texts.fields.get(PARSE) if isinstance(texts.fields, dict) else None
+    return texts, row_of(f"{source.name}/{key}", texts.captions(column), stored, counts)
 
 
 def _changed(
-    sample: _Sample, added: dict[str, Any] | None, source: Path
-) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
+    source: Path,
+    key: str,
+    members: list[tarfile.TarInfo],
+    texts: SampleTexts,
+    added: dict[str, Any] | None,
+) -> Iterator[_Member]:
     """The members of a sample as they are to be written, with new content where it changes."""
-    for member in sample.members:
-        if added is None or sample.texts.json is None or not _is_json(member):
+    for member in members:
+        is_json = member.isreg() and sample_key(member.name)[1].lower() == "json"
+        if added is None or texts.json is None or not is_json:
             yield member, None
             continue
-        origin = f"{source}, sample {sample.key}"
-        data = spliced(sample.texts.json, sample.texts.fields, added, origin)
+        data = _spliced(texts.json, texts.fields, added, f"{source}, sample {key}")
         yield _sized(member, member.name, data), data
-    if added is not None and any(added.values()) and sample.texts.json is None:
+    if added is not None and any(added.values()) and texts.json is None:
         data = json_bytes(added)
-        yield _sized(sample.members[-1], f"{sample.key}.json", data), data
+        yield _sized(members[-1], f"{key}.json", data), data
 
 
 def _sized(model: tarfile.TarInfo, name: str, data: bytes) -> tarfile.TarInfo:
@@ -297,41 +301,6 @@ def _sized(model: tarfile.TarInfo, name: str, data: bytes) -> tarfile.TarInfo:
     member.name, member.size, member.type = name, len(data), tarfile.REGTYPE
     member.linkname, member.pax_headers = "", {}
     return member
-
-
-def _samples(source: Path, counts: Counts) -> Iterator[_Sample]:
-    with _reading(source) as file, _reading(source) as contents:
-        for key, members in grouped(source, file):
-            sample = _Sample(key, members)
-            for member in members:
-                if member.sparse is not None:
-                    raise CompoclipError(
-                        f"{source}: {member.name!r} is a sparse file; pack it anew"
-                    )
-                if member.isreg() and not encodable(member.name):
-                    leave_out(counts, BAD_NAME)
-                elif member.isreg():
-                    _take(sample, member, source, contents, counts)
-            yield sample
-
-
-def _is_json(member: tarfile.TarInfo) -> bool:
-    return member.isreg() and sample_key(member.name)[1].lower() == "json"
-
-
-def _take(
-    sample: _Sample, member: tarfile.TarInfo, source: Path, file: IO[bytes], counts: Counts
-) -> None:
-    key, kind = sample_key(member.name)
-    kind = kind.lower()
-    if not key or kind not in ("txt", "json"):
-        return
-    reason = sample.texts.take(kind, member.size, partial(_content, source, file, member))
-    if kind == "json":
-        # Fields cannot go into a second .json member, or into one that is no object.
-        sample.damaged |= reason is not None or not isinstance(sample.texts.fields, dict)
-    elif reason is not None:
-        leave_out(counts, reason)
 
 
 def _content(source: Path, file: IO[bytes], member: tarfile.TarInfo) -> bytes:
@@ -352,19 +321,26 @@ def _reading(source: Path) -> IO[bytes]:
         raise unreadable(source, error) from None
 
 
+_FORMATS: Mapping[str, Callable[[Path, str | None, Fields, Counts], OpenShard]] = {
+    ".parquet": _parquet,
+    ".jsonl": _jsonl,
+    ".jsonl.gz": _jsonl,
+    ".tar": _tar,
+}
+
 # --- The shards that a file name, a folder or a pattern means. ---
 
 KINDS = (*ROW_FILES, ".tar")
 
 
 def kind_of(name: str) -> str | None:
-    """The ending in `KINDS` that a file name has, if any."""
+    """Return the ending in `KINDS` that a file name has, if any."""
     return ending_of(name, KINDS)
 
 
 def names_shards(source: str) -> bool:
-    """True if a text names shards rather than being a caption: a folder, or a file or pattern that
-    ends like a shard."""
+    """Return whether a text names shards (a folder, a file or pattern that ends like a shard) and
+    is no caption."""
     try:
         if source.strip() and Path(source).is_dir():
             return True
@@ -376,14 +352,11 @@ def names_shards(source: str) -> bool:
 
 
 def find_shards(spec: str) -> list[Path]:
-    """The shards in order of their names: a file, a folder of them, or a pattern.
+    """Find the shards of a file, a folder or a pattern, in order of their names.
 
     Args:
         spec: The file or folder, or a pattern such as "part-*.parquet", "part-{000..099}.tar" or
             "{a,b}.jsonl.gz".
-
-    Returns:
-        The files.
 
     Raises:
         CompoclipError: When there is none or one is missing.
@@ -397,7 +370,10 @@ def find_shards(spec: str) -> list[Path]:
     elif path.exists():
         files = [path]
     else:
-        files = [Path(name) for part in expand_braces(spec) for name in _matching(part)]
+        parts = expand_braces(spec)
+        files = [
+            Path(name) for part in parts for name in (glob(part) if has_magic(part) else [part])
+        ]
     shards = [file for file in files if kind_of(file.name) and not file.name.startswith(".")]
     kinds = sorted({str(kind_of(file.name)) for file in shards})
     if not shards:
@@ -413,30 +389,10 @@ def find_shards(spec: str) -> list[Path]:
     return sorted(shards, key=lambda file: file.name)
 
 
-def _matching(pattern: str) -> list[str]:
-    return glob(pattern) if has_magic(pattern) else [pattern]
-
-
-# --- One shard in, one shard out: written whole or not at all, and known as finished
-# afterwards. ---
+# --- One shard: written whole or not at all, and known as finished afterwards. ---
 
 MANIFESTS = "manifest"
 SETTINGS = "settings.json"
-
-
-class _Format(NamedTuple):
-    """How shards of one format are looked at, and how they are made."""
-
-    check: Callable[[Path, str | None], None]
-    transform: Callable[[Path, Path, str | None, CorpusJob, Counts], None]
-
-
-_FORMATS: Mapping[str, _Format] = {
-    ".parquet": _Format(parquet_check, parquet_transform),
-    ".jsonl": _Format(jsonl_check, jsonl_transform),
-    ".jsonl.gz": _Format(jsonl_check, jsonl_transform),
-    ".tar": _Format(tar_check, tar_transform),
-}
 
 
 @dataclass(frozen=True)
@@ -450,12 +406,12 @@ class ShardTask:
 
     @property
     def target(self) -> Path:
-        """The shard to write."""
+        """Return the shard to write."""
         return self.out / self.source.name
 
     @property
     def manifest(self) -> Path:
-        """Where it is written down that the shard is finished."""
+        """Return the file that says that the shard is finished."""
         return self.out / MANIFESTS / f"{self.source.name}.json"
 
 
@@ -472,14 +428,8 @@ class ShardResult:
     stop: bool = False
 
 
-def checked(source: Path, column: str | None) -> None:
-    """Raise UsageError when the captions cannot be where `column` says, CompoclipError when the
-    shard cannot be read."""
-    _format_of(source).check(source, column)
-
-
 def finished(task: ShardTask) -> Counts | None:
-    """The counts of a shard that an earlier run finished; None when it is to be made.
+    """Return the counts of a shard that an earlier run finished; None when it is to be made.
 
     Finished is a shard whose file has the size that its manifest says, made from a source that has
     not changed since. Raises CompoclipError when it was made from another file of the same name.
@@ -523,7 +473,10 @@ def make_shard(task: ShardTask) -> ShardResult:
         state = fingerprint(task.source)
         part = task.target.with_name(f".{name}.part")
         with replacing(task.target, part) as place:
-            _format_of(task.source).transform(task.source, place, task.column, task.job, counts)
+            shard = opened_shard(task.source, task.column, task.job.fields, counts)
+            with shard.create(place) as out:
+                for rows, write in shard.batches:
+                    write(out, task.job.make(rows, counts))
         known = {
             "source": str(task.source.absolute()),
             "state": state,
@@ -533,10 +486,8 @@ def make_shard(task: ShardTask) -> ShardResult:
         write_text(task.manifest, json.dumps(known, indent=1, sort_keys=True) + "\n")
     except CompoclipError as error:
         return ShardResult(name, error=str(error))
+    except (pa.ArrowException, UnicodeError) as error:
+        return ShardResult(name, error=f"{task.source}: cannot be copied ({error}); mend the shard")
     except OSError as error:
         return ShardResult(name, error=str(unwritable(task.target, error)), stop=True)
     return ShardResult(name, counts)
-
-
-def _format_of(source: Path) -> _Format:
-    return _FORMATS[str(kind_of(source.name))]

@@ -9,7 +9,6 @@ from .engine import InProcessModel as InProcessModel
 from .engine import Message as Message
 from .engine import PromptTask as PromptTask
 from .engine import Sampling as Sampling
-from .engine import ServerPatience as ServerPatience
 from .engine import load_task as load_task
 from .engine import task_names as task_names
 from .judge import Judged as Judged

@@ -8,18 +8,17 @@ stopped run asks about the other captions only, and no caption counts twice.
 from __future__ import annotations
 
 import hashlib
-import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError
 from compoclip.language.engine import Answer, AskError, Engine, PromptTask, Sampling
 from compoclip.language.judge import NONE, Judged, judge_answers
-from compoclip.recordfile import Record, Track, appending
+from compoclip.recordfile import Record, appending
 
 #: A further try of an answer that was of no use draws at this temperature at least.
 LIVELY = 0.7
@@ -31,11 +30,9 @@ MOST_FAILURES = 12
 class Asking:
     """How to ask.
 
-    Attributes:
-        temperature: Of the first try; further ones draw at `LIVELY` at least.
-        max_tokens: Longest answer.
-        seed: Fixes, with caption and try, how an answer is drawn.
-        tries: Questions about one caption whose answers are of no use.
+    temperature: of the first try; further ones sample at `LIVELY` at least. seed: fixes, with
+    caption and try, how an answer is sampled. tries: questions about one caption whose answers are
+    of no use.
     """
 
     temperature: float
@@ -44,7 +41,7 @@ class Asking:
     tries: int = 2
 
     def sampling(self, caption: str, attempt: int) -> Sampling:
-        """Sampling parameters of one try; they do not depend on the order of the questions."""
+        """Return the parameters of one try; they do not depend on the order of the questions."""
         key = f"{self.seed}\x1f{attempt}\x1f{caption}".encode("utf-8", "surrogatepass")
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
         temperature = max(self.temperature, LIVELY) if attempt else self.temperature
@@ -55,10 +52,8 @@ class Asking:
 class Collected:
     """The answers on record.
 
-    Attributes:
-        records: By number of the caption.
-        before: How many were there at the start.
-        unanswered: Why a caption has no answer this time; a further run asks about it again.
+    records: by number of the caption. before: how many were there at the start. unanswered: why a
+    caption has no answer this time; a further run asks about it again.
     """
 
     records: dict[int, Record] = field(default_factory=dict)
@@ -95,7 +90,7 @@ def collect(
     asking: Asking,
     path: Path,
     made_from: Mapping[str, Any],
-    track: Track = iter,
+    track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
 ) -> Collected:
     """Ask about all captions that have no answers on record yet, and record theirs.
 
@@ -112,7 +107,7 @@ def collect(
         All answers on record.
 
     Raises:
-        CompoclipError: When the engine cannot go on; what it answered is kept.
+        CompoclipError: When asking on is pointless; the answers so far are kept.
     """
     collected = Collected()
 
@@ -131,13 +126,18 @@ def collect(
         ]
         judging = threading.Lock()
 
-        def work(number: int) -> Record:
-            record = _question(task, captions[number], engine, asking, judging)
-            return {"n": number, "caption": captions[number], **record, "engine": engine.name}
+        def work(number: int) -> tuple[int, Record | AskError]:
+            caption = captions[number]
+            try:
+                record = _question(task, caption, engine, asking, judging)
+            except AskError as error:
+                return number, error
+            return number, {"n": number, "caption": caption, **record, "engine": engine.name}
 
         in_a_row = 0
-        with closing(_in_threads(work, todo, engine.concurrency)) as stream:
-            for number, outcome in _tracked(stream, track):
+        # Its threads do not keep the process alive: what an interruption leaves is asked again.
+        with ThreadPool(engine.concurrency) as pool:
+            for number, outcome in track(pool.imap_unordered(work, todo)):
                 if isinstance(outcome, AskError):
                     collected.unanswered[number] = str(outcome)
                     in_a_row += 1
@@ -145,7 +145,7 @@ def collect(
                         raise CompoclipError(
                             f"{engine.name}: no answer to {in_a_row} questions in a row (last: "
                             f"{outcome}); {len(collected.records)} are on record, the same "
-                            "command goes on"
+                            "command resumes"
                         )
                     continue
                 in_a_row = 0
@@ -176,73 +176,7 @@ def _question(
             found = judge_answers(task, caption, [(a.text, a.cut_off) for a, _ in answers])
         if found.accepted or any(reason == NONE for _, reason in found.rejected):
             break
-    return {
-        "answers": [
-            {
-                "text": answer.text,
-                "cut_off": answer.cut_off,
-                "tokens_in": answer.tokens_in,
-                "tokens_out": answer.tokens_out,
-                "temperature": sampling.temperature,
-                "seed": sampling.seed,
-            }
-            for answer, sampling in answers
-        ],
-        "refused": refused,
-    }
-
-
-def _tracked(
-    stream: Iterator[tuple[int, Record | AskError]], track: Track
-) -> Iterator[tuple[int, Record | AskError]]:
-    held: list[tuple[int, Record | AskError]] = []
-
-    def numbers() -> Iterator[int]:
-        for pair in stream:
-            held.append(pair)
-            yield pair[0]
-
-    for _ in track(numbers()):
-        yield held.pop()
-
-
-def _in_threads(
-    work: Callable[[int], Record], numbers: Iterable[int], threads: int
-) -> Generator[tuple[int, Record | AskError], None, None]:
-    """(number, its record or why there is none), in the order in which they are done.
-
-    Any other error ends the stream. Threads do not keep the process alive: an interrupted run ends
-    at once, and what is under way is asked again.
-    """
-    todo = iter(numbers)
-    drawing, stopped = threading.Lock(), threading.Event()
-    done: queue.SimpleQueue[tuple[int, Record | BaseException] | None] = queue.SimpleQueue()
-
-    def worker() -> None:
-        while not stopped.is_set():
-            with drawing:
-                number = next(todo, None)
-            if number is None:
-                break
-            try:
-                done.put((number, work(number)))
-            except BaseException as error:
-                done.put((number, error))
-        done.put(None)
-
-    for _ in range(threads):
-        threading.Thread(target=worker, daemon=True).start()
-    working = threads
-    try:
-        while working:
-            item = done.get()
-            if item is None:
-                working -= 1
-                continue
-            number, outcome = item
-            if isinstance(outcome, AskError) or not isinstance(outcome, BaseException):
-                yield number, outcome
-            else:
-                raise outcome
-    finally:
-        stopped.set()
+    listed = [{**asdict(answer), **asdict(sampling)} for answer, sampling in answers]
+    for each in listed:
+        del each["max_tokens"]
+    return {"answers": listed, "refused": refused}

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import email.message
 import hashlib
-import http.client
 import importlib
-import importlib.util
 import json
 import os
-import random
 import re
-import threading
-import time
 import tomllib
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from importlib.resources import files
-from typing import IO, Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 from urllib.parse import urlsplit
 
 from compoclip.errors import CompoclipError, UsageError, pip_install
@@ -70,45 +60,35 @@ class PromptTask:
 
     @property
     def hash(self) -> str:
-        """Tells this prompt from any other wording of the task."""
+        """Return what tells this prompt from any other wording of the task."""
         shown = {"instruction": self.instruction, "examples": self.examples}
         return hashlib.blake2b(json.dumps(shown).encode(), digest_size=8).hexdigest()
 
     def messages(self, caption: str) -> list[Message]:
-        """The conversation for a caption: one user turn, which every chat template knows."""
+        """Return the conversation for a caption: one user turn, as every chat template knows it."""
         parts = [self.instruction.strip()]
         parts += [f"Sentence: {one}\nAnswer: {other}" for one, other in self.examples]
         parts.append(f"Sentence: {caption}\nAnswer:")
         return [{"role": "user", "content": "\n\n".join(parts)}]
 
     def asks(self, caption: str) -> bool:
-        """Whether there is anything to ask about a caption."""
+        """Return whether there is anything to ask about a caption."""
         if not caption.strip():
             return False
         return re.search(rf"\b{self.needs_word}\b", caption, re.IGNORECASE) is not None
 
-    def record(self) -> dict[str, object]:
-        """The task as data."""
-        return asdict(self)
-
 
 def task_names() -> tuple[str, ...]:
-    """Names of all tasks, in alphabetical order."""
+    """Return the names of all tasks, in alphabetical order."""
     return tuple(sorted(f.name.removesuffix(".toml") for f in _FOLDER.iterdir()))
 
 
 @lru_cache(maxsize=32)
 def load_task(name: str) -> PromptTask:
-    """The task of a name.
+    """Return the task of a name; raise UsageError for another than `task_names()`.
 
     Args:
-        name: One of `task_names()`.
-
-    Returns:
-        The task.
-
-    Raises:
-        UsageError: For another name; the message lists the known ones.
+        name: Of the task.
     """
     if name not in task_names():
         raise UsageError(f"no task '{name}'; choose from: {', '.join(task_names())}")
@@ -122,13 +102,7 @@ def load_task(name: str) -> PromptTask:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is drawn.
-
-    Attributes:
-        temperature: 0 takes the likeliest words.
-        max_tokens: Longest answer.
-        seed: Fixes the draw.
-    """
+    """How an answer is sampled; temperature 0 takes the likeliest words."""
 
     temperature: float
     max_tokens: int
@@ -139,11 +113,8 @@ class Sampling:
 class Answer:
     """The answer of an engine.
 
-    Attributes:
-        text: The answer.
-        cut_off: Whether it ended at the token limit.
-        tokens_in: Tokens of the prompt as the engine counts them; None when it does not say.
-        tokens_out: Tokens of the answer, likewise.
+    cut_off: it ended at the token limit. tokens_in, tokens_out: tokens of prompt and answer as the
+    engine counts them; None when it does not say.
     """
 
     text: str
@@ -167,21 +138,8 @@ class Engine(Protocol):
     """Answers prompts, from several threads at once if `concurrency` is above 1.
 
     `ask` raises AskError when a question stays without an answer, CompoclipError when asking on is
-    pointless (no such model, wrong key).
-
-    Attributes:
-        name: Kind of engine and where, for provenance.
-        model: Which model.
-        concurrency: Questions at once.
-        requests: Requests made over a network so far; None for an engine in this process.
-        retried: How many of them were further tries.
+    pointless (no such model, wrong key). name: kind of engine and where, for provenance.
     """
-
-    @property
-    def requests(self) -> int | None: ...
-
-    @property
-    def retried(self) -> int | None: ...
 
     @property
     def name(self) -> str: ...
@@ -197,45 +155,24 @@ class Engine(Protocol):
 
 # --- Any server with OpenAI's chat interface: vLLM, llama.cpp, Ollama, OpenAI itself. ---
 
-#: Waits before a second try: BASE x 2^n seconds, at most LONGEST, less up to a half at random.
-BASE, LONGEST = 0.5, 60.0
-#: No server may make us wait longer than this, in seconds.
-LONGEST_ASKED = 600.0
-_MOST_BYTES = 1 << 22
-_MOST_DIGITS = 15  # of a length in bytes
-_POINTLESS = (401, 403, 404, 405)
-_AGAIN = (408, 409, 425, 429)
-
-
-@dataclass(frozen=True)
-class ServerPatience:
-    """How long to wait for a server.
-
-    Attributes:
-        timeout: Seconds for one answer.
-        retries: Further tries of one question.
-    """
-
-    timeout: float = 120.0
-    retries: int = 6
-
 
 class ChatServer:
-    """Asks any server with OpenAI's `/v1/chat/completions`: vLLM, llama.cpp, Ollama, OpenAI.
+    """Asks any server with OpenAI's `/v1/chat/completions`, through the `openai` client.
 
-    A server that says "429, Retry-After" is left alone by all threads for that long. `requests` and
-    `retried` count HTTP requests, and how many of them were further tries.
+    Retries, their waits, Retry-After and timeouts are the client's. The key goes to the named
+    server alone, since redirections are refused, and is in no message.
 
     Args:
         url: Of the server, with or without /v1 or the whole path.
         model: As the server calls it.
         key_variable: Environment variable that holds the API key; without it none is sent.
         concurrency: Questions at once.
-        patience: Timeout and retries.
-        sleep: For tests.
+        timeout: Seconds of silence after which a request is given up.
+        retries: Further requests after errors that may pass.
 
     Raises:
         UsageError: For a malformed URL, one that holds a password, or an empty variable.
+        CompoclipError: When openai is not installed.
     """
 
     def __init__(
@@ -245,98 +182,67 @@ class ChatServer:
         *,
         key_variable: str | None = None,
         concurrency: int = 8,
-        patience: ServerPatience = ServerPatience(),
-        sleep: Callable[[float], None] = time.sleep,
+        timeout: float = 120.0,
+        retries: int = 6,
     ) -> None:
-        self._url = _endpoint(url)
-        self.model = model
-        self.name = self._url.removesuffix("/chat/completions")
-        self.concurrency = concurrency
-        self.requests = self.retried = 0
-        self._key = _key(key_variable)
-        self._patience = patience
-        self._sleep = sleep
-        self._lock = threading.Lock()
-        self._not_before = 0.0
+        self.name, self.model, self.concurrency = _base(url), model, concurrency
+        self._key, self._retries = _key(key_variable), retries
+        self._openai = _imported("openai", "language", "--server")
         self._answered = False
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        client = self._openai.OpenAI(
+            base_url=self.name,
+            api_key=self._key or "none",
+            timeout=timeout,
+            max_retries=retries,
+            http_client=self._openai.DefaultHttpxClient(follow_redirects=False),
+        )
+        headers = {} if self._key else {"Authorization": self._openai.Omit()}
+        self._create: Any = partial(client.chat.completions.create, extra_headers=headers)
 
     def ask(self, messages: Sequence[Message], sampling: Sampling) -> Answer:
-        """The answer of the server, asked again after what may pass.
+        """Return the answer of the server, asked again after what may pass.
 
         Raises AskError when all tries failed or the server refuses this question, CompoclipError
         when it would refuse any.
         """
-        body = {
-            "model": self.model,
-            "messages": list(messages),
-            "temperature": sampling.temperature,
-            "max_tokens": sampling.max_tokens,
-            "seed": sampling.seed,
-        }
-        for attempt in range(self._patience.retries + 1):
-            self._wait_my_turn()
-            with self._lock:
-                self.requests += 1
-                self.retried += attempt > 0
+        for _ in range(self._retries + 1):
             try:
-                answer = _read_answer(self._post(json.dumps(body).encode()))
-                self._answered = True
-                return answer
-            except _AgainError as trouble:
-                if attempt == self._patience.retries:
-                    tries = f"{attempt + 1} {'try' if attempt == 0 else 'tries'}"
-                    raise AskError(f"{trouble} ({tries})") from None
-                self._back_off(attempt, trouble.after)
-        raise AssertionError("unreachable: the last try returns or raises")
+                made = self._create(
+                    model=self.model,
+                    messages=list(messages),
+                    temperature=sampling.temperature,
+                    max_tokens=sampling.max_tokens,
+                    seed=sampling.seed,
+                )
+                answer = _answer(made)
+            except self._openai.APIStatusError as error:
+                raise self._objection(error) from None
+            except self._openai.OpenAIError as error:
+                cause = self._safe(str(error.__cause__ or ""))
+                raise AskError(f"{self._safe(str(error))} {cause}".strip()) from None
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                continue  # a reply that is no chat completion
+            self._answered = True
+            return answer
+        raise AskError(f"no reply is a chat completion ({self._retries + 1} tries)")
 
-    def _post(self, body: bytes) -> bytes:
-        """The body of a reply with status 200. Raises _AgainError, AskError or CompoclipError."""
-        headers = {"Content-Type": "application/json", "User-Agent": "compoclip"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(self._url, body, headers, method="POST")
-        deadline = time.monotonic() + self._patience.timeout
-        try:
-            with self._opener.open(request, timeout=self._patience.timeout) as reply:
-                return _read(reply, deadline)
-        except urllib.error.HTTPError as error:
-            raise self._objection(error) from None
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise _AgainError(self._safe(f"{type(error).__name__}: {reason}")) from None
-
-    def _objection(self, error: urllib.error.HTTPError) -> Exception:
+    def _objection(self, error: Any) -> Exception:
         """The exception for a reply whose status is not 200."""
-        with error:
-            said = self._safe(_message(error))
-        status = f"HTTP {error.code}{f', {said}' if said else ''}"
-        if error.code in _AGAIN or error.code >= 500:
-            after = _retry_after(error.headers.get("Retry-After"))
-            return _AgainError(status, after)
-        if error.code in (301, 302, 303, 307, 308):
-            where = self._safe(str(error.headers.get("Location")))
+        code, said = error.status_code, error.body
+        if isinstance(said, dict):
+            said = said.get("message", said)
+        status = self._safe(f"HTTP {code}{f', {said}' if said else ''}")
+        if code in (301, 302, 303, 307, 308):
+            where = self._safe(str(error.response.headers.get("Location")))
             return CompoclipError(f"{self.name}: has moved to {where}; give that with --server")
-        if error.code in _POINTLESS:
-            return CompoclipError(f"{self.name}: {status}; {self._remedy(error.code)}")
+        if code in (401, 403, 404, 405):
+            remedy = f"check the URL, and that the server has the model '{self.model}'"
+            if code in (401, 403):
+                remedy = "name the variable that holds the right key with --key-env"
+            return CompoclipError(f"{self.name}: {status}; {remedy}")
         # Before it has answered anything, the server may not take such requests at all.
-        return AskError(status, final=self._answered)
-
-    def _remedy(self, code: int) -> str:
-        if code in (401, 403):
-            return "name the variable that holds the right key with --key-env"
-        return f"check the URL, and that the server has the model '{self.model}'"
-
-    def _wait_my_turn(self) -> None:
-        while (left := self._not_before - time.monotonic()) > 0:
-            self._sleep(left)
-
-    def _back_off(self, attempt: int, asked: float | None) -> None:
-        if asked is not None:
-            with self._lock:
-                self._not_before = max(self._not_before, time.monotonic() + asked)
-            return
-        self._sleep(min(LONGEST, BASE * 2**attempt) * random.uniform(0.5, 1.0))
+        passing = code in (408, 409, 425, 429) or code >= 500
+        return AskError(status, final=self._answered and not passing)
 
     def _safe(self, text: str) -> str:
         """One short printable line without the key."""
@@ -346,31 +252,15 @@ class ChatServer:
         return "".join(c if c.isprintable() else "?" for c in line)
 
 
-class _AgainError(Exception):
-    """Something that may pass. after: seconds the server asks to wait."""
-
-    def __init__(self, message: str, after: float | None = None) -> None:
-        super().__init__(message)
-        self.after = after
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected request would carry the key to another host; so it is an error, unread."""
-
-    def http_error_302(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: email.message.Message,
-    ) -> None:
-        return None
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+def _imported(package: str, extra: str, option: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise CompoclipError(f"{option} needs {package}: {pip_install(extra)}") from None
 
 
-def _endpoint(url: str) -> str:
+def _base(url: str) -> str:
+    """The base address of a server for the client."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         _ = parts.port, (parts.hostname or "").encode("idna")  # refuses what is no port or host
@@ -383,7 +273,7 @@ def _endpoint(url: str) -> str:
     if parts.username or parts.password:
         raise UsageError("--server: leave user and password out; keys go with --key-env VARIABLE")
     path = parts.path.rstrip("/").removesuffix("/chat/completions")
-    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}/chat/completions"
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
 
 
 def _key(variable: str | None) -> str:
@@ -397,76 +287,14 @@ def _key(variable: str | None) -> str:
     return key
 
 
-def _read(reply: Any, deadline: float) -> bytes:
-    """The body, which has to be there before the deadline however slowly it drips."""
-    parts, size = [], 0
-    while part := reply.read1(1 << 16):
-        size += len(part)
-        parts.append(part)
-        if size > _MOST_BYTES:
-            raise _AgainError(f"a reply of more than {_MOST_BYTES >> 20} MiB")
-        if time.monotonic() > deadline:
-            raise _AgainError("timed out")
-    announced = reply.headers.get("Content-Length", "")
-    if not (announced.isascii() and announced.isdigit()):
-        announced = "0"  # none, or one that says nothing
-    if len(announced) > _MOST_DIGITS or size < int(announced):
-        raise _AgainError("the connection broke within the reply")
-    return b"".join(parts)
-
-
-def _read_answer(body: bytes) -> Answer:
-    try:
-        data = json.loads(body)
-        choice = data["choices"][0]
-        text = choice["message"]["content"]
-        if not isinstance(text, str | None):
-            raise TypeError
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise _AgainError("a reply that is no chat completion") from None
-    usage = data.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    return Answer(
-        text or "",
-        choice.get("finish_reason") == "length",
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
-    )
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    """The error message in a reply."""
-    try:
-        raw = error.read(1 << 14)
-    except (OSError, http.client.HTTPException):
-        return ""
-    try:
-        said = json.loads(raw)
-        said = said.get("error", said.get("message", said))
-        if isinstance(said, dict):
-            said = said.get("message", said)
-    except (ValueError, AttributeError, RecursionError):
-        said = raw.decode("utf-8", "replace")
-    return str(said)
-
-
-def _retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header, which is a number or a date."""
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            when = parsedate_to_datetime(value)
-            seconds = (when.astimezone(UTC) - datetime.now(UTC)).total_seconds()
-        except (ValueError, OverflowError):  # no date, or one that no calendar has
-            return None
-    return min(max(seconds, 0.0), LONGEST_ASKED) if seconds == seconds else None
+def _answer(made: Any) -> Answer:
+    choice = made.choices[0]
+    text = choice.message.content
+    if not isinstance(text, str | None):
+        raise TypeError(text)
+    counts = [getattr(made.usage, each, None) for each in ("prompt_tokens", "completion_tokens")]
+    tokens = [each if type(each) is int and each >= 0 else None for each in counts]
+    return Answer(text or "", choice.finish_reason == "length", *tokens)
 
 
 # --- A small model in this process, through transformers. ---
@@ -488,16 +316,9 @@ class InProcessModel:
     """
 
     concurrency = 1
-    requests: int | None = None
-    retried: int | None = None
 
     def __init__(self, model: str, device: str = "cpu") -> None:
-        if importlib.util.find_spec("transformers") is None:
-            raise CompoclipError(
-                f"models in this process need transformers: {pip_install('hf')}, or name a "
-                "server with --server URL"
-            )
-        transformers: Any = importlib.import_module("transformers")
+        transformers = _imported("transformers", "hf", "a model without --server")
         try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
             network = transformers.AutoModelForCausalLM.from_pretrained(model, use_safetensors=True)
@@ -513,39 +334,9 @@ class InProcessModel:
         self.model = model
 
     def ask(self, messages: Sequence[Message], sampling: Sampling) -> Answer:
-        """The continuation of the prompt."""
+        """Return the continuation of the prompt."""
         import torch
 
-        inputs = self._inputs(messages).to(self._device)
-        room = self._room() - inputs.shape[1]
-        draw = sampling.temperature > 0
-        options: dict[str, Any] = {"do_sample": draw}
-        if draw:
-            options["temperature"] = sampling.temperature
-        padding = self._tokenizer.pad_token_id
-        if padding is None:
-            padding = self._tokenizer.eos_token_id
-        if room < 1:
-            return Answer("", cut_off=True, tokens_in=inputs.shape[1], tokens_out=0)
-        devices = [torch.device(self._device)] if self._device.startswith("cuda") else []
-        with torch.random.fork_rng(devices), torch.inference_mode():
-            torch.manual_seed(sampling.seed)
-            made = self._model.generate(
-                inputs,
-                attention_mask=torch.ones_like(inputs),
-                max_new_tokens=min(sampling.max_tokens, room),
-                pad_token_id=padding,
-                **options,
-            )[0, inputs.shape[1] :]
-        ends = self._ends()
-        return Answer(
-            self._tokenizer.decode(made, skip_special_tokens=True),
-            cut_off=not ends.intersection(made.tolist()),
-            tokens_in=inputs.shape[1],
-            tokens_out=len(made),
-        )
-
-    def _inputs(self, messages: Sequence[Message]) -> Any:
         if getattr(self._tokenizer, "chat_template", None):
             made = self._tokenizer.apply_chat_template(
                 list(messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -553,13 +344,31 @@ class InProcessModel:
         else:
             text = "\n\n".join(message["content"] for message in messages)
             made = self._tokenizer(text, return_tensors="pt")
-        return made["input_ids"]
-
-    def _room(self) -> int:
-        config = self._model.config
-        return int(getattr(config, "max_position_embeddings", None) or 1 << 20)
-
-    def _ends(self) -> set[int]:
+        inputs = made["input_ids"].to(self._device)
+        room = getattr(self._model.config, "max_position_embeddings", None) or 1 << 20
+        room = int(room) - inputs.shape[1]
+        if room < 1:
+            return Answer("", cut_off=True, tokens_in=inputs.shape[1], tokens_out=0)
+        options: dict[str, Any] = {"do_sample": sampling.temperature > 0}
+        if options["do_sample"]:
+            options["temperature"] = sampling.temperature
+        last = self._tokenizer.eos_token_id
+        padding = self._tokenizer.pad_token_id
+        devices = [torch.device(self._device)] if self._device.startswith("cuda") else []
+        with torch.random.fork_rng(devices), torch.inference_mode():
+            torch.manual_seed(sampling.seed)
+            answer = self._model.generate(
+                inputs,
+                attention_mask=torch.ones_like(inputs),
+                max_new_tokens=min(sampling.max_tokens, room),
+                pad_token_id=last if padding is None else padding,
+                **options,
+            )[0, inputs.shape[1] :]
         ends = self._model.generation_config.eos_token_id
-        listed = ends if isinstance(ends, list) else [ends, self._tokenizer.eos_token_id]
-        return {end for end in listed if end is not None}
+        ends = set(ends if isinstance(ends, list) else [ends, last]) - {None}
+        return Answer(
+            self._tokenizer.decode(answer, skip_special_tokens=True),
+            cut_off=not ends.intersection(answer.tolist()),
+            tokens_in=inputs.shape[1],
+            tokens_out=len(answer),
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +26,17 @@ Item = tuple[str, Sequence[str]]
 NOT_ASKED, UNANSWERED, REFUSED = "not-asked", "no-answer", "refused-by-the-server"
 _BATCH = 4096
 _TEXT = pa.large_string()
+_COLUMNS = ("task", "prompt", "model", "temperature", "seed", "rules", "engine")
 
 
 @dataclass
 class AnswerTally:
     """Counts of what was asked, answered and accepted.
 
-    Attributes:
-        captions: Distinct ones.
-        rows: Rows written.
-        with_text: Captions that got a text.
-        texts: Accepted texts.
-        answers: Answers on record.
-        not_asked: Captions that there is nothing to ask about.
-        unanswered: Captions without an answer this time.
-        refused: Questions that the server refused.
-        tokens_in: Tokens of all prompts on record.
-        tokens_out: Tokens of all answers on record.
-        unmetered: Answers without a count of tokens.
-        rejected: Texts by reason.
+    captions: distinct ones. with_text: captions that got a text. texts: accepted. not_asked:
+    captions that there is nothing to ask about. unanswered: without an answer this time. refused:
+    questions that the server refused. tokens_in, tokens_out: of all prompts and answers on record.
+    rejected: texts by reason.
     """
 
     captions: int = 0
@@ -56,28 +49,23 @@ class AnswerTally:
     refused: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
-    unmetered: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files of one piece of work.
-
-    Attributes:
-        rows: Rows for `train`; the rejected texts and the answers as they came lie beside it.
-    """
+    """Files: rows for `train`; the rejected texts and the answers as they came lie beside it."""
 
     rows: Path
 
     @property
     def rejected(self) -> Path:
-        """One JSON line a text that was not taken, or a caption without an answer."""
+        """Return the file of texts that were not taken and captions without an answer."""
         return self.rows.with_name(f"{self.rows.stem}.rejected.jsonl")
 
     @property
     def answers(self) -> Path:
-        """See `ask`."""
+        """Return the file of the answers, see `ask`."""
         return self.rows.with_name(f"{self.rows.stem}.answers.jsonl")
 
     def require_free(self) -> None:
@@ -129,31 +117,26 @@ def write_outputs(
             known = [(caption, numbers[caption]) for caption in captions]
             if task.gives == "sentences":
                 engine = next((engines[n] for _, n in known if n in engines), None)
-                sentences = _distinct(t for _, n in known for t in _accepted(verdicts, n))
+                texts = [text for _, n in known if n in verdicts for text in verdicts[n].accepted]
+                sentences = list({token_key(text): text for text in texts}.values())
                 made = {"id": id, "caption": captions[0], "sentences": sentences}
                 yield {**made, **provenance, "engine": engine}
                 continue
             for caption, number in known:
-                texts = list(_accepted(verdicts, number))
+                texts = list(verdicts[number].accepted) if number in verdicts else []
                 made = {"id": id, "caption": caption, task.gives: texts}
                 yield {**made, **provenance, "engine": engines.get(number)}
 
     def write(path: Path) -> None:
-        writer = _write_parquet if out.rows.suffix == ".parquet" else _write_lines
-        tally.rows = writer(path, rows(), task)
+        if out.rows.suffix == ".parquet":
+            tally.rows = _write_parquet(path, rows(), task.gives)
+        else:
+            tally.rows = _write_lines(path, rows())
 
     write_atomically(out.rows, write)
     rejected = _rejected(task, numbers, collected, verdicts)
-    write_atomically(out.rejected, lambda path: _write_lines(path, rejected, task))
+    write_atomically(out.rejected, lambda path: _write_lines(path, rejected))
     return tally
-
-
-def _accepted(verdicts: Mapping[int, Judged], number: int) -> tuple[str, ...]:
-    return verdicts[number].accepted if number in verdicts else ()
-
-
-def _distinct(texts: Iterable[str]) -> list[str]:
-    return list({token_key(text): text for text in texts}.values())
 
 
 def _tally(
@@ -168,8 +151,6 @@ def _tally(
         tally.refused += record["refused"] is not None
         for answer in record["answers"]:
             tally.answers += 1
-            metered = answer["tokens_in"] is not None and answer["tokens_out"] is not None
-            tally.unmetered += not metered
             tally.tokens_in += answer["tokens_in"] or 0
             tally.tokens_out += answer["tokens_out"] or 0
         verdict = verdicts[number]
@@ -199,7 +180,7 @@ def _rejected(
             yield {**about, "text": None, "reason": REFUSED, "detail": refused}
 
 
-def _write_lines(path: Path, rows: Iterable[Record], task: PromptTask) -> int:
+def _write_lines(path: Path, rows: Iterable[Record]) -> int:
     written = 0
     with path.open("wb") as file:
         for row in rows:
@@ -208,27 +189,13 @@ def _write_lines(path: Path, rows: Iterable[Record], task: PromptTask) -> int:
     return written
 
 
-def _write_parquet(path: Path, rows: Iterable[Record], task: PromptTask) -> int:
-    schema = pa.schema(
-        [
-            ("id", _TEXT),
-            ("caption", _TEXT),
-            (task.gives, pa.large_list(_TEXT)),
-            ("task", _TEXT),
-            ("prompt", _TEXT),
-            ("model", _TEXT),
-            ("temperature", pa.float64()),
-            ("seed", pa.int64()),
-            ("rules", _TEXT),
-            ("engine", _TEXT),
-        ]
-    )
-    written, held = 0, list[Record]()
+def _write_parquet(path: Path, rows: Iterable[Record], gives: str) -> int:
+    columns = {"id": _TEXT, "caption": _TEXT, gives: pa.large_list(_TEXT)}
+    columns |= {**dict.fromkeys(_COLUMNS, _TEXT), "temperature": pa.float64(), "seed": pa.int64()}
+    schema = pa.schema(columns)
+    written, rows = 0, iter(rows)
     with pq.ParquetWriter(path, schema) as writer:
-        for row in rows:
-            held.append(row)
-            if len(held) == _BATCH:
-                writer.write_batch(pa.RecordBatch.from_pylist(held, schema))
-                written, held = written + len(held), []
-        writer.write_batch(pa.RecordBatch.from_pylist(held, schema))
-    return written + len(held)
+        while held := list(islice(rows, _BATCH)):
+            writer.write_batch(pa.RecordBatch.from_pylist(held, schema))
+            written += len(held)
+    return written
