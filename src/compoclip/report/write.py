@@ -56,7 +56,7 @@ LAYOUTS: Mapping[Layout, str] = {"markdown": "md", "latex": "tex", "csv": "csv"}
 _NOTE = "In percent; below each model its 95 % intervals. Bold: the best of a column."
 
 
-def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple[Path, ...]:
+def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     """Write every table of a study in every layout.
 
     overall, skills, benchmarks (headlines): a row a model, a column a score. subtasks: the other
@@ -67,8 +67,6 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
     Args:
         study: the results.
         folder: where the files go.
-        resamples: bootstrap draws for intervals of derived columns.
-        seed: of the draws.
 
     Returns:
         The paths written.
@@ -93,7 +91,7 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
     for name in table_names():
         table = published_table(name)
         entries = entries_of(everything)
-        measured = beside(table, entries, resamples=resamples, seed=seed)
+        measured = beside(table, entries)
         if measured:
             found[name] = partial(shown, table, measured)
     written = []
@@ -302,7 +300,7 @@ class PublishedSheet:
     notes: tuple[str, ...]
 
 
-def published_sheets(study: Study, resamples: int, seed: int) -> tuple[PublishedSheet, ...]:
+def published_sheets(study: Study) -> tuple[PublishedSheet, ...]:
     """Every table of which some model has at least one column on the official items.
 
     Results on items of another edition are not shown: nothing published compares with them.
@@ -310,7 +308,7 @@ def published_sheets(study: Study, resamples: int, seed: int) -> tuple[Published
     found = []
     for name in table_names():
         table = published_table(name)
-        measured = beside(table, _entries(study, table), resamples=resamples, seed=seed)
+        measured = beside(table, _entries(study, table))
         if measured:
             found.append(_sheet(table, measured))
     return tuple(found)
@@ -346,13 +344,13 @@ class PublishedPoints:
     measured: tuple[str, ...]
 
 
-def published_tradeoffs(study: Study, resamples: int, seed: int) -> tuple[PublishedPoints, ...]:
+def published_tradeoffs(study: Study) -> tuple[PublishedPoints, ...]:
     """Published points in grey, and among them the models measured on all of the same items."""
     found = []
     for name, (across, others) in _TRADEOFFS.items():
         table = published_table(name)
         places = {column.id: k for k, column in enumerate(table.columns)}
-        ours = beside(table, _entries(study, table), resamples=resamples, seed=seed)
+        ours = beside(table, _entries(study, table))
         plots: list[Plot] = []
         shown: dict[str, None] = {}
         for up, label in others.items():
@@ -445,7 +443,7 @@ def write_report(
         note(f"{out}: {size / 1e6:.1f} MB; report on fewer models or benchmarks for a smaller page")
     write_text(out, page)
     if tables is not None:
-        write_tables(study, tables, resamples, seed)
+        write_tables(study, tables)
     return out
 
 
@@ -500,8 +498,8 @@ def render(
         extremes=drilled,
         coverage=coverage_rows(study),
         sheets=sheets(study),
-        published=published_sheets(study, resamples, seed),
-        published_tradeoffs=published_tradeoffs(study, resamples, seed),
+        published=published_sheets(study),
+        published_tradeoffs=published_tradeoffs(study),
         listed=listed,
         provenance=provenance(study),
         alone=[name for name in study.benchmarks if name not in study.common],
