@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import MeanOf, evaluate
+from compoclip.evaluation.aggregate import MeanNode, evaluate
 from compoclip.evaluation.comparison import LEVEL, Evidence, Pair, joined
 from compoclip.evaluation.items import Values
 from compoclip.evaluation.results import Results
@@ -216,7 +216,7 @@ def _by_column(
     for number, results in enumerate(run):
         pair = pairs[results.benchmark]
         trees = {
-            column.name: MeanOf(tuple(pair.leaf(part, column.metric) for part in parts))
+            column.name: MeanNode(parts=tuple(pair.leaf(part, column.metric) for part in parts))
             for column in columns
             if (parts := column.parts(results))
         }

@@ -28,12 +28,12 @@ from compoclip.analysis.interpolation import (
 )
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.cli.main import main
-from compoclip.cli.wise_ft import _points
 from compoclip.errors import UsageError
 from compoclip.evaluation import encoder
 from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.results import Score, load_results
 from compoclip.evaluation.run import Options
+from compoclip.evaluation.tables import with_interval
 from compoclip.models.checkpoint import (
     LoadedModel,
     create_model,
@@ -180,7 +180,7 @@ def test_a_tower_study_adds_up(
         assert more.low <= more.value <= more.high
         for name, found in study.differences.items():
             assert found[group].difference == pytest.approx(value[name] - value["base"])
-    assert _points(0.05, None, None, "too few photos: 1") == "+5.0 [-] "
+    assert with_interval(0.05, None, None, "+") == "+5.0 [-]"
 
 
 def point(name: str, comp: float, zero_shot: float) -> Point:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compoclip.evaluation.aggregate import Mean, MeanOf, ScoreCurve, additions, evaluate
+from compoclip.evaluation.aggregate import MeanNode, additions, evaluate
 from compoclip.evaluation.comparison import compare, corrected
 from compoclip.evaluation.run import Options
 from compoclip.evaluation.run import evaluate as measure
@@ -111,12 +111,8 @@ def test_what_photos_add_makes_up_the_difference() -> None:
     base, other = ({"m": rng.random(n), "auc": rng.random(n)} for _ in range(2))
     units = rng.integers(photos, size=n)
     rows = np.arange(n)
-    tree = MeanOf(
-        (
-            Mean("m", rows[:30]),
-            MeanOf((Mean("m", rows[20:25]), ScoreCurve("auc", rows[:40], rows[40:]))),
-        )
-    )
+    inner = MeanNode(parts=(MeanNode("m", rows[20:25]), MeanNode("auc", rows, true=40)))
+    tree = MeanNode(parts=(MeanNode("m", rows[:30]), inner))
     adds = additions(tree, base, other, units)
     assert len(adds) == photos
     assert adds.sum() == pytest.approx(evaluate(tree, other) - evaluate(tree, base))
@@ -129,7 +125,7 @@ def test_what_photos_add_makes_up_the_difference() -> None:
 def test_equal_areas_under_a_curve_are_told_apart_in_5_percent(true, false, a_photo) -> None:
     rng = np.random.default_rng(3)
     n, found = true + false, 0
-    curve = ScoreCurve("auc", np.arange(true), np.arange(true, n))
+    curve = MeanNode("auc", np.arange(n), true)
     units = np.arange(n) % (n // a_photo)
     kind = (np.arange(n) < true).astype(float)
     for _ in range(150):

@@ -25,7 +25,7 @@ def study(tmp_path_factory):
 
 
 def test_tables_in_every_layout(study, tmp_path):
-    paths = write_tables(study, tmp_path, 30, 0)
+    paths = write_tables(study, tmp_path)
     names = {path.stem for path in paths}
     assert {"overall", "skills", "benchmarks", "subtasks", "compare-negclip"} <= names
     assert {path.suffix for path in paths if path.stem == "skills"} == {".md", ".tex", ".csv"}
@@ -46,7 +46,7 @@ def test_tables_in_every_layout(study, tmp_path):
 
 
 def test_brittleness_is_best_when_low(study, tmp_path):
-    write_tables(study, tmp_path, 30, 0)
+    write_tables(study, tmp_path)
     with (tmp_path / "overall.csv").open() as file:
         header, *rows = csv.reader(file)
     place = header.index("Brittleness")
@@ -78,7 +78,7 @@ def test_trade_offs_name_their_front(study):
 
 
 def test_published_points_are_told_with_their_numbers(study):
-    ((_, plots, measured),) = published_tradeoffs(study, 20, 0)
+    ((_, plots, measured),) = published_tradeoffs(study)
     assert measured == []
     for plot in plots:
         assert "FSC-CLIP (COCO, LoRA) as published: 53.6" in plot.alt

@@ -223,7 +223,7 @@ def test_a_page_about_too_few_photos_says_so(tmp_path, number):
     page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=30).read_text()
     assert f"too few photos: {photos}" in page
     assert ("interval –" in page) == (number == 1)
-    for path in write_tables(study, tmp_path / "tables", 30, 0):
+    for path in write_tables(study, tmp_path / "tables"):
         text = path.read_text()
         assert "nan" not in text
         assert "None" not in text

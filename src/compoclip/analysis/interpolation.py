@@ -25,8 +25,8 @@ from compoclip.evaluation.groups import (
     Groups,
     ScorePart,
     group_differences,
+    group_draws,
     group_scores,
-    part_draws,
     profile_groups,
 )
 from compoclip.evaluation.results import Results, Score
@@ -35,9 +35,6 @@ from compoclip.evaluation.statistics import Estimate, percentile_interval
 from compoclip.files import only_writer
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.conversion import Scope, WiseLora, interpolate
-
-# --- The models between a base and a tuned one, and all of them measured on the same
-# benchmarks. ---
 
 BASE, TUNED = "base", "tuned"
 
@@ -51,7 +48,7 @@ class Mix:
 
     @property
     def name(self) -> str:
-        """As results are called: "base", "tuned", or scope and share, e.g. "image-0.3"."""
+        """Its name in results: "base", "tuned", or scope and share, e.g. "image-0.3"."""
         if self.alpha == 1:
             return TUNED
         return BASE if self.scope == "all" and self.alpha == 0 else f"{self.scope}-{self.alpha:g}"
@@ -117,7 +114,7 @@ def measure_mixes(
     return found
 
 
-# --- Weight interpolation as a trade-off: what each share of the tuned weights gains and costs. ---
+# --- What each share of the tuned weights gains and costs. ---
 
 Keep = Literal["zero-shot", "retrieval"]
 AXES = (COMPOSITION, RECOGNITION, RETRIEVAL)
@@ -204,33 +201,35 @@ def sweep(
     every = {mix.name: mix for mix in [*ends, *(mix for line in lines.values() for mix in line)]}
     results = measure_mixes(pair, every, benchmarks, out, options, device)
     groups = axes_of(results[BASE])
-    points = {
-        name: Point(
-            every[name],
-            group_scores(found, groups, options.resamples, options.seed),
-            {}
-            if name == BASE
-            else {
-                each.name: each
-                for each in group_differences(
-                    results[BASE], found, groups, options.resamples, options.seed
-                )
-            },
-        )
-        for name, found in results.items()
-    }
+    scores, differences = _compared(results, groups, options)
+    points = {name: Point(mix, scores[name], differences[name]) for name, mix in every.items()}
     return Sweep(
         base=points[BASE],
         lines={scope: tuple(points[m.name] for m in line) for scope, line in lines.items()},
-        axes={
-            name: tuple(dict.fromkeys(part.benchmark for part in parts))
-            for name, parts in groups.items()
-        },
+        axes={name: _benchmarks(parts) for name, parts in groups.items()},
     )
 
 
+def _compared(
+    results: Mapping[str, Sequence[Results]], groups: Groups, options: Options
+) -> tuple[dict[str, dict[str, Score]], dict[str, dict[str, Difference]]]:
+    """Return by model the scores of the groups, and the differences to the base (none for it)."""
+    drawing, base = (options.resamples, options.seed), results[BASE]
+    scores = {name: group_scores(found, groups, *drawing) for name, found in results.items()}
+    differences: dict[str, dict[str, Difference]] = {BASE: {}}
+    for name, found in results.items():
+        if name != BASE:
+            each = group_differences(base, found, groups, *drawing)
+            differences[name] = {d.name: d for d in each}
+    return scores, differences
+
+
+def _benchmarks(parts: Sequence[ScorePart]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.benchmark for part in parts))
+
+
 def axes_of(results: Sequence[Results]) -> Groups:
-    """Compositionality, zero-shot accuracy and retrieval, as far as there are benchmarks of each.
+    """Return compositionality, zero-shot accuracy and retrieval, where there are benchmarks.
 
     Raises UsageError when there are none of any.
     """
@@ -274,7 +273,7 @@ def choose(measured: Sweep, rule: Rule) -> Point:
 
 
 def sweep_record(measured: Sweep) -> dict[str, Any]:
-    """All of a sweep, JSON-ready."""
+    """Return all of a sweep, JSON-ready."""
     return {
         "axes": {name: list(benchmarks) for name, benchmarks in measured.axes.items()},
         "lines": {
@@ -346,47 +345,27 @@ def study_towers(
         for each in results[BASE]
     }
     groups = {**axes_of(results[BASE]), **own}
-    draw = options.resamples, options.seed
-    scores = {name: group_scores(found, groups, *draw) for name, found in results.items()}
-    return TowerStudy(
-        groups=groups,
-        scores=scores,
-        differences={
-            name: {d.name: d for d in group_differences(results[BASE], found, groups, *draw)}
-            for name, found in results.items()
-            if name != BASE
-        },
-        interplay=_interplay(results, scores, groups, options),
-    )
-
-
-def _interplay(
-    results: Mapping[str, Sequence[Results]],
-    scores: Mapping[str, Mapping[str, Score]],
-    groups: Groups,
-    options: Options,
-) -> dict[str, Estimate]:
-    every = [part for parts in groups.values() for part in parts]
+    scores, differences = _compared(results, groups, options)
+    del differences[BASE]
+    signs = {TUNED: 1, BASE: 1, IMAGE: -1, TEXT: -1}
     drawn = {
-        name: part_draws(found, every, options.resamples, options.seed)
+        name: group_draws(found, groups, options.resamples, options.seed)
         for name, found in results.items()
     }
-    signs = {TUNED: 1, BASE: 1, IMAGE: -1, TEXT: -1}
-    found = {}
-    for group, parts in groups.items():
+    interplay = {}
+    for group in groups:
         value = sum(sign * scores[name][group].value for name, sign in signs.items())
-        terms = [[sign * drawn[name][part] for part in parts] for name, sign in signs.items()]
-        draws = np.asarray(terms).sum(axis=0).mean(axis=0)
+        draws = sum(sign * drawn[name][group] for name, sign in signs.items())
         photos = min(each[group].photos for each in scores.values())
-        found[group] = Estimate(value, *percentile_interval(draws, photos))
-    return found
+        interplay[group] = Estimate(value, *percentile_interval(np.asarray(draws), photos))
+    return TowerStudy(groups, scores, differences, interplay)
 
 
 def towers_record(study: TowerStudy) -> dict[str, Any]:
-    """All of a study, JSON-ready."""
+    """Return all of a study, JSON-ready."""
     return {
         group: {
-            "benchmarks": list(dict.fromkeys(part.benchmark for part in parts)),
+            "benchmarks": list(_benchmarks(parts)),
             "scores": {name: asdict(found[group]) for name, found in study.scores.items()},
             "against_base": {n: asdict(found[group]) for n, found in study.differences.items()},
             "interplay": asdict(study.interplay[group]),

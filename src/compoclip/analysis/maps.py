@@ -112,7 +112,7 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
 def word_positions(
     model: LoadedModel, caption: str
 ) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...]]:
-    """Each word with the positions of its tokens, and the words that the context cuts off.
+    """Return each word with the positions of its tokens, and the words that the context cuts off.
 
     Position 0 is the start token; of a word that is cut, the tokens that are left count. Raises
     CompoclipError for a caption without words and tokenizers other than CLIP's BPE.
@@ -139,7 +139,7 @@ def word_maps(
     spans: Sequence[tuple[str, tuple[int, ...]]],
     grid: tuple[int, int],
 ) -> tuple[WordMap, ...]:
-    """Maps from (L, D) token and (P, D) patch features, neither normalised; P = rows x columns.
+    """Return maps of (L, D) token and (P, D) patch features, not normalised; P = rows x columns.
 
     spans: word -> positions among the L tokens.
     """
@@ -157,7 +157,7 @@ def word_maps(
 
 
 def patch_grid(patches: int, size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of that many patches, row by row, on a (height, width) input.
+    """Return rows and columns of that many patches, row by row, on a (height, width) input.
 
     Raises CompoclipError when no grid has the shape of the input.
     """
@@ -172,7 +172,7 @@ def patch_grid(patches: int, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def seen_region(preprocess: Preprocess, width: int, height: int) -> Box:
-    """The part of a `width` x `height` image that the evaluation transform keeps.
+    """Return the part of a `width` x `height` image that the evaluation transform keeps.
 
     "squash" keeps all, "shortest" the centre, and "longest" pads: the box is larger than the image.
     """
@@ -200,10 +200,7 @@ def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0
         image: RGB.
         attention: (rows, columns), the map.
         region: (left, upper, right, lower), in pixels of the image, what the map covers.
-        alpha: share of the colour, 0 to 1.
-
-    Returns:
-        An image of the same size.
+        alpha: share of the colour.
 
     Raises:
         CompoclipError: `alpha` is not in [0, 1], or the map is empty.
@@ -213,7 +210,14 @@ def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0
     if attention.ndim != 2 or not attention.size:
         raise CompoclipError(f"a map of shape {attention.shape} cannot be laid over an image")
     photo = np.asarray(image.convert("RGB"), dtype=np.float32)
-    heat, seen = _spread(attention, region, image.size)
+    low, high = float(attention.min()), float(attention.max())
+    values = (attention - low) / (high - low) if high > low else np.zeros_like(attention)
+    left, upper, right, lower = region
+    rows, columns = values.shape
+    x = (np.arange(image.width) + 0.5 - left) / (right - left) * columns
+    y = (np.arange(image.height) + 0.5 - upper) / (lower - upper) * rows
+    seen = ((y > 0) & (y < rows))[:, None] & ((x > 0) & (x < columns))[None, :]
+    heat = (_weights(y, rows) @ values @ _weights(x, columns).T).astype(np.float32)  # bilinear
     colour = np.asarray(colormaps[COLOURS](heat), dtype=np.float32)[..., :3] * 255
     # the photo in grey below the colours, so that its own are not taken for those of the map
     grey = photo @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
@@ -231,26 +235,7 @@ def small_overlay(image: Image.Image, attention: Floats, region: Box, side: int)
     return overlay(small, attention, (left * across, upper * down, right * across, lower * down))
 
 
-def _spread(
-    attention: Floats, region: Box, size: tuple[int, int]
-) -> tuple[
-    np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
-]:
-    """The map in [0, 1] at every pixel, bilinear between centres of patches, and what is in it."""
-    low, high = float(attention.min()), float(attention.max())
-    values = (attention - low) / (high - low) if high > low else np.zeros_like(attention)
-    left, upper, right, lower = region
-    rows, columns = values.shape
-    width, height = size
-    x = (np.arange(width) + 0.5 - left) / (right - left) * columns
-    y = (np.arange(height) + 0.5 - upper) / (lower - upper) * rows
-    seen = ((y > 0) & (y < rows))[:, None] & ((x > 0) & (x < columns))[None, :]
-    heat = _weights(y, rows) @ values @ _weights(x, columns).T
-    return heat.astype(np.float32), seen
-
-
 def _weights(places: Floats, count: int) -> Floats:
-    """(pixels, count): the share of each patch at each place, given in patches from the edge."""
+    """Return (pixels, count), the share of each patch at each place, in patches from the edge."""
     at = np.clip(places - 0.5, 0, count - 1)
     return np.asarray(np.clip(1 - np.abs(at[:, None] - np.arange(count)[None, :]), 0, 1))

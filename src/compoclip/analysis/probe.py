@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -100,22 +101,22 @@ def score_candidates(
     return ranked(candidates, cosines)
 
 
-def ranked(candidates: Sequence[Candidate], cosines: Sequence[float]) -> tuple[Scored, ...]:
-    """Candidates by falling cosine with their flips (see `Scored`)."""
-    best = {kind: max(_of(kind, candidates, cosines), default=None) for kind in _LAST}
-    caption, negative = best["caption"], best["negative"]
-
-    def flips(kind: Kind, cosine: float) -> bool:
-        if kind == "negative":
-            return caption is not None and cosine >= caption
-        return negative is not None and cosine <= negative
-
-    scored = [Scored(c, v, flips(c.kind, v)) for c, v in zip(candidates, cosines, strict=True)]
-    return tuple(sorted(scored, key=lambda each: (-each.cosine, _LAST[each.candidate.kind])))
-
-
 _LAST: Mapping[Kind, int] = {"negative": 0, "positive": 1, "caption": 2}
 
 
-def _of(kind: Kind, candidates: Sequence[Candidate], cosines: Sequence[float]) -> list[float]:
-    return [v for c, v in zip(candidates, cosines, strict=True) if c.kind == kind]
+def ranked(candidates: Sequence[Candidate], cosines: Sequence[float]) -> tuple[Scored, ...]:
+    """Return candidates by falling cosine with their flips (see `Scored`).
+
+    Of equal ones negatives come first, since a tie is wrong.
+    """
+    best: dict[Kind, float] = {}
+    for candidate, cosine in zip(candidates, cosines, strict=True):
+        best[candidate.kind] = max(cosine, best.get(candidate.kind, cosine))
+    scored = []
+    for candidate, cosine in zip(candidates, cosines):
+        if candidate.kind == "negative":
+            flip = cosine >= best.get("caption", math.inf)
+        else:
+            flip = cosine <= best.get("negative", -math.inf)
+        scored.append(Scored(candidate, cosine, flip))
+    return tuple(sorted(scored, key=lambda each: (-each.cosine, _LAST[each.candidate.kind])))

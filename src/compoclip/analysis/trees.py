@@ -43,35 +43,26 @@ Tree = tuple[Node, ...]
 
 
 def splits(chart: Chart, a: int, b: int) -> NDArray[np.float64]:
-    """chart(left) + chart(right) of the span (a, b) for every split a+1..b-1, in order."""
+    """Return chart(left) + chart(right) of the span (a, b) for every split a+1..b-1, in order."""
     both: NDArray[np.float64] = chart[a, a + 1 : b] + chart[a + 1 : b, b]
     return both
 
 
 def tree_value(chart: Chart, tree: Tree) -> float:
-    """The sum over the tree's nodes of chart(left) + chart(right)."""
+    """Return the sum over the tree's nodes of chart(left) + chart(right)."""
     return float(sum(chart[a, k] + chart[k, b] for a, k, b in tree))
 
 
 def tree_score(chart: Chart, tree: Tree) -> float:
-    """The value of the tree above that of blind splits of the same spans."""
+    """Return the value of the tree above that of blind splits of the same spans."""
     return float(tree_value(chart, tree) - sum(splits(chart, a, b).mean() for a, _, b in tree))
 
 
-def best_tree(chart: Chart) -> Tree:
-    """The tree of the highest score among all binary trees; of equal splits the first is taken."""
-    return _search(chart, above_blind=True)
+def best_tree(chart: Chart, above_blind: bool = True) -> Tree:
+    """Return the binary tree of the highest score; of equal splits the first is taken.
 
-
-def highest_tree(chart: Chart) -> Tree:
-    """The tree of the highest value among all binary trees; of equal splits the first is taken."""
-    return _search(chart, above_blind=False)
-
-
-def _search(chart: Chart, above_blind: bool) -> Tree:
-    """The tree with the largest sum over its nodes, by dynamic programming over spans.
-
-    above_blind: count what a split is above the mean of its span. Source: Cocke-Younger-Kasami.
+    By dynamic programming over spans (Cocke-Younger-Kasami). above_blind: count what a split is
+    above the mean of its span, which is the score; else the tree of the highest value is found.
     """
     n = len(chart) - 1
     best = np.zeros_like(chart)  # the largest sum below a span
@@ -84,44 +75,36 @@ def _search(chart: Chart, above_blind: bool) -> Tree:
             at = int(sums.argmax())
             where[a, b] = a + 1 + at
             best[a, b] = sums[at] - (own.mean() if above_blind else 0.0)
-    return _grow(n, lambda a, b: int(where[a, b]))
+    return grown(n, lambda a, b: int(where[a, b]))
+
+
+def highest_tree(chart: Chart) -> Tree:
+    """Return the binary tree of the highest value; of equal splits the first is taken."""
+    return best_tree(chart, above_blind=False)
 
 
 def greedy_tree(chart: Chart) -> Tree:
-    """Each span split, from the root down, where chart(left) + chart(right) is highest."""
-    return _grow(len(chart) - 1, lambda a, b: a + 1 + int(splits(chart, a, b).argmax()))
+    """Split each span, from the root down, where chart(left) + chart(right) is highest."""
+    return grown(len(chart) - 1, lambda a, b: a + 1 + int(splits(chart, a, b).argmax()))
 
 
 def left_branching(n: int) -> Tree:
-    """((w1 w2) w3) ...: the last word splits off first."""
-    return _grow(n, lambda a, b: b - 1)
+    """Return ((w1 w2) w3) ...: the last word splits off first."""
+    return grown(n, lambda a, b: b - 1)
 
 
 def right_branching(n: int) -> Tree:
-    """w1 (w2 (w3 ...)): the first word splits off first."""
-    return _grow(n, lambda a, b: a + 1)
+    """Return w1 (w2 (w3 ...)): the first word splits off first."""
+    return grown(n, lambda a, b: a + 1)
 
 
 def random_tree(n: int, rng: np.random.Generator) -> Tree:
-    """Every span split at a place drawn evenly, from the root down; its expected score is 0."""
-    return _grow(n, lambda a, b: int(rng.integers(a + 1, b)))
+    """Split every span at a place drawn evenly, from the root down; the expected score is 0."""
+    return grown(n, lambda a, b: int(rng.integers(a + 1, b)))
 
 
-def bracketed(tree: Tree, words: Sequence[str]) -> str:
-    """The tree in brackets: "((a dog) runs)"; brackets of the words are written -LRB-, -RRB-."""
-    split = {(a, b): k for a, k, b in tree}
-
-    def show(a: int, b: int) -> str:
-        k = split.get((a, b))
-        if k is None:
-            return words[a].replace("(", "-LRB-").replace(")", "-RRB-")
-        return f"({show(a, k)} {show(k, b)})"
-
-    return show(0, len(words))
-
-
-def _grow(n: int, split: Callable[[int, int], int]) -> Tree:
-    """The tree over n words whose spans are split where `split` says, parents before children."""
+def grown(n: int, split: Callable[[int, int], int]) -> Tree:
+    """Return the tree over n words whose spans are split where `split` says, parents first."""
     nodes: list[Node] = []
     waiting = [(0, n)]
     while waiting:
@@ -131,6 +114,19 @@ def _grow(n: int, split: Callable[[int, int], int]) -> Tree:
             nodes.append((a, k, b))
             waiting += [(k, b), (a, k)]
     return tuple(nodes)
+
+
+def bracketed(tree: Tree, words: Sequence[str]) -> str:
+    """Return the tree in brackets, "((a dog) runs)"; those of words are written -LRB-, -RRB-."""
+    split = {(a, b): k for a, k, b in tree}
+
+    def show(a: int, b: int) -> str:
+        k = split.get((a, b))
+        if k is None:
+            return words[a].replace("(", "-LRB-").replace(")", "-RRB-")
+        return f"({show(a, k)} {show(k, b)})"
+
+    return show(0, len(words))
 
 
 # --- How much a text tower changes a span of words when it sees the rest of the sentence. ---
@@ -176,7 +172,7 @@ class _Pass:
 def span_charts(
     layers: TextLayers, sentences: Sequence[TokenSentence], thresholds: Sequence[int]
 ) -> list[dict[int, Chart]]:
-    """For each sentence, threshold h -> chart; the whole sentence, and what is no span, is nan.
+    """Return for each sentence, threshold h -> chart; the whole sentence, and no spans, are nan.
 
     The layers below h are run once for all spans. In a causal tower neither the words before a span
     nor those behind it matter from layer h on, so that one pass from a word to the end of the
@@ -189,15 +185,20 @@ def span_charts(
     ids = torch.zeros(len(sentences), longest, dtype=torch.int64)
     for row, each in zip(ids, sentences):
         row[: len(each.ids)] = torch.tensor(each.ids)
+    below: dict[int, Tensor] = {}  # states before each threshold layer
     with torch.inference_mode():
-        below, last = _ordinary(layers, ids.to(layers.device), thresholds)
-        context = last.double().cumsum(1)
+        states, done = layers.embed(ids.to(layers.device)), 0
+        for h in sorted(thresholds):
+            below[h] = states = layers.run(states, done, h)
+            done = h
+        context = layers.run(states, done, layers.depth).double().cumsum(1)
     passes = sorted(_passes(sentences, layers.sees_ahead), key=lambda each: len(each.places))
     buckets = choose_buckets([len(each.places) for each in passes], _BUCKET_COST) if passes else []
-    charts = [
-        {h: _empty(each.words, begin_known=not layers.sees_ahead) for h in thresholds}
-        for each in sentences
-    ]
+    charts = []
+    for each in sentences:
+        chart = np.full((each.words + 1, each.words + 1), np.nan)
+        chart[0, 1 : each.words] = np.nan if layers.sees_ahead else 1.0
+        charts.append({h: chart.copy() for h in thresholds})
     for bucket in buckets:
         run = passes[bucket.start : bucket.stop]
         with torch.inference_mode():
@@ -205,39 +206,16 @@ def span_charts(
     return charts
 
 
-def _ordinary(
-    layers: TextLayers, ids: Tensor, thresholds: Sequence[int]
-) -> tuple[dict[int, Tensor], Tensor]:
-    """The ordinary forward: states before each threshold layer, and after the last one."""
-    x = layers.embed(ids)
-    below: dict[int, Tensor] = {}
-    done = 0
-    for h in sorted(thresholds):
-        x = layers.run(x, done, h)
-        below[h], done = x, h
-    return below, layers.run(x, done, layers.depth)
-
-
 def _passes(sentences: Sequence[TokenSentence], sees_ahead: bool) -> Iterator[_Pass]:
     for number, each in enumerate(sentences):
         n, stop = each.words, each.starts[-1]
-        if not sees_ahead:
-            for a in range(1, n):
-                ends = tuple(range(a + 1, n + 1))
-                yield _Pass(number, (0, *range(each.starts[a], stop)), a, ends)
-            continue
-        for a in range(n):
+        for a in range(n if sees_ahead else 0):
             for b in range(a + 1, n + 1):
                 if b - a < n:
                     span = range(each.starts[a], each.starts[b])
                     yield _Pass(number, (0, *span, stop), a, (b,))
-
-
-def _empty(n: int, begin_known: bool) -> Chart:
-    chart = np.full((n + 1, n + 1), np.nan)
-    if begin_known:
-        chart[0, 1:n] = 1.0
-    return chart
+        for a in range(1, 0 if sees_ahead else n):
+            yield _Pass(number, (0, *range(each.starts[a], stop)), a, tuple(range(a + 1, n + 1)))
 
 
 def _fill(
@@ -259,13 +237,13 @@ def _fill(
     source = torch.tensor([each.sentence for each in passes], device=device)
     places, keys = places.to(device), keys.to(device)
 
-    spans = [(row, each, end) for row, each in enumerate(passes) for end in each.ends]
-    starts = [sentences[each.sentence].starts for _, each, _ in spans]
-    begin = torch.tensor([at[each.start] for at, (_, each, _) in zip(starts, spans)])
-    stop = torch.tensor([at[end] for at, (_, _, end) in zip(starts, spans)])
-    rows = torch.tensor([row for row, _, _ in spans])
-    owner = torch.tensor([each.sentence for _, each, _ in spans])
-    begin, stop, rows, owner = (each.to(device) for each in (begin, stop, rows, owner))
+    spans = [
+        (row, each, end, sentences[each.sentence].starts)
+        for row, each in enumerate(passes)
+        for end in each.ends
+    ]
+    columns = [(row, each.sentence, at[each.start], at[end]) for row, each, end, at in spans]
+    rows, owner, begin, stop = torch.tensor(columns, device=device).T
     # cumulative sums: the span's states are what is added between its first token and its end
     seen = context[owner, stop - 1] - context[owner, begin - 1]
     for h, states in below.items():
@@ -278,7 +256,7 @@ def _fill(
                 "the text tower's states are not finite numbers; its weights are damaged, or "
                 "training diverged: use another checkpoint"
             )
-        for (_, each, end), value in zip(spans, cosines):
+        for (_, each, end, _), value in zip(spans, cosines):
             charts[each.sentence][h][each.start, end] = value
 
 
@@ -322,7 +300,7 @@ class TreeScores:
 
 
 def thresholds_of(depth: int, asked: Sequence[int] = ()) -> tuple[int, ...]:
-    """0..depth // 2, or those `asked` for. Raises UsageError for one outside of 0..depth - 1."""
+    """Return 0..depth // 2, or those asked for; raise UsageError outside of 0..depth - 1."""
     wrong = [h for h in asked if not 0 <= h < depth]
     if wrong:
         raise UsageError(
@@ -339,7 +317,7 @@ def measure_trees(
     batch_size: int = 64,
     seed: int = 0,
 ) -> TreeScores:
-    """Tree scores of every caption.
+    """Compute the tree scores of every caption.
 
     Captions of one word, of more than MOST_WORDS, or beyond the model's context are left out and
     counted.
@@ -351,9 +329,6 @@ def measure_trees(
         thresholds: layers from which on a span sees itself only; 0 to half the depth by default.
         batch_size: captions at once.
         seed: of the random trees, each drawn from (seed, caption).
-
-    Returns:
-        The scores of every caption, threshold and kind of tree.
 
     Raises:
         UsageError: a threshold is no layer.
@@ -368,9 +343,12 @@ def measure_trees(
         words = loaded.tokenizer.words(caption)
         ids = [each for _, each in words]
         row = loaded.tokenizer.bounded([token for each in ids for token in each])
-        reason = _unfit(len(words), len(row), loaded.tokenizer.context_length)
-        if reason:
-            left_out[reason] += 1
+        if len(words) < 2:
+            left_out[TOO_SHORT] += 1
+        elif len(words) > MOST_WORDS:
+            left_out[TOO_LONG] += 1
+        elif len(row) > loaded.tokenizer.context_length:
+            left_out[CUT] += 1
         else:
             kept.append((caption, TokenSentence.of(ids, row), [word for word, _ in words]))
     if not kept:
@@ -380,14 +358,19 @@ def measure_trees(
         )
     scores = {tree: np.empty((len(kept), len(heights))) for tree in TREES}
     trees = [""] * len(kept)
+    order = sorted(range(len(kept)), key=lambda place: len(kept[place][1].ids))
+    starts = range(0, len(order), batch_size)  # similar lengths share a batch
     with evaluating(loaded.encoder):
-        for place, charts in _charts(layers, [s for _, s, _ in kept], heights, batch_size):
-            caption, _, spelt = kept[place]
-            for column, h in enumerate(heights):
-                shapes = _trees(charts[h], caption, seed)
-                for tree, shape in shapes.items():
-                    scores[tree][place, column] = tree_score(charts[h], shape)
-            trees[place] = bracketed(shapes[BEST], spelt)
+        for start in track(starts, "spans", len(starts), "batches"):
+            places = order[start : start + batch_size]
+            batch = [kept[place][1] for place in places]
+            for place, charts in zip(places, span_charts(layers, batch, heights)):
+                caption, _, spelt = kept[place]
+                for column, h in enumerate(heights):
+                    shapes = _trees(charts[h], caption, seed)
+                    for tree, shape in shapes.items():
+                        scores[tree][place, column] = tree_score(charts[h], shape)
+                trees[place] = bracketed(shapes[BEST], spelt)
     return TreeScores(
         model=name,
         weights=current_identity(loaded).weights,
@@ -398,29 +381,6 @@ def measure_trees(
         trees=tuple(trees),
         left_out=dict(left_out),
     )
-
-
-def _unfit(words: int, tokens: int, context: int) -> str:
-    """Why a caption cannot be measured, "" when it can."""
-    if words < 2:
-        return TOO_SHORT
-    if words > MOST_WORDS:
-        return TOO_LONG
-    return CUT if tokens > context else ""
-
-
-def _charts(
-    layers: TextLayers,
-    sentences: Sequence[TokenSentence],
-    thresholds: Sequence[int],
-    batch_size: int,
-) -> Iterator[tuple[int, dict[int, Chart]]]:
-    """(place, charts by threshold) of every sentence; similar lengths share a batch."""
-    order = sorted(range(len(sentences)), key=lambda place: len(sentences[place].ids))
-    starts = range(0, len(order), batch_size)
-    for start in track(starts, "spans", len(starts), "batches"):
-        places = order[start : start + batch_size]
-        yield from zip(places, span_charts(layers, [sentences[p] for p in places], thresholds))
 
 
 def _trees(chart: Chart, caption: str, seed: int) -> dict[str, Tree]:

@@ -88,13 +88,7 @@ def _against(options: CompareOptions, name: str) -> int:
     from compoclip.evaluation.published.read import published_table
 
     table = published_table(name)
-    measured = beside(
-        table,
-        _entries(options.results, table),
-        allow_partial=options.allow_partial,
-        resamples=options.resamples,
-        seed=options.seed,
-    )
+    measured = beside(table, _entries(options.results, table), allow_partial=options.allow_partial)
     if not measured:
         wanted = list(dict.fromkeys(s.benchmark for c in table.columns for s, _ in c.terms))
         more = " and others" if len(wanted) > 12 else ""
@@ -113,7 +107,6 @@ def _entries(paths: Sequence[Path], table: PublishedTable) -> list[TableEntry]:
     from compoclip.evaluation.results import load_results
 
     found: list[TableEntry] = []
-    row: dict[str, Path] = {}
     rows: list[dict[str, Path]] = []
     for path in paths:
         block, equals, place = str(path).partition("=")
@@ -123,10 +116,9 @@ def _entries(paths: Sequence[Path], table: PublishedTable) -> list[TableEntry]:
         if block not in table.blocks:
             blocks = ", ".join(table.blocks) or "none"
             raise UsageError(f"{path}: {table.id} has no block '{block}'; its blocks: {blocks}")
-        if not row or block in row:
-            row = {}
-            rows.append(row)
-        row[block] = Path(place)
+        if not rows or block in rows[-1]:
+            rows.append({})
+        rows[-1][block] = Path(place)
     for each in rows:
         models_of = {b: one_model(load_results(place), place) for b, place in each.items()}
         models = dict.fromkeys(results[0].model for results in models_of.values())

@@ -49,11 +49,7 @@ def main(argv: Sequence[str]) -> int:
     from compoclip.models.conversion import inspect_model
 
     found = inspect_model(options.checkpoint, options.base, options.activation)
-    if options.json:
-        console.emit_json(found.to_json())
-    else:
-        print(console.columns(_lines(found)))
-    return 0
+    return console.tell(options.json, found.to_json(), console.columns(_lines(found)))
 
 
 def _lines(found: Inspection) -> list[tuple[str, str]]:
@@ -64,9 +60,14 @@ def _lines(found: Inspection) -> list[tuple[str, str]]:
         ("kind", found.kind),
         ("architecture", found.architecture),
         ("activation", f"{found.activation} ({found.activation_by})"),
-        ("context", _or_unknown(found.context)),
-        ("image size", _or_unknown(found.image_size)),
-        ("vocabulary", _or_unknown(found.vocabulary)),
+    ]
+    sizes = {
+        "context": found.context,
+        "image size": found.image_size,
+        "vocabulary": found.vocabulary,
+    }
+    lines += [(name, "unknown" if size is None else str(size)) for name, size in sizes.items()]
+    lines += [
         ("adapter", found.adapter or "none"),
         ("parameters", f"{counts['total']:,} ({', '.join(parts)})"),
         ("stored as", ", ".join(f"{kind} x {count}" for kind, count in found.dtypes.items())),
@@ -74,17 +75,12 @@ def _lines(found: Inspection) -> list[tuple[str, str]]:
     if found.identity:
         lines.append(("weights", str(found.identity["weights"])))
         lines.append(("trained from", str(found.identity["base"]) or "unknown"))
-    if found.base:
-        base = found.base
+    if base := found.base:
         changed = console.counted(base["changed"], "changed tensor")
         distance = f"{base['verdict']}: {base['distance']}, {changed}"
         lines.append(("base", f"{base['name']} ({base['activation']}): {distance}"))
     made = ((name, console.worded(value)) for name, value in found.provenance.items())
     return lines + [(f"  {name.replace('_', ' ')}", text) for name, text in made if text]
-
-
-def _or_unknown(value: int | None) -> str:
-    return "unknown" if value is None else str(value)
 
 
 # --- `compoclip convert SRC DST --to FORM`: open_clip, Hugging Face, LoRA, PEFT, ONNX. ---
@@ -150,11 +146,10 @@ def convert_main(argv: Sequence[str]) -> int:
         activation=options.activation,
         dtype=options.dtype,
     )
-    if options.json:
-        console.emit_json({"source": options.source, "written": str(options.destination), **made})
-    else:
-        facts = console.worded({**made, "form": None})
-        print(f"{options.source} -> {options.destination} ({made['form']}): {facts}")
+    record = {"source": options.source, "written": str(options.destination), **made}
+    facts = console.worded({**made, "form": None})
+    text = f"{options.source} -> {options.destination} ({made['form']}): {facts}"
+    console.tell(options.json, record, text)
     if options.push_to_hub:
         pushed = hub.publish(options.destination, options.push_to_hub)
         console.note(f"{options.destination} -> {pushed.url}")
@@ -210,15 +205,7 @@ def push_main(argv: Sequence[str]) -> int:
         identity, _ = read_record(folder / RECORD)
         measured = [each for path in options.results for each in load_results(path)]
         rows = card_rows(measured, identity)
-    made = publish(
-        folder,
-        options.repository,
-        results=rows,
-        private=options.private,
-        message=options.message,
-    )
-    if options.json:
-        console.emit_json({"url": made.url, "files": list(made.files)})
-    else:
-        print(f"{folder} -> {made.url}: {', '.join(made.files)}")
-    return 0
+    repository, private, message = options.repository, options.private, options.message
+    made = publish(folder, repository, results=rows, private=private, message=message)
+    record = {"url": made.url, "files": list(made.files)}
+    return console.tell(options.json, record, f"{folder} -> {made.url}: {', '.join(made.files)}")

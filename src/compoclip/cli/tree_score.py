@@ -79,45 +79,36 @@ def main(argv: Sequence[str]) -> int:
         console.note(f"{options.captions}: only {len(known)} distinct captions, all are taken")
     drawn = random.Random(options.seed).sample(known, min(options.sample, len(known)))
 
-    from compoclip.analysis.trees import TREES, estimates, measure_trees
+    from compoclip.analysis.trees import TREES, differences, estimates, measure_trees
     from compoclip.models.checkpoint import load_model
 
-    device = device_named(options.device)
-    scores, means = [], []
+    device, drawing = device_named(options.device), (options.resamples, options.seed)
+    scores: list[TreeScores] = []
+    means, records, texts = [], [], []
     for name, spec in models.items():
         loaded = load_model(spec, device=device)
         each = measure_trees(
             name, loaded, drawn, options.threshold, options.batch_size, options.seed
         )
         scores.append(each)
-        means.append({t: estimates(each.scores[t], options.resamples, options.seed) for t in TREES})
-    gaps = _gaps(scores, options)
-    records = [_record(*each, options) for each in zip(scores, means, gaps)]
+        means.append({tree: estimates(each.scores[tree], *drawing) for tree in TREES})
+        gap, base = None, scores[0]
+        if each is not base and each.thresholds == base.thresholds:
+            gap = differences(base, each, *drawing)
+        elif each is not base:
+            console.note(
+                f"{base.model} has {base.layers} text layers and {name} {each.layers}: not "
+                "compared; name the layers to compare with --threshold"
+            )
+        records.append(_record(each, means[-1], gap, options))
+        texts.append(_text(each, means[-1], gap))
     if options.out is not None:
         _write(options.out, scores, means, records)
-    text = "\n\n".join(_text(*each) for each in zip(scores, means, gaps))
-    return console.tell(options.json, records, text)
+    return console.tell(options.json, records, "\n\n".join(texts))
 
 
 Gap = tuple[int, list["Estimate"]]
-
-
-def _gaps(scores: Sequence[TreeScores], options: TreeScoreOptions) -> list[Gap | None]:
-    """Each model's difference to the first; None for the first, and between other depths."""
-    from compoclip.analysis.trees import differences
-
-    base, *others = scores
-    gaps: list[Gap | None] = [None]
-    for each in others:
-        if each.thresholds == base.thresholds:
-            gaps.append(differences(base, each, options.resamples, options.seed))
-        else:
-            console.note(
-                f"{base.model} has {base.layers} text layers and {each.model} {each.layers}: not "
-                "compared; name the layers to compare with --threshold"
-            )
-            gaps.append(None)
-    return gaps
+"""How many captions, and the difference to the first model by threshold."""
 
 
 def _record(
@@ -126,7 +117,7 @@ def _record(
     gap: Gap | None,
     options: TreeScoreOptions,
 ) -> dict[str, Any]:
-    """The JSON record of a model."""
+    """Return the JSON record of a model."""
 
     def by_threshold(found: Sequence[Estimate]) -> dict[str, Any]:
         names = [*(str(h) for h in scores.thresholds), "mean"]
@@ -149,18 +140,18 @@ def _record(
 
 
 def _text(scores: TreeScores, means: dict[str, list[Estimate]], gap: Gap | None) -> str:
-    """One model as a table: trees by threshold."""
+    """Return one model as a table: trees by threshold."""
     lost = "".join(f", {n} left out: {reason}" for reason, n in scores.left_out.items())
-    title = (
-        f"{scores.model}: {scores.layers} text layers, "
-        f"{console.counted(len(scores.captions), 'caption')}{lost}"
-    )
+    captions = console.counted(len(scores.captions), "caption")
     columns = [f"h = {h}" for h in scores.thresholds]
     columns[-1] += " (headline)"
     rows = [[tree, *map(_cell, found)] for tree, found in means.items()]
     if gap is not None:
         rows.append(["best, minus first", *(_cell(each, "+") for each in gap[1])])
-    return f"{title}\n{console.table(rows, ['tree score', *columns, 'mean'])}"
+    return (
+        f"{scores.model}: {scores.layers} text layers, {captions}{lost}\n"
+        f"{console.table(rows, ['tree score', *columns, 'mean'])}"
+    )
 
 
 def _cell(each: Estimate, sign: str = "") -> str:
@@ -175,26 +166,17 @@ def _write(
     means: Sequence[dict[str, list[Estimate]]],
     records: Sequence[dict[str, Any]],
 ) -> None:
-    """The scores, plots, and the tree of every caption."""
-
+    """Write the scores, plots, and the tree of every caption."""
     from compoclip.analysis.trees import BEST
     from compoclip.report.trajectory import tree_plot
 
     write_json(out / "tree-score.json", records)
-    lines = "".join(
-        json.dumps(
-            {
-                "model": each.model,
-                "caption": caption,
-                "score": round(float(each.scores[BEST][row, -1]), 6),
-                "tree": each.trees[row],
-            },
-            ensure_ascii=False,
-        )
-        + "\n"
-        for each in scores
-        for row, caption in enumerate(each.captions)
-    )
-    write_text(out / "trees.jsonl", lines)
+    lines = []
+    for each in scores:
+        for caption, tree, row in zip(each.captions, each.trees, each.scores[BEST]):
+            score = round(float(row[-1]), 6)
+            line = {"model": each.model, "caption": caption, "score": score, "tree": tree}
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    write_text(out / "trees.jsonl", "".join(lines))
     for path in tree_plot(out / "tree-score", scores, means):
         console.note(f"written to {path}")

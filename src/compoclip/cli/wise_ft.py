@@ -120,114 +120,89 @@ def _sweep(options: WiseFtOptions) -> int:
     if options.max_loss < 0:
         raise UsageError("--max-loss must not be negative")
     benchmarks = options.measuring.benchmarks()
-    from compoclip.analysis.interpolation import (
-        BaseAndTuned,
-        Rule,
-        choose,
-        shares,
-        sweep,
-        sweep_record,
-    )
+    from compoclip.analysis import interpolation as mixes
     from compoclip.report.trajectory import trajectory_plot
 
-    alphas = shares(options.steps)
-    pair = BaseAndTuned(
+    alphas = mixes.shares(options.steps)
+    pair = mixes.BaseAndTuned(
         *load_both(options.base, options.tuned), options.mix_scale, options.wise_lora
     )
     settings, device = options.measuring.settings(options.out / ".features")
-    measured = sweep(
+    measured = mixes.sweep(
         pair, options.scope, alphas, benchmarks, options.out / "results", settings, device
     )
-    rule = Rule(options.keep, options.max_loss) if options.keep else None
-    chosen = choose(measured, rule) if rule else None
-    record = {"base": options.base, "tuned": options.tuned, **sweep_record(measured)}
+    rule = mixes.Rule(options.keep, options.max_loss) if options.keep else None
+    chosen = mixes.choose(measured, rule) if rule else None
+    record = {"base": options.base, "tuned": options.tuned, **mixes.sweep_record(measured)}
+    text = _table(measured)
     if rule and chosen:
-        record["picked"] = _picked(options, pair, chosen, rule)
+        record["picked"], told = _picked(options.out / "model", pair, chosen, rule)
+        text += f"\n\n{told}"
     write_json(options.out / "sweep.json", record)
     plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
-    if options.json:
-        console.emit_json(record)
-        return 0
-    print(_table(measured))
-    if rule and chosen:
-        print(f"\n{_told(record['picked'], chosen)}")
-    for path in plots:
+    console.tell(options.json, record, text)
+    for path in plots if not options.json else ():
         console.note(f"written to {path}")
     return 0
 
 
 def _picked(
-    options: WiseFtOptions, pair: BaseAndTuned, chosen: Point, rule: Rule
-) -> dict[str, Any]:
-    """Save the model that the rule picks, unless it is the base or saved already."""
+    place: Path, pair: BaseAndTuned, chosen: Point, rule: Rule
+) -> tuple[dict[str, Any], str]:
+    """Save the picked model, unless it is the base or saved already; return record and text."""
     from compoclip.analysis.interpolation import BASE
+    from compoclip.evaluation.tables import with_interval
     from compoclip.models.checkpoint import current_identity, load_model, save_model
 
-    name, place = chosen.mix.name, options.out / "model"
-    picked: dict[str, Any] = {
-        "rule": asdict(rule),
-        "name": name,
-        "scope": chosen.mix.scope,
-        "alpha": chosen.mix.alpha,
-        "model": None,
-    }
-    if name == BASE:
-        return picked
-    mixed = pair.mixed(chosen.mix)
+    mix = chosen.mix
+    picked = {"rule": asdict(rule), "name": mix.name, "scope": mix.scope, "alpha": mix.alpha}
+    if mix.name == BASE:
+        told = f"picked: {rule}: the base itself, so nothing is written"
+        return {**picked, "model": None}, told
+    mixed = pair.mixed(mix)
     if place.is_dir() and any(place.iterdir()):
         if load_model(place).identity.weights != current_identity(mixed).weights:
             raise CompoclipError(
-                f"{place}: holds another model than {name}, which the rule picks now; delete it or "
-                "choose another --out (what was measured is kept)"
+                f"{place}: holds another model than {mix.name}, which the rule picks now; delete "
+                "it or choose another --out (what was measured is kept)"
             )
     else:
         save_model(mixed, place, provenance={**mixed.provenance, "picked": str(rule)})
-    return picked | {"model": str(place)}
-
-
-def _told(picked: dict[str, Any], chosen: Point) -> str:
-    from compoclip.analysis.interpolation import Rule
-    from compoclip.evaluation.tables import bracketed
-
-    rule = Rule(**picked["rule"])
-    if picked["model"] is None:
-        return f"picked: {rule}: the base itself, so nothing is written"
     changes = ", ".join(
-        f"{name} {100 * d.difference:+.1f} {bracketed(d.low, d.high, '+')}"
+        f"{name} {with_interval(d.difference, d.low, d.high, '+')}"
         for name, d in chosen.differences.items()
     )
-    return (
-        f"picked: {rule}: {picked['name']} -> {picked['model']}\n"
+    told = (
+        f"picked: {rule}: {mix.name} -> {place}\n"
         f"against the base: {changes}\n"
         "picked on these very benchmarks, so its scores here flatter it: report it on others"
     )
+    return {**picked, "model": str(place)}, told
 
 
 def _table(measured: Sweep) -> str:
-    """Every point by scope, with intervals; under it what each column is the mean of."""
+    """Return every point by scope, with intervals; under it what each column is the mean of."""
     from compoclip.evaluation.comparison import not_judged
-    from compoclip.evaluation.tables import bracketed, percent
+    from compoclip.evaluation.tables import SIGNS, with_interval
 
     rows = []
     for scope, line in measured.lines.items():
         for point in line:
-            cells = [
-                f"{percent(score.value)} {bracketed(score.low, score.high)}{_mark(point, axis)}"
-                for axis, score in point.scores.items()
-            ]
-            rows.append([scope, f"{point.mix.alpha:g}", point.mix.name, *cells])
-    lines = [console.table(rows, ["scope", "alpha", "results", *measured.axes], left=1)]
-    lines.append(
-        "+ / -: differs from the base (paired, p < 0.05 after Holm's correction over the columns)"
+            row = [scope, f"{point.mix.alpha:g}", point.mix.name]
+            for axis, score in point.scores.items():
+                found = point.differences.get(axis)
+                mark = SIGNS.get(found.verdict, " ") if found else " "
+                row.append(with_interval(score.value, score.low, score.high) + mark)
+            rows.append(row)
+    return "\n".join(
+        [
+            console.table(rows, ["scope", "alpha", "results", *measured.axes], left=1),
+            "+ / -: differs from the base (paired, p < 0.05 after Holm's correction over the "
+            "columns)",
+            *not_judged(each for p in measured.points for each in p.differences.items()),
+            *(f"{axis}: mean of {', '.join(names)}" for axis, names in measured.axes.items()),
+        ]
     )
-    lines += not_judged(each for point in measured.points for each in point.differences.items())
-    lines += [f"{axis}: mean of {', '.join(names)}" for axis, names in measured.axes.items()]
-    return "\n".join(lines)
-
-
-def _mark(point: Point, axis: str) -> str:
-    found = point.differences.get(axis)
-    return {"higher": "+", "lower": "-"}.get(found.verdict, " ") if found else " "
 
 
 # --- `compoclip towers BASE TUNED`: which tower carries what fine-tuning gained. ---
@@ -272,52 +247,41 @@ def towers_main(argv: Sequence[str]) -> int:
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
     write_json(options.out / "towers.json", record)
-    return console.tell(options.json, record, f"{_scores(study)}\n\n{_differences(study)}")
+    return console.tell(options.json, record, _tables(study))
 
 
-def _scores(study: TowerStudy) -> str:
-    from compoclip.evaluation.tables import bracketed, percent
-
-    rows = [
-        [
-            group,
-            *(
-                f"{percent(s.value)} {bracketed(s.low, s.high)}"
-                for s in (found[group] for found in study.scores.values())
-            ),
-        ]
-        for group in study.groups
-    ]
-    means = [
-        f"{group}: mean of {', '.join(dict.fromkeys(part.benchmark for part in parts))}"
-        for group, parts in study.groups.items()
-        if len(parts) > 1
-    ]
-    return "\n".join([console.table(rows, ["score", *study.scores]), *means])
-
-
-def _differences(study: TowerStudy) -> str:
+def _tables(study: TowerStudy) -> str:
+    """Return the scores and the differences to the base as tables."""
     from compoclip.evaluation.comparison import not_judged
+    from compoclip.evaluation.tables import SIGNS, with_interval
 
-    rows = []
-    for group in study.groups:
-        found = [each[group] for each in study.differences.values()]
+    scores, changes, means = [], [], []
+    for group, parts in study.groups.items():
+        found = [each[group] for each in study.scores.values()]
+        scores.append([group, *(with_interval(s.value, s.low, s.high) for s in found)])
+        differences = [each[group] for each in study.differences.values()]
         more = study.interplay[group]
-        rows.append(
+        changes.append(
             [
                 group,
-                *(_points(d.difference, d.low, d.high, d.verdict) for d in found),
-                _points(more.value, more.low, more.high, ""),
+                *(
+                    with_interval(d.difference, d.low, d.high, "+") + SIGNS.get(d.verdict, " ")
+                    for d in differences
+                ),
+                f"{with_interval(more.value, more.low, more.high, '+')} ",
             ]
         )
+        if len(parts) > 1:
+            benchmarks = dict.fromkeys(part.benchmark for part in parts)
+            means.append(f"{group}: mean of {', '.join(benchmarks)}")
     header = ["against the base, points", *study.differences, "beyond the sum"]
-    note = "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model"
-    few = not_judged(each for found in study.differences.values() for each in found.items())
-    return "\n".join([console.table(rows, header), note, *few])
-
-
-def _points(value: float, low: float | None, high: float | None, verdict: str) -> str:
-    from compoclip.evaluation.tables import bracketed
-
-    mark = {"higher": "+", "lower": "-"}.get(verdict, " ")
-    return f"{100 * value:+.1f} {bracketed(low, high, '+')}{mark}"
+    return "\n".join(
+        [
+            console.table(scores, ["score", *study.scores]),
+            *means,
+            "",
+            console.table(changes, header),
+            "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model",
+            *not_judged(each for d in study.differences.values() for each in d.items()),
+        ]
+    )

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
-import pyarrow as pa
 
 from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
     RANKED,
-    Leaf,
-    Plan,
+    MeanNode,
     additions,
     evaluate,
     leaf,
     plan_or_none,
+    resample,
     resample_difference,
     rows_of,
     ruled_values,
@@ -67,152 +66,12 @@ class Evidence:
 
 
 def joined(parts: Sequence[tuple[Evidence, float]]) -> Evidence:
-    """The evidence about a weighted sum of numbers of different benchmarks, whose photos differ."""
+    """Return the evidence about a weighted sum of numbers of benchmarks, whose photos differ."""
     return Evidence(
         draws=np.sum([weight * each.draws for each, weight in parts], axis=0),
         photos=min(each.photos for each, _ in parts),
         adds=np.concatenate([weight * each.adds for each, weight in parts]),
     )
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two models' outcomes on their common items; arrays by metric, "main" being each item's.
-
-    The array of a curve ("auc", "ap11") holds the scores that are ranked. main: the metric of a
-    sub-task that is shown first. truth: index of the right candidate, or whether the item is true.
-    """
-
-    benchmark: str
-    headline: str
-    trees: dict[str, Plan]
-    subtask_rows: dict[str, Indices]
-    clusters: list[str]
-    base: dict[str, Values]
-    other: dict[str, Values]
-    main: str
-    truth: Sequence[int]
-
-    @classmethod
-    def of(cls, base: Results, other: Results) -> Pair:
-        """Join on sub-task and item; rules that the common items do not define are left out.
-
-        Raises CompoclipError as `compare` does.
-        """
-        _check(base, other)
-        tables = load_items(base), load_items(other)
-        keys = [
-            list(zip(table["subtask"].to_pylist(), table["item"].to_pylist())) for table in tables
-        ]
-        place = {key: row for row, key in enumerate(keys[1])}
-        rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
-        if not rows:
-            raise CompoclipError(
-                f"{base.benchmark}: no item was measured for both models ({base.items} and "
-                f"{other.items}); evaluate both again"
-            )
-        alone = set(keys[0]) ^ set(keys[1])
-        if alone and not (base.partial or other.partial):
-            raise CompoclipError(
-                f"{base.items} and {other.items} are both complete and hold other items, e.g. "
-                f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
-            )
-        left, right = (tables[k].take([pair[k] for pair in rows]) for k in (0, 1))
-        one_gallery = any(FORMS[name].one_gallery for name in set(left["form"].to_pylist()))
-        if one_gallery and not len(rows) == len(keys[0]) == len(keys[1]):
-            raise CompoclipError(
-                f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} "
-                "queries), so ranks cannot be compared; evaluate both on the same images"
-            )
-        values = _values(left), _values(right)
-        applies = {
-            name: ~np.isnan(each) & ~np.isnan(values[1][name]) for name, each in values[0].items()
-        }
-        main = next((each for each in RANKED if each in applies), MAIN)
-        names = left["subtask"].to_pylist()
-        labels = [dict(each) for each in left["labels"].to_pylist()]
-        listed = Listed(names, labels, left["truth"].to_pylist())
-        rules = {name: Aggregate.from_json(rule) for name, rule in base.rules.items()}
-        trees = {
-            name: plan_or_none(rule, listed, applies, main)
-            for name, rule in rules.items()
-            if rule.subtasks().intersection(names)
-        }
-        subtask_array = np.asarray(names, dtype=object)
-        return cls(
-            benchmark=base.benchmark,
-            headline=base.headline,
-            trees={name: tree for name, tree in trees.items() if tree is not None},
-            subtask_rows={
-                name: np.flatnonzero(subtask_array == name) for name in dict.fromkeys(names)
-            },
-            clusters=left["cluster"].to_pylist(),
-            base=values[0],
-            other=values[1],
-            main=main,
-            truth=listed.truth,
-        )
-
-    def leaf(self, subtask: str, metric: str) -> Leaf:
-        """The leaf that computes a metric of a sub-task; "main" is the one shown first.
-
-        Raises KeyError for unknown names, CompoclipError when the common items do not give it.
-        """
-        metric = self.main if metric == MAIN else metric
-        rows = self.subtask_rows[subtask]
-        known = rows[~np.isnan(self.base[metric][rows]) & ~np.isnan(self.other[metric][rows])]
-        found = leaf(metric, known, self.truth)
-        if found is None:
-            raise CompoclipError(
-                f"{self.benchmark}: the items common to both models are too few for {metric} of "
-                f"'{subtask}'; evaluate both on the whole benchmark"
-            )
-        return found
-
-    @cached_property
-    def codes(self) -> Indices:
-        """The number of each item's photo."""
-        return np.unique(np.asarray(self.clusters), return_inverse=True)[1]
-
-    @cached_property
-    def units(self) -> Indices:
-        """The units that the jackknife of a curve leaves out: photos, or groups of photos where
-        there are very many."""
-        return self.codes % _GROUPS if RANKED.keys() & self.base else self.codes
-
-    def photos(self, tree: Plan) -> int:
-        """Number of photos behind a number."""
-        return int(np.count_nonzero(np.bincount(self.codes[rows_of(tree)])))
-
-    def evidence(self, trees: Sequence[Plan], resamples: int, seed: int) -> list[Evidence]:
-        """The evidence about each tree's difference, other minus base."""
-        drawn = resample_difference(trees, self.base, self.other, self.clusters, resamples, seed)
-        return [
-            Evidence(draws, self.photos(tree), additions(tree, self.base, self.other, self.units))
-            for tree, draws in zip(trees, drawn)
-        ]
-
-
-def _check(base: Results, other: Results) -> None:
-    for what, mine, theirs in (
-        ("annotations", base.data_hash, other.data_hash),
-        ("versions of the protocol", base.protocol, other.protocol),
-        ("tie policies", base.tie_policy, other.tie_policy),
-        ("aggregate rules", base.rules, other.rules),
-    ):
-        if mine != theirs:
-            shown = "" if what == "aggregate rules" else f" ({mine} and {theirs})"
-            raise CompoclipError(
-                f"{base.benchmark}: {base.model} and {other.model} were measured with different "
-                f"{what}{shown}; evaluate both again on the same data"
-            )
-
-
-def _values(table: pa.Table) -> dict[str, Values]:
-    return ruled_values(used_outcomes(table), table["scores"].to_pylist(), positive_scores(table))
-
-
-# --- Differences and the verdicts on them. ---
 
 
 @dataclass(frozen=True)
@@ -247,6 +106,172 @@ class Difference:
     other_only: int | None = None
 
 
+def difference(
+    benchmark: str, name: str, values: tuple[float, float], n: int, evidence: Evidence
+) -> Difference:
+    """Return the difference of `values`, of base and other, uncorrected."""
+    low, high = evidence.interval
+    base, other = values
+    return Difference(
+        benchmark, name, base, other, other - base, low, high, n, evidence.photos, evidence.p
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two models' outcomes on their common items; arrays by metric, "main" being each item's.
+
+    The array of a curve ("auc", "ap11") holds the scores that are ranked. main: the metric of a
+    sub-task that is shown first. truth: index of the right candidate, or whether the item is true.
+    """
+
+    benchmark: str
+    headline: str
+    trees: dict[str, MeanNode]
+    subtask_rows: dict[str, Indices]
+    clusters: list[str]
+    base: dict[str, Values]
+    other: dict[str, Values]
+    main: str
+    truth: Sequence[int]
+
+    @classmethod
+    def of(cls, base: Results, other: Results) -> Pair:
+        """Join on sub-task and item; rules that the common items do not define are left out.
+
+        Raises CompoclipError as `compare` does.
+        """
+        for what, mine, theirs in (
+            ("annotations", base.data_hash, other.data_hash),
+            ("versions of the protocol", base.protocol, other.protocol),
+            ("tie policies", base.tie_policy, other.tie_policy),
+            ("aggregate rules", base.rules, other.rules),
+        ):
+            if mine != theirs:
+                shown = "" if what == "aggregate rules" else f" ({mine} and {theirs})"
+                raise CompoclipError(
+                    f"{base.benchmark}: {base.model} and {other.model} were measured with "
+                    f"different {what}{shown}; evaluate both again on the same data"
+                )
+        tables = load_items(base), load_items(other)
+        keys = [
+            list(zip(table["subtask"].to_pylist(), table["item"].to_pylist())) for table in tables
+        ]
+        place = {key: row for row, key in enumerate(keys[1])}
+        rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
+        alone = set(keys[0]) ^ set(keys[1])
+        if not rows:
+            raise CompoclipError(
+                f"{base.benchmark}: no item was measured for both models ({base.items} and "
+                f"{other.items}); evaluate both again"
+            )
+        if alone and not (base.partial or other.partial):
+            raise CompoclipError(
+                f"{base.items} and {other.items} are both complete and hold other items, e.g. "
+                f"'{min(alone)[1]}'; evaluate {base.model} and {other.model} again"
+            )
+        left, right = (table.take(at) for table, at in zip(tables, map(list, zip(*rows))))
+        if alone and any(FORMS[name].one_gallery for name in set(left["form"].to_pylist())):
+            raise CompoclipError(
+                f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} "
+                "queries), so ranks cannot be compared; evaluate both on the same images"
+            )
+        values = [
+            ruled_values(used_outcomes(each), each["scores"].to_pylist(), positive_scores(each))
+            for each in (left, right)
+        ]
+        applies = {name: ~np.isnan(each + values[1][name]) for name, each in values[0].items()}
+        main = next((each for each in RANKED if each in applies), MAIN)
+        names = left["subtask"].to_pylist()
+        labels = [dict(each) for each in left["labels"].to_pylist()]
+        listed = Listed(names, labels, left["truth"].to_pylist())
+        rules = {name: Aggregate.from_json(rule) for name, rule in base.rules.items()}
+        trees = {
+            name: tree
+            for name, rule in rules.items()
+            if rule.subtasks().intersection(names)
+            and (tree := plan_or_none(rule, listed, applies, main)) is not None
+        }
+        every = np.asarray(names, dtype=object)
+        return cls(
+            benchmark=base.benchmark,
+            headline=base.headline,
+            trees=trees,
+            subtask_rows={name: np.flatnonzero(every == name) for name in dict.fromkeys(names)},
+            clusters=left["cluster"].to_pylist(),
+            base=values[0],
+            other=values[1],
+            main=main,
+            truth=listed.truth,
+        )
+
+    def leaf(self, subtask: str, metric: str) -> MeanNode:
+        """Return the leaf that computes a metric of a sub-task; "main" is the one shown first.
+
+        Raises KeyError for unknown names, CompoclipError when the common items do not give it.
+        """
+        metric = self.main if metric == MAIN else metric
+        rows = self.subtask_rows[subtask]
+        known = rows[~np.isnan(self.base[metric][rows] + self.other[metric][rows])]
+        found = leaf(metric, known, self.truth)
+        if found is None:
+            raise CompoclipError(
+                f"{self.benchmark}: the items common to both models are too few for {metric} of "
+                f"'{subtask}'; evaluate both on the whole benchmark"
+            )
+        return found
+
+    @cached_property
+    def _codes(self) -> Indices:
+        """The number of each item's photo."""
+        return np.unique(np.asarray(self.clusters), return_inverse=True)[1]
+
+    def evidence(
+        self, trees: Sequence[MeanNode], resamples: int, seed: int, alone: bool = False
+    ) -> list[Evidence]:
+        """Return the evidence about each tree's difference, or `alone` about the base's value."""
+        photos = [len(np.unique(self._codes[rows_of(tree)])) for tree in trees]
+        if alone:
+            draws = resample(trees, self.base, self.clusters, resamples, seed)
+            return [Evidence(*each) for each in zip(draws, photos)]
+        # The jackknife of a curve leaves out groups of photos where there are very many.
+        units = self._codes % _GROUPS if RANKED.keys() & self.base else self._codes
+        adds = [additions(tree, self.base, self.other, units) for tree in trees]
+        draws = resample_difference(trees, self.base, self.other, self.clusters, resamples, seed)
+        return [Evidence(*each) for each in zip(draws, photos, adds)]
+
+    def differences(
+        self, trees: Mapping[str, MeanNode], resamples: int, seed: int
+    ) -> list[tuple[Difference, Evidence]]:
+        """Return each tree's difference, uncorrected, and the evidence for it."""
+        evidence = self.evidence(list(trees.values()), resamples, seed)
+        return [
+            (difference(self.benchmark, name, self.values(tree), len(rows_of(tree)), each), each)
+            for (name, tree), each in zip(trees.items(), evidence)
+        ]
+
+    def values(self, tree: MeanNode) -> tuple[float, float]:
+        """Return the tree's value for both models."""
+        return evaluate(tree, self.base), evaluate(tree, self.other)
+
+    def counted(self, found: Difference, tree: MeanNode) -> Difference:
+        """Add the items only one model gets right, where the difference is one of their shares."""
+        if not tree.share:
+            return found
+        one, two = (each[tree.metric][tree.rows] > 0.5 for each in (self.base, self.other))
+        return replace(found, base_only=int((one & ~two).sum()), other_only=int((two & ~one).sum()))
+
+
+def subtask_differences(pair: Pair, resamples: int, seed: int) -> list[Difference]:
+    """Return the difference in each sub-task's main metric, uncorrected."""
+    trees = {name: pair.leaf(name, MAIN) for name in pair.subtask_rows}
+    found = pair.differences(trees, resamples, seed)
+    return [pair.counted(each, trees[each.name]) for each, _ in found]
+
+
+# --- Comparisons of models, and the verdicts on differences. ---
+
+
 @dataclass(frozen=True)
 class Comparison:
     """base, other: model names. headlines: one a benchmark. rules: the other aggregates. overall:
@@ -273,7 +298,7 @@ def compare(
     """Compare two models on every benchmark that both were measured on, item by item.
 
     Args:
-        base: results of the model compared with, one a benchmark.
+        base: results of the model compared with, one per benchmark.
         other: results of the other model.
         resamples: bootstrap draws for the intervals; 0 for none: "higher" and "lower" need no
             draws, equivalence does.
@@ -286,37 +311,8 @@ def compare(
         CompoclipError: they have no benchmark or no item in common, a model has two results for
             one, or annotations, protocol, tie policy, rules or a retrieval gallery differ.
     """
-    mine, theirs = _by_benchmark(base), _by_benchmark(other)
-    common = [name for name in mine if name in theirs]
-    if not common:
-        raise CompoclipError(
-            f"no benchmark in common: {base[0].model} has {', '.join(mine)}; "
-            f"{other[0].model} has {', '.join(theirs)}"
-        )
-    headlines: list[Difference] = []
-    subtasks: list[Difference] = []
-    rules: list[Difference] = []
-    evidence: list[Evidence] = []
-    for name in common:
-        pair = Pair.of(mine[name], theirs[name])
-        own = own_seed(seed, name)
-        for each, found in _rules(pair, resamples, own):
-            if each.name == pair.headline:
-                headlines.append(each)
-                evidence.append(found)
-            else:
-                rules.append(each)
-        subtasks += subtask_differences(pair, resamples, own)
-    return Comparison(
-        base=base[0].model,
-        other=other[0].model,
-        headlines=tuple(corrected(headlines)),
-        subtasks=tuple(corrected(subtasks)),
-        rules=tuple(corrected(rules)),
-        overall=_overall(headlines, evidence) if len(headlines) > 1 else None,
-        unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
-        partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
-    )
+    (found,) = compare_all(base, [other], resamples, seed)
+    return found
 
 
 def compare_all(
@@ -340,42 +336,76 @@ def compare_all(
     Raises:
         CompoclipError: as `compare` does.
     """
-    found = [compare(base, other, resamples, seed) for other in others]
-    headlines, subtasks, rules, overall = (
-        together(family)
-        for family in (
-            [each.headlines for each in found],
-            [each.subtasks for each in found],
-            [each.rules for each in found],
-            [[each.overall] if each.overall else [] for each in found],
-        )
-    )
+    found = [_compared(base, other, resamples, seed) for other in others]
+    headlines = together([each.headlines for each in found])
+    subtasks = together([each.subtasks for each in found])
+    rules = together([each.rules for each in found])
+    overall = together([[each.overall] if each.overall else [] for each in found])
     return [
         replace(
             each,
             headlines=tuple(headlines[k]),
             subtasks=tuple(subtasks[k]),
             rules=tuple(rules[k]),
-            overall=overall[k][0] if overall[k] else None,
+            overall=next(iter(overall[k]), None),
         )
         for k, each in enumerate(found)
     ]
 
 
+def _compared(
+    base: Sequence[Results], other: Sequence[Results], resamples: int, seed: int
+) -> Comparison:
+    """Compare one pair; differences are uncorrected."""
+    mine, theirs = _by_benchmark(base), _by_benchmark(other)
+    common = [name for name in mine if name in theirs]
+    if not common:
+        raise CompoclipError(
+            f"no benchmark in common: {base[0].model} has {', '.join(mine)}; "
+            f"{other[0].model} has {', '.join(theirs)}"
+        )
+    rules: list[tuple[bool, Difference, Evidence]] = []
+    subtasks: list[Difference] = []
+    for name in common:
+        pair = Pair.of(mine[name], theirs[name])
+        own = own_seed(seed, name)
+        found = pair.differences(pair.trees, resamples, own)
+        rules += [(each.name == pair.headline, each, evidence) for each, evidence in found]
+        subtasks += subtask_differences(pair, resamples, own)
+    headlines = [each for quoted, each, _ in rules if quoted]
+    overall = difference(
+        benchmark="",
+        name="mean of headlines",
+        values=(
+            float(np.mean([each.base for each in headlines])),
+            float(np.mean([each.other for each in headlines])),
+        ),
+        n=sum(each.n for each in headlines),
+        evidence=joined([(each, 1 / len(headlines)) for quoted, _, each in rules if quoted]),
+    )
+    return Comparison(
+        base=base[0].model,
+        other=other[0].model,
+        headlines=tuple(headlines),
+        subtasks=tuple(subtasks),
+        rules=tuple(each for quoted, each, _ in rules if not quoted),
+        overall=overall if len(headlines) > 1 else None,
+        unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
+        partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
+    )
+
+
 def own_seed(seed: int, benchmark: str) -> int:
-    """The seed of a benchmark's draws: the same whatever else is compared or averaged."""
+    """Return the seed of a benchmark's draws: the same whatever else is compared or averaged."""
     return seed + crc32(benchmark.encode())
 
 
 def one_model(results: Sequence[Results], path: Path) -> list[Results]:
-    """Check that results are all of one model and one checkpoint.
+    """Return the results if all are of one model and one checkpoint.
 
     Args:
         results: as `load_results` returns them.
         path: where they lie, for the message.
-
-    Returns:
-        The results.
 
     Raises:
         CompoclipError: they are of several models, or of different weights.
@@ -413,61 +443,8 @@ def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:
     return found
 
 
-def _rules(pair: Pair, resamples: int, seed: int) -> list[tuple[Difference, Evidence]]:
-    """Every rule's difference, with the evidence for it."""
-    found = pair.evidence(list(pair.trees.values()), resamples, seed)
-    return [
-        (_of_tree(pair, name, tree, each), each)
-        for (name, tree), each in zip(pair.trees.items(), found)
-    ]
-
-
-def subtask_differences(pair: Pair, resamples: int, seed: int) -> list[Difference]:
-    """The difference in each sub-task's main metric, yet uncorrected."""
-    trees = {name: pair.leaf(name, MAIN) for name in pair.subtask_rows}
-    found = pair.evidence(list(trees.values()), resamples, seed)
-    return [
-        with_counts(_of_tree(pair, name, tree, each), pair, tree)
-        for (name, tree), each in zip(trees.items(), found)
-    ]
-
-
-def _of_tree(pair: Pair, name: str, tree: Plan, evidence: Evidence) -> Difference:
-    values = evaluate(tree, pair.base), evaluate(tree, pair.other)
-    return difference(pair.benchmark, name, values, len(rows_of(tree)), evidence)
-
-
-def with_counts(found: Difference, pair: Pair, tree: Plan) -> Difference:
-    """The difference with the items only one model gets right, when it is a share of items."""
-    if not tree.share:
-        return found
-    (mean,) = tree.means()
-    one, two = (each[mean.metric][mean.rows] > 0.5 for each in (pair.base, pair.other))
-    return replace(found, base_only=int((one & ~two).sum()), other_only=int((two & ~one).sum()))
-
-
-def difference(
-    benchmark: str, name: str, values: tuple[float, float], n: int, evidence: Evidence
-) -> Difference:
-    """The difference of `values`, of base and other, as its evidence has it; yet uncorrected."""
-    base, other = values
-    low, high = evidence.interval
-    return Difference(
-        benchmark=benchmark,
-        name=name,
-        base=base,
-        other=other,
-        difference=other - base,
-        low=low,
-        high=high,
-        n=n,
-        photos=evidence.photos,
-        p=evidence.p,
-    )
-
-
 def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:
-    """One line with the numbers, by name, that rest on too few photos for a verdict; or none."""
+    """Return one line with the numbers, by name, that rest on too few photos; or none."""
     few = {name: each.photos for name, each in found if each.p is None}
     shown = ", ".join(f"{name} {photos}" for name, photos in few.items())
     return [f"not judged, too few photos: {shown}"] if few else []
@@ -502,19 +479,6 @@ def _verdict(found: Difference, p: float | None) -> str:
 
 
 def equivalent(margin: float) -> str:
-    """The verdict on a difference whose bounds lie within the margin of zero."""
+    """Return the verdict on a difference whose bounds lie within the margin of zero."""
     points = 100 * margin
     return f"equivalent within {points:g} point{'s' * (points != 1)}"
-
-
-def _overall(headlines: Sequence[Difference], evidence: Sequence[Evidence]) -> Difference:
-    base = float(np.mean([each.base for each in headlines]))
-    other = float(np.mean([each.other for each in headlines]))
-    found = difference(
-        benchmark="",
-        name="mean of headlines",
-        values=(base, other),
-        n=sum(each.n for each in headlines),
-        evidence=joined([(each, 1 / len(evidence)) for each in evidence]),
-    )
-    return corrected([found])[0]

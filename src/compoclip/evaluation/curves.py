@@ -58,8 +58,8 @@ def weighted_auc(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5)
 
 
 def placements(scores: Reals, truth: Flags, tie: float = 0.5) -> Values:
-    """For each item the share of the other kind on its right side: lower for a true item, higher
-    for a false one, a tie counting `tie`; (n,). Their mean over either kind is the ROC-AUC.
+    """Return for each item the share of the other kind on its right side: lower for a true item,
+    higher for a false one, a tie counting `tie`; (n,). Their mean over either kind is the ROC-AUC.
 
     Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated
     ROC Curves (1988), the structural components.
@@ -75,7 +75,7 @@ def placements(scores: Reals, truth: Flags, tie: float = 0.5) -> Values:
 
 
 def balanced_threshold(scores: Reals, truth: Flags) -> float:
-    """The threshold whose rule "true when the score is above it" has the best balanced accuracy.
+    """Return the threshold with the best balanced accuracy of "true when the score is above it".
 
     Candidates lie half-way between neighbouring distinct scores, and below all of them; the lowest
     of equally good ones is taken. Balanced accuracy is the mean of the shares of true and of false
@@ -94,7 +94,7 @@ def balanced_threshold(scores: Reals, truth: Flags) -> float:
 
 
 def average_precision_11(scores: Reals, truth: Flags, devkit: bool = False) -> float:
-    """11-point interpolated average precision of the ELEVATER toolkit, or of PASCAL VOC 2007.
+    """Return 11-point interpolated average precision as in ELEVATER's toolkit, or PASCAL VOC 2007.
 
     Mean over the recall levels 0, 0.1, ..., 1 of the best precision at that recall or more. At
     recall 0 the toolkit counts a precision of 1, as of a ranking that retrieves nothing;
@@ -128,7 +128,7 @@ def weighted_ap_11(
 
 @lru_cache(maxsize=256)
 def expected_ap_11(true: int, n: int, devkit: bool = False) -> float:
-    """Mean 11-point average precision of rankings at random of n items, `true` of them true.
+    """Return the mean 11-point average precision of random orders of n items, `true` of them true.
 
     It lies above the share of true items, since a lucky start counts for low recalls. From a fixed
     sample of rankings, so good to about 0.005. nan without true items.
@@ -142,19 +142,16 @@ def expected_ap_11(true: int, n: int, devkit: bool = False) -> float:
 
 
 def _eleven(found: Values, retrieved: Values, devkit: bool) -> Values:
-    """Eleven-point precision of rankings (r, m): true items and items up to each place; (r,)."""
+    """Return the precision of rankings (r, m): true items and items up to each place; (r,)."""
     precision = np.divide(found, retrieved, out=np.zeros_like(found), where=retrieved > 0)
     best_from = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
     total = found[:, -1]
     rows = np.arange(len(found))
-    # In whole numbers: a recall of 3/10 must reach the level 0.3 despite rounding.
-    mean: Values = np.mean(
-        [
-            best_from[rows, (10 * found >= level * total[:, None]).argmax(axis=1)]
-            if level or devkit
-            else np.ones(len(found))
-            for level in range(11)
-        ],
-        axis=0,
-    )
-    return np.where(total > 0, mean, np.nan)
+    levels = [
+        # In whole numbers: a recall of 3/10 must reach the level 0.3 despite rounding.
+        best_from[rows, (10 * found >= level * total[:, None]).argmax(axis=1)]
+        for level in range(11)
+    ]
+    if not devkit:
+        levels[0] = np.ones(len(found))
+    return np.where(total > 0, np.mean(levels, axis=0), np.nan)

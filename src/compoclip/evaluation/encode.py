@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,7 +39,7 @@ _PARTS: dict[str, Tower] = {"images": "image", "texts": "text"}
 
 
 def content_key(*parts: bytes) -> bytes:
-    """Hash of KEY_BYTES bytes over all parts."""
+    """Return a hash of KEY_BYTES bytes over all parts."""
     digest = hashlib.blake2b(digest_size=KEY_BYTES)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -48,7 +48,7 @@ def content_key(*parts: bytes) -> bytes:
 
 
 def image_content_key(ref: ImageRef, members: Members) -> bytes:
-    """Key of an image: its bytes, the box, and whether it is squashed, mirrored or turned."""
+    """Return the key of an image: its bytes, the box, whether squashed, mirrored or turned."""
     try:
         data = members(ref.path, ref.member) if ref.member else ref.path.read_bytes()
     except OSError as error:
@@ -57,14 +57,6 @@ def image_content_key(ref: ImageRef, members: Members) -> bytes:
         ) from error
     changes = [b"squash"] * ref.squash + [b"mirror"] * ref.mirror + [b"upright"] * ref.upright
     return content_key(data, repr(ref.box).encode(), *changes)
-
-
-def _tower_name(encoder: Encoder, tower: Tower) -> str:
-    """A name for all that a tower's features depend on."""
-    known = described(encoder) | {"weights": encoder.tower_weights(tower)}
-    relevant = {k: v for k, v in known.items() if k not in ("base", "adapter")}
-    text = json.dumps([_LAYOUT, relevant], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class FeatureCache:
@@ -77,15 +69,16 @@ class FeatureCache:
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._folder = folder
-        self._folders = {
-            kind: folder / _tower_name(encoder, tower) / kind for kind, tower in _PARTS.items()
-        }
+        self._folders: dict[str, Path] = {}
+        for kind, tower in _PARTS.items():  # the name tells all that the features depend on
+            known = described(encoder) | {"weights": encoder.tower_weights(tower)}
+            relevant = {k: v for k, v in known.items() if k not in ("base", "adapter")}
+            text = json.dumps([_LAYOUT, relevant], sort_keys=True)
+            name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+            self._folders[kind] = folder / name / kind
 
     def find(self, kind: str, keys: Sequence[bytes]) -> Iterator[tuple[list[int], Scores]]:
-        """(positions in `keys`, their features (n, D)), file by file, of those that are stored.
-
-        A key that several files hold comes from each.
-        """
+        """Yield (positions in `keys`, their features (n, D)) of those stored, file by file."""
         wanted: dict[bytes, list[int]] = {}
         for position, key in enumerate(keys):
             wanted.setdefault(key, []).append(position)
@@ -104,8 +97,8 @@ class FeatureCache:
         write_atomically(path, lambda place: save_arrays(place, arrays, kind))
 
     def scratch(self, shape: tuple[int, int]) -> Scores:
-        """Zeros (float32) in a nameless file below `folder`, gone when nothing uses them any more,
-        even after a kill. Raises CompoclipError when the disk refuses."""
+        """Return zeros (float32) in a nameless file below `folder`, which is gone when nothing
+        uses it any more, even after a kill. Raises CompoclipError when the disk refuses."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._folder) as file:
@@ -175,14 +168,7 @@ class EncodeOptions:
     processes: bool = False
 
     def amounts(self, device: torch.device) -> Amounts:
-        """How much is done at once.
-
-        Args:
-            device: Where the model is.
-
-        Returns:
-            What the options say, and the device's usual amounts where they say nothing.
-        """
+        """Return how much is done at once: the options, or the usual amounts of the device."""
         usual = Amounts(64, 64, 2)
         if device.type == "cuda":
             usual = Amounts(512, 1024, own_cores())
@@ -194,12 +180,12 @@ class EncodeOptions:
 
 
 def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
-    """All images of some benchmarks, each photo and box once, in order of appearance."""
+    """Return all images of some benchmarks, each photo and box once, in order of appearance."""
     return list(dict.fromkeys(ref for content in contents for ref in content.images))
 
 
 def distinct_texts(contents: Sequence[Content]) -> list[str]:
-    """All texts of some benchmarks, each string once, in order of appearance."""
+    """Return all texts of some benchmarks, each string once, in order of appearance."""
     return list(dict.fromkeys(text for content in contents for text in content.texts))
 
 
@@ -239,41 +225,47 @@ def _encode_images(
     options: EncodeOptions,
     cache: FeatureCache | None,
 ) -> tuple[Scores, dict[ImageRef, int], dict[ImageRef, str]]:
-    """Features of the distinct images by content, the row of each reference, and damaged ones."""
+    """Return features of the distinct images, the row of each reference, and damaged ones."""
     ranks, amounts = options.ranks, options.amounts(encoder.device)
     keys, row_of = by_content(refs, amounts.workers, ranks)
     sharing: dict[int, list[ImageRef]] = {}
     for ref, row in row_of.items():
         sharing.setdefault(row, []).append(ref)
     store = _Store("images", keys, cache, ranks, encoder.device)
-    todo = _own_part(store.missing(), amounts.images, ranks)
+    todo = store.own_part(store.missing(), amounts.images)
     bad: dict[ImageRef, str] = {}
-    many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
-    processes = options.processes and encoder.device.type == "cuda" and many
-    shown = [sharing[row][0] for row in todo]
-    readings = zip(todo, read_images(encoder, shown, amounts, processes))
 
-    with store:
-        batch: list[tuple[int, Any]] = []
+    def damaged(row: int, damage: str) -> None:
+        bad.update(dict.fromkeys(sharing[row], damage))
+        if len(bad) > options.max_bad:
+            raise CompoclipError(
+                f"more than {options.max_bad} damaged images; the next is {damage}"
+                if options.max_bad
+                else f"{damage} (or leave damaged images out with --max-bad N)"
+            )
+
+    def readable() -> Iterator[tuple[int, Any]]:
+        many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
+        processes = options.processes and encoder.device.type == "cuda" and many
+        shown = [sharing[row][0] for row in todo]
+        readings = zip(todo, read_images(encoder, shown, amounts, processes))
         for row, (image, damage) in track(readings, "encoding images", len(todo), "images"):
-            if damage is not None:
-                bad |= dict.fromkeys(sharing[row], damage)
-                if len(bad) > options.max_bad:
-                    raise CompoclipError(_too_many(damage, options.max_bad))
-                continue
-            batch.append((row, image))
-            if len(batch) == amounts.images:
-                _encode_batch(store, batch, encoder.start_images)
-                batch = []
-        if batch:
-            _encode_batch(store, batch, encoder.start_images)
+            if damage is None:
+                yield row, image
+            else:
+                damaged(row, damage)
+
+    images = readable()
+    with store:
+        while batch := list(islice(images, amounts.images)):
+            rows, pixels = map(list, zip(*batch))
+            store.add(rows, encoder.start_images(pixels))
     if ranks.world > 1:
         for others in ranks.exchange([[row_of[ref], reason] for ref, reason in bad.items()]):
-            bad |= {ref: reason for row, reason in others for ref in sharing[row]}
-        if len(bad) > options.max_bad:
-            raise CompoclipError(_too_many(next(iter(bad.values())), options.max_bad))
+            for row, reason in others:
+                damaged(row, reason)
     store.share()
-    return store.matrix(), {ref: row for ref, row in row_of.items() if ref not in bad}, bad
+    return store.matrix, {ref: row for ref, row in row_of.items() if ref not in bad}, bad
 
 
 def by_content(
@@ -313,35 +305,26 @@ def _encode_texts(
     rows: dict[bytes, int] = {}
     text_rows: dict[str, int] = {}
     truncated: set[str] = set()
-    representatives: list[tuple[str, TextKey]] = []
+    distinct: list[tuple[str, TextKey]] = []
     for start in range(0, len(texts), _KEYS_AT_ONCE):
         part = texts[start : start + _KEYS_AT_ONCE]
         for text, key in zip(part, encoder.text_keys(part)):
-            row = rows.setdefault(key.key, len(rows))
-            if row == len(representatives):
-                representatives.append((text, key))
-            text_rows[text] = row
+            row = text_rows[text] = rows.setdefault(key.key, len(rows))
+            if row == len(distinct):
+                distinct.append((text, key))
             if key.truncated:
                 truncated.add(text)
-    keys = [content_key(key.key) for _, key in representatives]
+    keys = [content_key(key.key) for _, key in distinct]
     store = _Store("texts", keys, cache, options.ranks, encoder.device)
     size = options.amounts(encoder.device).texts
-    by_length = [
-        (representatives[p][1].length, representatives[p][1].key) for p in range(len(rows))
-    ]
-    todo = _own_part(sorted(store.missing(), key=by_length.__getitem__), size, options.ranks)
+    by_length = sorted(store.missing(), key=lambda p: (distinct[p][1].length, distinct[p][1].key))
+    todo = store.own_part(by_length, size)
     batches = [todo[start : start + size] for start in range(0, len(todo), size)]
     with store:
         for batch in track(batches, "encoding texts", len(batches), "batches"):
-            pairs = [(position, representatives[position][0]) for position in batch]
-            _encode_batch(store, pairs, encoder.start_texts)
+            store.add(batch, encoder.start_texts([distinct[position][0] for position in batch]))
     store.share()
-    return store.matrix(), text_rows, frozenset(truncated)
-
-
-def _own_part(rows: list[int], size: int, ranks: Ranks) -> list[int]:
-    """The rows that this rank encodes: of a single process's batches, every world-th one."""
-    return [row for k, row in enumerate(rows) if k // size % ranks.world == ranks.rank]
+    return store.matrix, text_rows, frozenset(truncated)
 
 
 class _Store:
@@ -351,6 +334,8 @@ class _Store:
     end of the store as a context the last ones are taken, and all written down. Rank 0 takes from
     the cache and says what is missing, so that all ranks agree on it; each writes down what it
     encodes.
+
+    matrix: (rows, D); rows without a feature are zero and unused.
     """
 
     def __init__(
@@ -361,106 +346,93 @@ class _Store:
         ranks: Ranks,
         device: torch.device,
     ) -> None:
-        self._gpu = device.type == "cuda"
-        self._ranks = ranks
-        self._new: list[int] = []
-        self._kind = kind
-        self._keys = keys
-        self._cache = cache
-        self._features = np.zeros((len(keys), 0), dtype=np.float32)
+        self.matrix: Scores = np.zeros((len(keys), 0), dtype=np.float32)
         self._known = np.zeros(len(keys), dtype=bool)
+        self._lag = 1 if device.type == "cuda" else 0
+        self._ranks, self._kind, self._keys, self._cache = ranks, kind, keys, cache
+        self._new: list[int] = []
         self._unsaved: list[int] = []
-        self._started: tuple[list[int], Pending] | None = None
+        self._started: deque[tuple[list[int], Pending]] = deque()
         self._saved_at = time.monotonic()
         if cache is not None and ranks.first:
             for rows, features in cache.find(kind, keys):
                 self._put(rows, features)
 
     def missing(self) -> list[int]:
-        """Rows without a feature on rank 0."""
+        """Return the rows without a feature on rank 0."""
         rows: list[int] = np.flatnonzero(~self._known).tolist()
         return rows if self._ranks.world == 1 else self._ranks.exchange(rows)[0]
 
+    def own_part(self, rows: list[int], size: int) -> list[int]:
+        """Return the rows that this rank encodes: every world-th of one process's batches."""
+        world, rank = self._ranks.world, self._ranks.rank
+        return [row for k, row in enumerate(rows) if k // size % world == rank]
+
     def add(self, rows: list[int], features: Pending) -> None:
         """Take new features; write them down when there are many, or after a while."""
-        started, self._started = self._started, (rows, features)
-        self._take(started)
-        if not self._gpu:
-            self._take_last()
+        self._started.append((rows, features))
+        self._take(self._lag)
 
-    def _take(self, started: tuple[list[int], Pending] | None) -> None:
-        if started is None:
-            return
-        rows, features = started[0], started[1]()
-        if len(features) != len(rows) or not np.isfinite(features).all():
-            raise CompoclipError(
-                "the model yields features that are not finite numbers; its weights are damaged, "
-                "or training diverged"
-            )
-        self._put(rows, features)
-        self._new += rows
-        self._unsaved += rows
-        late = time.monotonic() - self._saved_at > SAVE_SECONDS
-        if len(self._unsaved) >= CHUNK or late:
-            self._save()
+    def _take(self, ahead: int) -> None:
+        while len(self._started) > ahead:
+            rows, pending = self._started.popleft()
+            features = pending()
+            if len(features) != len(rows) or not np.isfinite(features).all():
+                raise CompoclipError(
+                    "the model yields features that are not finite numbers; its weights are "
+                    "damaged, or training diverged"
+                )
+            self._put(rows, features)
+            self._new += rows
+            self._unsaved += rows
+            late = time.monotonic() - self._saved_at > SAVE_SECONDS
+            if len(self._unsaved) >= CHUNK or late:
+                self._save()
 
     def share(self) -> None:
         """Give rank 0 what the others encoded."""
         if self._ranks.world == 1:
             return
-        sizes = self._ranks.exchange([len(self._new), self._features.shape[1]])
+        sizes = self._ranks.exchange([len(self._new), self.matrix.shape[1]])
         counts, width = [size[0] for size in sizes], max(size[1] for size in sizes)
-        if not self._features.shape[1]:
-            self._features = self._space(width)
+        self._reserve(width)
         for start in range(0, max(counts), _SHARED_AT_ONCE):
             part = [min(max(n - start, 0), _SHARED_AT_ONCE) for n in counts]
             rows = np.array(self._new[start : start + _SHARED_AT_ONCE], dtype=np.int64)
             places = self._ranks.all_gather(torch.from_numpy(rows), part)
-            features = self._ranks.all_gather(torch.from_numpy(self._features[rows]), part)
+            features = self._ranks.all_gather(torch.from_numpy(self.matrix[rows]), part)
             if self._ranks.first:
                 self._put(places.tolist(), features.numpy())
 
-    def matrix(self) -> Scores:
-        """(rows, D); rows without a feature are zero and unused."""
-        return self._features
-
     def _put(self, rows: Sequence[int], features: Scores) -> None:
-        if not self._features.shape[1]:
-            self._features = self._space(features.shape[1])
-        self._features[rows] = features
+        self._reserve(features.shape[1])
+        self.matrix[rows] = features
         self._known[rows] = True
 
-    def _space(self, width: int) -> Scores:
+    def _reserve(self, width: int) -> None:
+        """Make room for features of that width, once."""
+        if self.matrix.shape[1]:
+            return
         shape = (len(self._keys), width)
         if self._cache is not None and 4 * shape[0] * shape[1] > IN_MEMORY:
-            return self._cache.scratch(shape)
-        return np.zeros(shape, dtype=np.float32)
+            self.matrix = self._cache.scratch(shape)
+        else:
+            self.matrix = np.zeros(shape, dtype=np.float32)
 
     def _save(self) -> None:
         rows, self._unsaved = self._unsaved, []
         self._saved_at = time.monotonic()
         if self._cache is not None and rows:
-            keys = [self._keys[row] for row in rows]
-            self._cache.put(self._kind, keys, self._features[rows])
+            self._cache.put(self._kind, [self._keys[row] for row in rows], self.matrix[rows])
 
     def __enter__(self) -> _Store:
         return self
 
-    def _take_last(self) -> None:
-        started, self._started = self._started, None
-        self._take(started)
-
     def __exit__(self, *_: object) -> None:
         try:
-            self._take_last()
+            self._take(0)
         finally:
             self._save()
-
-
-def _encode_batch(
-    store: _Store, batch: Sequence[tuple[int, Any]], start: Callable[[list[Any]], Pending]
-) -> None:
-    store.add([position for position, _ in batch], start([each for _, each in batch]))
 
 
 _Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong
@@ -469,16 +441,9 @@ _Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what i
 def read_images(
     encoder: Encoder, refs: Sequence[ImageRef], amounts: Amounts, processes: bool
 ) -> Iterator[_Found]:
-    """Read images for an encoder, some batches ahead of what is taken.
+    """Read images for an encoder, some batches ahead of what is taken, by processes or threads.
 
-    Args:
-        encoder: reads them.
-        refs: the images.
-        amounts: how many are read at once, and how far ahead.
-        processes: whether by processes; else by threads.
-
-    Yields:
-        For each reference in order the image, or None and what is wrong with the file.
+    Yields for each reference in order the image, or None and what is wrong with the file.
     """
     parts = [refs[k : k + _READ_AT_ONCE] for k in range(0, len(refs), _READ_AT_ONCE)]
     if processes:
@@ -514,9 +479,3 @@ def _ahead(items: Sequence[T], read: Callable[[T], R], workers: int, window: int
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def _too_many(damage: str, max_bad: int) -> str:
-    if max_bad == 0:
-        return f"{damage} (or leave damaged images out with --max-bad N)"
-    return f"more than {max_bad} damaged images; the next is {damage}"

@@ -90,24 +90,14 @@ class Encoder(Protocol):
 
 
 def described(encoder: Encoder) -> dict[str, Any]:
-    """All that features of the encoder depend on, for results and cache keys.
-
-    Args:
-        encoder: the model.
-
-    Returns:
-        The identity's fields, and "precision" unless that is float32.
-    """
+    """Return all that features depend on: the identity's fields, and a precision below float32."""
     lower = {} if encoder.precision == "fp32" else {"precision": encoder.precision}
     return encoder.identity.to_json() | lower
 
 
-# --- The evaluation's view of a loaded model. ---
-
-
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while, then the mode that it was in."""
+    """Enter evaluation mode; restore the module's mode afterwards."""
     training = module.training
     module.eval()
     try:
@@ -118,7 +108,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Convolutions and matrix products of float32 in float32, whatever was allowed before.
+    """Compute convolutions and matrix products of float32 in float32, whatever was allowed before.
 
     TF32, which GPUs use for convolutions unless told otherwise, rounds the factors to 10 bits.
     Everything else, such as whether cuDNN is used, stays as it is, and all is restored afterwards.
@@ -151,42 +141,23 @@ def full_float32() -> Iterator[None]:
 
 
 class ImageReader:
-    """Reads images as a model sees them; pickled to processes, each of which keeps one.
-
-    Args:
-        preprocess: of the model.
-    """
+    """Reads images as a model sees them; pickled to processes, each of which keeps one."""
 
     def __init__(self, preprocess: Preprocess) -> None:
         self._preprocess = preprocess
         self._members = Members()
 
     def __call__(self, ref: ImageRef) -> np.ndarray:
-        """Read one image.
+        """Return (H, W, 3) uint8 pixels: the crop, by the model's own evaluation transform.
 
-        Args:
-            ref: the image; a squashed one is resized without keeping its shape.
-
-        Returns:
-            (H, W, 3) uint8 pixels: the crop, by the model's own evaluation transform.
-
-        Raises:
-            CompoclipError: it is missing or damaged.
+        Raises CompoclipError for a missing or damaged image.
         """
         stored = self._members(ref.path, ref.member) if ref.member else ref.path
         image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
         return self.pixels(ImageOps.mirror(image) if ref.mirror else image, ref.squash)
 
     def pixels(self, image: Image.Image, squash: bool = False) -> np.ndarray:
-        """The same of an RGB image.
-
-        Args:
-            image: of any size.
-            squash: resize it without keeping its shape.
-
-        Returns:
-            (H, W, 3) uint8.
-        """
+        """Return the pixels of an RGB image of any size; squash: without keeping its shape."""
         preprocess = self._preprocess
         if squash:
             preprocess = replace(preprocess, resize_mode="squash")
@@ -198,12 +169,12 @@ class ImageReader:
 
 @cache
 def _reader(preprocess: Preprocess) -> ImageReader:
-    """The reader of this process, whose archives stay open from task to task."""
+    """Return the reader of this process, whose archives stay open from task to task."""
     return ImageReader(preprocess)
 
 
 def _mark(device: torch.device) -> torch.cuda.Event | None:
-    """Passed when a GPU has done what it was given so far; others have done so already."""
+    """Return an event that passes when a GPU has done what it was given so far."""
     gpu = device.type == "cuda"
     return torch.cuda.current_stream(device).record_event() if gpu else None
 
@@ -217,8 +188,7 @@ class _Uploads:
         self._copied: list[torch.cuda.Event | None] = [None, None]
 
     def __call__(self, images: Sequence[np.ndarray], device: torch.device) -> Tensor:
-        """(N, H, W, 3) uint8 on the device, of N images; on a CPU the second call after this one
-        overwrites them."""
+        """Return (N, H, W, 3) uint8 on the device; on a CPU the second next call overwrites it."""
         gpu = device.type == "cuda"
         buffer, copied = self._buffers.pop(0), self._copied.pop(0)
         if copied is not None:
@@ -239,10 +209,7 @@ class ModelEncoder:
 
     The identity, which takes a hash of all weights, is taken when it is first asked for and then
     kept: weights that train on need a new ModelEncoder. Encoding alone does not ask for it.
-
-    Args:
-        loaded: the model.
-        precision: "fp32" is full float32 on every device; "bf16" runs the towers under autocast.
+    Precision "fp32" is full float32 on every device; "bf16" runs the towers under autocast.
     """
 
     def __init__(self, loaded: LoadedModel, precision: Precision = "fp32") -> None:
@@ -291,7 +258,7 @@ class ModelEncoder:
         return keys
 
     def encode_texts(self, texts: Sequence[str]) -> Scores:
-        """Encode one batch: (N, D)."""
+        """Return the features of one batch, (N, D)."""
         return self.start_texts(texts)()
 
     def start_texts(self, texts: Sequence[str]) -> Pending:
@@ -300,7 +267,7 @@ class ModelEncoder:
         return self._start(lambda: self._loaded.encoder.encode_texts(ids).pooled)
 
     def encode_images(self, images: Sequence[np.ndarray]) -> Scores:
-        """Encode one batch of what `read_image` returned: (N, D)."""
+        """Return the features of one batch of what `read_image` returned, (N, D)."""
         return self.start_images(images)()
 
     def start_images(self, images: Sequence[np.ndarray]) -> Pending:
@@ -321,19 +288,15 @@ class ModelEncoder:
         return self._finite(scores)
 
     def upload(self, images: Sequence[np.ndarray]) -> Tensor:
-        """Bring one batch to the device.
+        """Bring one batch of what `read_image` returned to the device.
 
-        Args:
-            images: what `read_image` returned.
-
-        Returns:
-            (N, H, W, 3) uint8 on the device; on a GPU possibly still on their way, on a CPU valid
-            until the call after the next.
+        Returns (N, H, W, 3) uint8; on a GPU possibly still on their way, on a CPU valid until the
+        call after the next.
         """
         return self._uploads(images, self.device)
 
     def _pixels(self, images: Sequence[np.ndarray]) -> Tensor:
-        """(N, 3, H, W) float32 on the device, normalised there."""
+        """Return (N, 3, H, W) float32 on the device, normalised there."""
         preprocess = self._loaded.preprocess
         # Contiguous: towers round otherwise for channels that lie last.
         pixels = self.upload(images).permute(0, 3, 1, 2).contiguous()
@@ -386,32 +349,28 @@ def require_pairs(benchmarks: Sequence[Benchmark]) -> None:
 def with_matches(
     encoder: Encoder, contents: Sequence[Content], features: EncodedFeatures, batch_size: int
 ) -> EncodedFeatures:
-    """`features` with the scores of all pairs of the cases in `contents`, each distinct one once.
+    """Return `features` with the scores of all pairs of the cases, each distinct one once.
 
     batch_size: texts that are encoded at once with an image, whose own states are computed once.
     Pairs with a damaged image are left out, as their cases are. Raises what `encoder.match` raises.
     """
-    texts: dict[int, dict[int, str]] = {}
-    image_of: dict[int, ImageRef] = {}
+    pairs: dict[tuple[int, int], tuple[ImageRef, str]] = {}  # by rows of image and text
     for case in (case for content in contents for case in content.cases):
-        for ref in case.images:
-            if ref in features.bad:
-                continue
-            row = features.image_rows[ref]
-            image_of.setdefault(row, ref)
-            wanted = texts.setdefault(row, {})
+        for ref in (each for each in case.images if each not in features.bad):
             for text in case.texts:
-                wanted.setdefault(features.text_rows[text], text)
+                place = features.image_rows[ref], features.text_rows[text]
+                pairs.setdefault(place, (ref, text))
+    by_image: dict[int, list[int]] = {}
+    for row, column in sorted(pairs):
+        by_image.setdefault(row, []).append(column)
     count = len(features.texts)
-    keys: list[int] = []
-    values: list[np.ndarray] = []
+    values = [np.zeros(0, dtype=np.float32)]
     with encoder.evaluating():
-        for row in track(sorted(image_of), "matching pairs", len(image_of), "images"):
-            image = encoder.read_image(image_of[row])
-            columns = sorted(texts[row])
+        for row, columns in track(by_image.items(), "matching pairs", len(by_image), "images"):
+            image = encoder.read_image(pairs[row, columns[0]][0])
             for start in range(0, len(columns), batch_size):
                 part = columns[start : start + batch_size]
-                values.append(encoder.match(image, [texts[row][column] for column in part]))
-                keys += [row * count + column for column in part]
-    found = np.concatenate(values) if values else np.zeros(0, dtype=np.float32)
-    return replace(features, matches=Matches(np.array(keys, dtype=np.int64), found, count))
+                values.append(encoder.match(image, [pairs[row, column][1] for column in part]))
+    keys = [row * count + column for row, columns in by_image.items() for column in columns]
+    matches = Matches(np.array(keys, dtype=np.int64), np.concatenate(values), count)
+    return replace(features, matches=matches)

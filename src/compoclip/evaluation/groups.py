@@ -6,7 +6,7 @@ parts of one benchmark share the draws and benchmarks are drawn independently, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SANITY_CHECKS, SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import MeanOf, Plan, evaluate, resample, rows_of
+from compoclip.evaluation.aggregate import MeanNode, mean_of, rows_of
 from compoclip.evaluation.comparison import (
     Difference,
     Evidence,
@@ -24,7 +24,6 @@ from compoclip.evaluation.comparison import (
     difference,
     joined,
     own_seed,
-    with_counts,
 )
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
 from compoclip.evaluation.results import Results, Score
@@ -51,22 +50,22 @@ def skill_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]
     """Group the sub-tasks of all benchmarks by skill.
 
     Args:
-        results: one model's, one a benchmark.
+        results: one model's, one per benchmark.
 
     Returns:
         Skill -> its sub-tasks. A sub-task without a skill is one of its own, called
         "benchmark: sub-task".
     """
-    groups: dict[str, list[ScorePart]] = {}
+    groups: dict[str, tuple[ScorePart, ...]] = {}
     for each in results:
         for subtask in each.scores:
             name = each.skills.get(subtask, f"{each.benchmark}: {subtask}")
-            groups.setdefault(name, []).append(ScorePart(each.benchmark, subtask))
-    return {name: tuple(parts) for name, parts in groups.items()}
+            groups[name] = (*groups.get(name, ()), ScorePart(each.benchmark, subtask))
+    return groups
 
 
 def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
-    """The stored score of a part. Raises CompoclipError when the results do not have it."""
+    """Return the stored score of a part; raise CompoclipError when the results do not have it."""
     each = results[part.benchmark]
     try:
         if not part.metric:
@@ -90,24 +89,17 @@ def group_scores(
     over the parts, photos are those of the benchmark with the fewest, all else plain means.
 
     Args:
-        results: one a benchmark, holding every part.
+        results: one per benchmark, holding every part.
         groups: name -> the parts that count alike.
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
-
-    Returns:
-        Name -> score.
 
     Raises:
         CompoclipError: results lack a part, or their items cannot be read.
     """
     named = {each.benchmark: each for each in results}
     several = {name: parts for name, parts in groups.items() if len(parts) > 1}
-    pairs = {
-        benchmark: Pair.of(named[benchmark], named[benchmark])
-        for benchmark in _benchmarks(several.values())
-    }
-    evidence = _evidence(pairs, several, _of_base, resamples, seed)
+    evidence = _Measured(results, results, several).evidence(resamples, seed, alone=True)
     scores = {}
     for name, parts in groups.items():
         found = [part_score(named, part) for part in parts]
@@ -115,34 +107,16 @@ def group_scores(
     return scores
 
 
-def part_draws(
-    results: Sequence[Results],
-    parts: Sequence[ScorePart],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> dict[ScorePart, Values]:
-    """One model's value of every part in each bootstrap draw of photos.
+def group_draws(
+    results: Sequence[Results], groups: Groups, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, Values]:
+    """Return one model's value of each group in each bootstrap draw of photos, (resamples,).
 
     Draws of a benchmark depend on its name and `seed` alone, so those of two models on the same
-    items go together.
-
-    Args:
-        results: one a benchmark, holding every part.
-        parts: what to draw.
-        resamples: number of draws.
-        seed: of the draws.
-
-    Returns:
-        Part -> (resamples,) values.
-
-    Raises:
-        CompoclipError: as `group_scores` does.
+    items go together. Arguments and errors are those of `group_scores`.
     """
-    named = {each.benchmark: each for each in results}
-    groups = {str(number): (part,) for number, part in enumerate(dict.fromkeys(parts))}
-    pairs = {name: Pair.of(named[name], named[name]) for name in _benchmarks(groups.values())}
-    found = _evidence(pairs, groups, _of_base, resamples, seed)
-    return {part: found[name].draws for name, (part,) in groups.items()}
+    found = _Measured(results, results, groups).evidence(resamples, seed, alone=True)
+    return {name: each.draws for name, each in found.items()}
 
 
 def group_differences(
@@ -155,27 +129,24 @@ def group_differences(
     """Compare two models in each group on the same items.
 
     Args:
-        base: results of the model compared with, one a benchmark, holding every part.
+        base: results of the model compared with, one per benchmark, holding every part.
         other: those of the other model.
         groups: name -> the parts that count alike.
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
 
     Returns:
-        One difference a group; p-values are corrected over the groups.
+        One difference per group; p-values are corrected over the groups.
 
     Raises:
         CompoclipError: as `compare` does.
     """
-    mine = {each.benchmark: each for each in base}
-    theirs = {each.benchmark: each for each in other}
-    pairs = {name: Pair.of(mine[name], theirs[name]) for name in _benchmarks(groups.values())}
-    evidence = _evidence(pairs, groups, Pair.evidence, resamples, seed)
+    measured = _Measured(base, other, groups)
+    evidence = measured.evidence(resamples, seed)
     found = []
     for name, parts in groups.items():
-        trees = [(pairs[part.benchmark], _tree(pairs[part.benchmark], part)) for part in parts]
-        values = [(evaluate(tree, pair.base), evaluate(tree, pair.other)) for pair, tree in trees]
-        before, after = np.mean(values, axis=0)
+        trees = [(measured.pairs[part.benchmark], measured.tree(part)) for part in parts]
+        before, after = np.mean([pair.values(tree) for pair, tree in trees], axis=0)
         each = difference(
             benchmark=parts[0].benchmark if len(parts) == 1 else "",
             name=name,
@@ -183,60 +154,47 @@ def group_differences(
             n=sum(len(rows_of(tree)) for _, tree in trees),
             evidence=evidence[name],
         )
-        if len(parts) == 1 and parts[0].metric:
-            pair, tree = trees[0]
-            each = with_counts(each, pair, tree)
-        found.append(each)
+        pair, tree = trees[0]
+        single = len(parts) == 1 and parts[0].metric
+        found.append(pair.counted(each, tree) if single else each)
     return tuple(corrected(found))
 
 
-def _benchmarks(groups: Iterable[Sequence[ScorePart]]) -> list[str]:
-    """Names of all benchmarks with a part, each once, in order."""
-    return list(dict.fromkeys(part.benchmark for parts in groups for part in parts))
+class _Measured:
+    """Groups of parts on the items that two models (or one and itself) have in common."""
 
+    def __init__(self, base: Sequence[Results], other: Sequence[Results], groups: Groups) -> None:
+        mine, theirs = ({each.benchmark: each for each in results} for results in (base, other))
+        names = dict.fromkeys(part.benchmark for parts in groups.values() for part in parts)
+        self.pairs = {name: Pair.of(mine[name], theirs[name]) for name in names}
+        self.groups = groups
 
-def _tree(pair: Pair, part: ScorePart) -> Plan:
-    """The plan that computes the part from the pair's items."""
-    try:
-        return pair.leaf(part.name, part.metric) if part.metric else pair.trees[part.name]
-    except KeyError as error:
-        raise CompoclipError(
-            f"{part.benchmark}: the items have no {error} for '{part.name}'; evaluate again"
-        ) from error
+    def tree(self, part: ScorePart) -> MeanNode:
+        """Return the tree that computes a part from its pair's items."""
+        pair = self.pairs[part.benchmark]
+        try:
+            return pair.leaf(part.name, part.metric) if part.metric else pair.trees[part.name]
+        except KeyError as error:
+            raise CompoclipError(
+                f"{part.benchmark}: the items have no {error} for '{part.name}'; evaluate again"
+            ) from error
 
-
-def _of_base(pair: Pair, trees: Sequence[Plan], resamples: int, seed: int) -> list[Evidence]:
-    """The evidence about the base model's value of each tree."""
-    drawn = resample(trees, pair.base, pair.clusters, resamples, seed)
-    return [Evidence(draws, pair.photos(tree)) for tree, draws in zip(trees, drawn)]
-
-
-def _evidence(
-    pairs: Mapping[str, Pair],
-    groups: Groups,
-    of: Callable[[Pair, Sequence[Plan], int, int], list[Evidence]],
-    resamples: int,
-    seed: int,
-) -> dict[str, Evidence]:
-    """The evidence about each group's mean over its parts; of: that about some trees of a pair.
-
-    Parts of one benchmark are about the same photos, so they make one tree.
-    """
-    found: dict[str, list[tuple[Evidence, float]]] = {name: [] for name in groups}
-    for benchmark, pair in pairs.items():
-        trees = {
-            name: [_tree(pair, part) for part in parts if part.benchmark == benchmark]
-            for name, parts in groups.items()
-        }
-        own = {
-            name: each[0] if len(each) == 1 else MeanOf(tuple(each))
-            for name, each in trees.items()
-            if each
-        }
-        known = of(pair, list(own.values()), resamples, own_seed(seed, benchmark))
-        for name, each in zip(own, known):
-            found[name].append((each, len(trees[name]) / len(groups[name])))
-    return {name: joined(parts) for name, parts in found.items()}
+    def evidence(self, resamples: int, seed: int, alone: bool = False) -> dict[str, Evidence]:
+        """Return the evidence about each group's mean; parts of one benchmark share its photos."""
+        found: dict[str, list[tuple[Evidence, float]]] = {name: [] for name in self.groups}
+        for benchmark, pair in self.pairs.items():
+            trees: dict[str, MeanNode] = {}
+            shares = {}
+            for name, parts in self.groups.items():
+                own = [self.tree(part) for part in parts if part.benchmark == benchmark]
+                tree = mean_of(own)
+                if tree is not None:
+                    trees[name], shares[name] = tree, len(own) / len(parts)
+            seeds = own_seed(seed, benchmark)
+            known = pair.evidence(list(trees.values()), resamples, seeds, alone)
+            for name, each in zip(trees, known):
+                found[name].append((each, shares[name]))
+        return {name: joined(parts) for name, parts in found.items()}
 
 
 def _mean(scores: Sequence[Score], evidence: Evidence) -> Score:
@@ -292,9 +250,9 @@ def kind(results: Results) -> str:
 
 def profile_groups(results: Sequence[Results]) -> Groups:
     """The numbers of the first table: headline means by kind of benchmark, and hard positives."""
-    groups: dict[str, tuple[ScorePart, ...]] = {
-        COMPOSITION: _headlines(results, "composition"),
-        RECOGNITION: _headlines(results, "recognition"),
+    groups = {
+        name: tuple(ScorePart(r.benchmark, r.headline, "") for r in results if kind(r) == wanted)
+        for name, wanted in ((COMPOSITION, "composition"), (RECOGNITION, "recognition"))
     }
     ranked = [each.benchmark for each in results if kind(each) == "retrieval"]
     groups[RETRIEVAL] = tuple(ScorePart(b, way, "r1") for b in ranked for way in ("i2t", "t2i"))
@@ -302,10 +260,6 @@ def profile_groups(results: Sequence[Results]) -> Groups:
     groups[TO_IMAGE] = tuple(ScorePart(name, "t2i", "r1") for name in ranked)
     groups |= triple_groups(results)
     return {name: parts for name, parts in groups.items() if parts}
-
-
-def _headlines(results: Sequence[Results], wanted: str) -> tuple[ScorePart, ...]:
-    return tuple(ScorePart(r.benchmark, r.headline, "") for r in results if kind(r) == wanted)
 
 
 def triple_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
@@ -376,14 +330,8 @@ def overall_text(model: str, scores: dict[str, Score]) -> str:
     if not scores:
         return ""
     rows = [
-        [
-            name,
-            percent(score.value),
-            span(score.low, score.high),
-            percent(score.chance),
-            score.items(),
-        ]
-        for name, score in scores.items()
+        [name, percent(s.value), span(s.low, s.high), percent(s.chance), s.items()]
+        for name, s in scores.items()
     ]
     header = ["mean", "score", "95 % interval", "chance", "items"]
     return f"{model} over whole suites\n{table(rows, header)}"

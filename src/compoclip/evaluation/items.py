@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,32 +43,18 @@ class Outcomes(NamedTuple):
         flags: Flags = (self.fractional != self.strict) & ~np.isnan(self.strict)
         return flags
 
-    def each(self, change: Callable[[Values], Values]) -> Outcomes:
-        """The outcomes with `change` made to each of the four arrays."""
-        return Outcomes(*map(change, self))
-
     def take(self, index: Indices) -> Outcomes:
-        """The cases at `index`, in that order."""
-        return self.each(lambda values: values[index])
-
-    def scatter(self, index: Indices, n: int) -> Outcomes:
-        """n cases: these at the positions `index`, nan elsewhere."""
-
-        def spread(values: Values) -> Values:
-            out = np.full(n, np.nan)
-            out[index] = values
-            return out
-
-        return self.each(spread)
+        """Return the cases at `index`, in that order."""
+        return Outcomes(*(values[index] for values in self))
 
     @classmethod
     def nowhere(cls, n: int) -> Outcomes:
-        """The metric applies to none of n cases."""
+        """Return outcomes of a metric that applies to none of n cases."""
         return cls(*(np.full(n, np.nan) for _ in cls._fields))
 
     @classmethod
     def stacked(cls, parts: Sequence[Outcomes]) -> Outcomes:
-        """The cases of all parts, one after the other."""
+        """Return the cases of all parts, one after the other."""
         return cls(*map(np.concatenate, zip(*parts)))
 
 
@@ -133,7 +119,7 @@ class Items:
         outcomes: dict[str, Outcomes],
         extra: Columns,
     ) -> Items:
-        """The items of cases, one each, with their scores and outcomes."""
+        """Return the items of cases, one each, with their scores and outcomes."""
         return cls(
             ids=[case.id for case in cases],
             forms=[str(case.form) for case in cases],
@@ -153,25 +139,22 @@ class Items:
         return len(self.ids)
 
     def take(self, rows: Indices) -> Items:
-        """The items at `rows`, in that order."""
-        index = rows.tolist()
-        return Items(
-            ids=[self.ids[k] for k in index],
-            forms=[self.forms[k] for k in index],
-            subtasks=[self.subtasks[k] for k in index],
-            labels=[self.labels[k] for k in index],
-            truth=[self.truth[k] for k in index],
-            images=[self.images[k] for k in index],
-            texts=[self.texts[k] for k in index],
-            scores=[self.scores[k] for k in index],
-            clusters=[self.clusters[k] for k in index],
+        """Return the items at `rows`, in that order."""
+
+        def taken(column: Any) -> Any:
+            return [column[k] for k in rows.tolist()]
+
+        lists = ("ids", "forms", "subtasks", "labels", "truth", "images", "texts", "scores")
+        return replace(
+            self,
+            **{name: taken(getattr(self, name)) for name in (*lists, "clusters")},
             positive=self.positive[rows],
             outcomes={name: each.take(rows) for name, each in self.outcomes.items()},
-            extra={name: [column[k] for k in index] for name, column in self.extra.items()},
+            extra={name: taken(column) for name, column in self.extra.items()},
         )
 
     def to_arrow(self) -> pa.Table:
-        """The parquet layout: `COLUMNS`, three a metric (`POLICIES`), and `extra`."""
+        """Return the parquet layout: `COLUMNS`, three per metric (`POLICIES`), and `extra`."""
         values = {
             "item": self.ids,
             "form": self.forms,
@@ -189,20 +172,18 @@ class Items:
         for metric, outcomes in self.outcomes.items():
             for policy, each in zip(POLICIES, outcomes):
                 columns[f"{policy}.{metric}"] = pa.array(each, pa.float64(), mask=np.isnan(each))
-        for name, extra in self.extra.items():
-            columns[name] = pa.array(extra)
-        return pa.table(columns)
+        return pa.table(columns | {name: pa.array(extra) for name, extra in self.extra.items()})
 
     def tied(self) -> list[bool]:
-        """For each item, whether any metric depends on equal scores."""
+        """Return for each item whether any metric depends on equal scores."""
         flags = np.zeros(len(self), dtype=bool)
         for outcomes in self.outcomes.values():
             flags |= outcomes.tied
-        return [bool(flag) for flag in flags]
+        return flags.tolist()
 
 
 def used_outcomes(table: pa.Table) -> dict[str, Values]:
-    """The outcomes that a stored table has under the official policy, by metric."""
+    """Return the outcomes of a stored table under the official policy, by metric."""
     return {
         column.removeprefix("used."): _numbers(table, column)
         for column in table.column_names
@@ -211,7 +192,7 @@ def used_outcomes(table: pa.Table) -> dict[str, Values]:
 
 
 def positive_scores(table: pa.Table) -> Values:
-    """The cosines of matching pairs in a stored table, nan where none matches."""
+    """Return the cosines of matching pairs in a stored table, nan where none matches."""
     return _numbers(table, POSITIVE_SCORE)
 
 
@@ -220,7 +201,7 @@ def _numbers(table: pa.Table, column: str) -> Values:
 
 
 def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
-    """For each of n items its main outcome, the first that applies to it."""
+    """Return for each of n items its main outcome, the first that applies to it."""
     main = np.full(n, np.nan)
     for each in outcomes.values():
         main = np.where(np.isnan(main), each, main)
@@ -245,7 +226,11 @@ def case_clusters(cases: Sequence[Case]) -> list[str]:
     """
     times: Counter[tuple[object, str]] = Counter()
     contents = []
-    for case, photo in zip(cases, linked([_content(case) for case in cases])):
+    shown = [
+        tuple(ref.photo for ref in case.images) or tuple(f"text: {text}" for text in case.texts[:2])
+        for case in cases
+    ]
+    for case, photo in zip(cases, linked(shown)):
         mirrored: tuple[str, ...] = ()
         if case.form is Form.CHOOSE_TEXT:
             texts, answer = sorted(case.texts), case.texts[case.truth]
@@ -255,14 +240,8 @@ def case_clusters(cases: Sequence[Case]) -> list[str]:
     return linked(contents, share=0)
 
 
-def _content(case: Case) -> tuple[str, ...]:
-    if case.images:
-        return tuple(ref.photo for ref in case.images)
-    return tuple(f"text: {text}" for text in case.texts[:2])
-
-
 def linked(contents: Sequence[Sequence[str]], share: float = _CHAIN) -> list[str]:
-    """For each item a photo that stands for its cluster; contents: the photos of each.
+    """Return for each item a photo that stands for its cluster; contents: the photos of each.
 
     Items that have a photo in common are in one cluster, and so are those that hang together
     through others: clusters are the connected components. Where photos are used so often that more
@@ -306,7 +285,7 @@ class Matches:
     texts: int
 
     def of(self, images: Indices, texts: Indices) -> Scores:
-        """Scores of the pairs of rows, same shape; every pair must be there."""
+        """Return scores of the pairs of rows, same shape; every pair must be there."""
         found: Scores = self.values[np.searchsorted(self.keys, images * self.texts + texts)]
         return found
 
@@ -334,7 +313,7 @@ class EncodedFeatures:
         return np.fromiter((self.image_rows[ref] for ref in refs), dtype=np.int64)
 
     def scores(self, images: Indices, texts: Indices) -> Scores:
-        """Scores of the pairs (images[k], texts[k]) of rows, same shape, float32."""
+        """Return scores of the pairs (images[k], texts[k]) of rows, same shape, float32."""
         if self.matches is not None:
             return self.matches.of(images, texts)
         return cosines(self.images, images, self.texts, texts)
@@ -345,7 +324,7 @@ class EncodedFeatures:
 
 
 def cosines(left: Scores, rows: Indices, right: Scores, columns: Indices) -> Scores:
-    """Scores of the pairs (rows[k], columns[k]), same shape as `rows`, float32.
+    """Return scores of the pairs (rows[k], columns[k]), same shape as `rows`, float32.
 
     Summed pair by pair in a fixed order, so equal features give bit-equal scores wherever the pair
     stands; a matrix product promises that only up to rounding.
@@ -360,7 +339,7 @@ def cosines(left: Scores, rows: Indices, right: Scores, columns: Indices) -> Sco
 
 
 def merge_equal(features: Scores) -> tuple[Scores, Indices]:
-    """Bit-equal rows made one: (distinct rows, index of each row among them).
+    """Merge bit-equal rows: (distinct rows, index of each row among them).
 
     A matrix product may round equal columns differently; with merged columns ties stay exact.
     """

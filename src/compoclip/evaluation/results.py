@@ -55,7 +55,7 @@ class Score:
 
     @property
     def standing(self) -> str:
-        """ "at" chance when the interval holds it, else "above" or "below"; "" for few photos."""
+        """Return "at" chance if the interval contains it, or "above", "below"; "" if unclear."""
         if self.low is None or self.high is None or self.photos < FEWEST:
             return ""
         if self.low <= self.chance <= self.high:
@@ -69,7 +69,7 @@ class Score:
 
 
 def too_few(photos: int) -> str:
-    """The remark that replaces a verdict where there are too few photos for one."""
+    """Return the remark that replaces a verdict where there are too few photos for one."""
     return f"too few photos: {photos}"
 
 
@@ -157,10 +157,11 @@ def split_score(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, str
 
     Args:
         known: Benchmark -> names of its means and sub-tasks.
-        name: As for `score_named`.
+        name: BENCHMARK for its headline; BENCHMARK:NAME for another mean of it, or for a sub-task
+            in its main metric.
 
     Raises:
-        UsageError: When there is none of that name; says which there are.
+        UsageError: No score has that name; says which there are.
     """
     if name in known:
         return name, ""
@@ -213,7 +214,7 @@ def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
 
 
 def file_stem(name: str) -> str:
-    """A benchmark or model name as a file name: separators become "_"."""
+    """Return a benchmark or model name as a file name: separators become "_"."""
     return "".join("_" if c in '/\\:*?"<>| ' or ord(c) < 32 else c for c in name).lstrip(".") or "_"
 
 
@@ -260,7 +261,8 @@ def load_items(results: Results) -> pa.Table:
     try:
         table = pq.read_table(path)
         table.validate(full=True)
-        _check_items(table, results)
+        _check_table(table, _metrics(results))
+        _check_counts(table, results)
     except (OSError, pa.ArrowException, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise CompoclipError(
@@ -270,9 +272,15 @@ def load_items(results: Results) -> pa.Table:
     return table
 
 
-def _check_items(table: pa.Table, results: Results) -> None:
-    """Raise ValueError for what is no table of the items of these results."""
-    outcomes = [f"{policy}.{metric}" for policy in POLICIES for metric in _metrics(results)]
+def _metrics(results: Results) -> list[str]:
+    """Return the metrics of any sub-task, without the mean cosine."""
+    names = dict.fromkeys(name for metrics in results.scores.values() for name in metrics)
+    return [name for name in names if name != POSITIVE_SCORE]
+
+
+def _check_table(table: pa.Table, metrics: Sequence[str]) -> None:
+    """Raise ValueError for what is no table of items with these metrics."""
+    outcomes = [f"{policy}.{metric}" for policy in POLICIES for metric in metrics]
     for name, kind in (*COLUMNS.items(), *dict.fromkeys(outcomes, pa.float64()).items()):
         if table.column_names.count(name) != 1:
             raise ValueError(f"{table.column_names.count(name)} columns '{name}', not one")
@@ -280,45 +288,31 @@ def _check_items(table: pa.Table, results: Results) -> None:
             raise ValueError(f"'{name}' holds {table.schema.field(name).type}, not {kind}")
         if table[name].null_count and name in COLUMNS and name != POSITIVE_SCORE:
             raise ValueError(f"'{name}' is empty in {table[name].null_count} rows")
-    for name in ("images", "texts", "scores"):
-        if pc.list_flatten(table[name]).null_count:
+        if name in ("images", "texts", "scores") and pc.list_flatten(table[name]).null_count:
             raise ValueError(f"'{name}' holds empty entries")
+        known = table[name].drop_null() if name in outcomes else ()
+        if len(known) and not 0 <= pc.min(known).as_py() <= pc.max(known).as_py() <= 1:
+            raise ValueError(f"'{name}' holds values outside of 0 to 1")
     named = table.group_by(["subtask", "item"]).aggregate([]).num_rows
     if named != table.num_rows:
         raise ValueError(f"{table.num_rows} rows of {named} items: some are there twice")
-    for name in outcomes:
-        ends = pc.min_max(table[name]).as_py()
-        if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] <= 1:
-            raise ValueError(f"'{name}' holds values outside of 0 to 1")
-    odd = np.flatnonzero(~_fitting(table))
-    if len(odd):
-        raise ValueError(
-            f"item '{table['item'][int(odd[0])]}' has images, texts, scores or a truth that do not "
-            f"make a {table['form'][int(odd[0])]} item"
-        )
-    _check_counts(table, results)
-
-
-def _metrics(results: Results) -> list[str]:
-    """The metrics of any sub-task, without the mean cosine."""
-    names = dict.fromkeys(name for metrics in results.scores.values() for name in metrics)
-    return [name for name in names if name != POSITIVE_SCORE]
-
-
-def _fitting(table: pa.Table) -> np.ndarray:
-    """For each row, whether it has as many images, texts and scores as its form has."""
     images, texts, scores = (
         pc.list_value_length(table[name]).to_numpy() for name in ("images", "texts", "scores")
     )
-    truth, forms = table["truth"].to_numpy(), np.asarray(table["form"].to_pylist(), dtype=object)
+    truth = table["truth"].to_numpy()
+    forms = np.asarray(table["form"].to_pylist(), dtype=object)
     fitting = np.zeros(table.num_rows, dtype=bool)
     for name, form in FORMS.items():
         fitting |= (forms == name) & form.fits(images, texts, scores, truth)
-    return fitting
+    for row in np.flatnonzero(~fitting)[:1].tolist():
+        raise ValueError(
+            f"item '{table['item'][row]}' has images, texts, scores or a truth that do not make a "
+            f"{forms[row]} item"
+        )
 
 
 def _check_counts(table: pa.Table, results: Results) -> None:
-    """Every score must be that of the items here: as many, of as many photos, of that mean."""
+    """Raise ValueError unless every score is that of the items: their number, photos and mean."""
     metrics = _metrics(results)
     wanted = [(f"used.{name}", what) for name in metrics for what in ("count", "mean")]
     found = table.group_by("subtask").aggregate([("cluster", "count_distinct"), *wanted])
@@ -336,26 +330,25 @@ def _check_counts(table: pa.Table, results: Results) -> None:
                 raise ValueError(
                     f"{n} items of '{subtask}' have the metric {metric}, not as scored"
                 )
-            if score is None:
-                continue
-            if score.n == most and score.photos != row["cluster_count_distinct"]:
+            if score and score.n == most and score.photos != row["cluster_count_distinct"]:
                 raise ValueError(f"the photos of '{subtask}' are others than those scored")
-            if metric not in RANKED and abs(score.value - row[f"used.{metric}_mean"]) > 1e-6:
+            mean = row[f"used.{metric}_mean"]
+            if score and metric not in RANKED and abs(score.value - mean) > 1e-6:
                 raise ValueError(f"the {metric} of '{subtask}' is another than that scored")
 
 
 def _load(path: Path) -> Results:
     remedy = "delete it, or evaluate again"
     data = read_json(path, damaged=remedy)
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        version = data.get("schema") if isinstance(data, dict) else None
+    version = data.get("schema") if isinstance(data, dict) else None
+    if version != SCHEMA:
         raise CompoclipError(
             f"{path}: not a result file of this version (schema {version}, expected {SCHEMA}); "
             f"{remedy}"
         )
     data.pop("clean", None)  # of earlier versions: scores without faulty items
     try:
-        results: Results = _typed(data, Results, "it")
+        results: Results = _typed(data, Results)
         _check(results)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CompoclipError(f"{path}: malformed result file ({error}); {remedy}") from error
@@ -366,9 +359,8 @@ def _load(path: Path) -> Results:
 
 def _check(results: Results) -> None:
     """Raise ValueError, KeyError or TypeError for results that contradict themselves."""
-    named = {"model": results.model, "benchmark": results.benchmark, "items": results.items}
-    for name, value in named.items():
-        if not value:
+    for name in ("model", "benchmark", "items"):
+        if not getattr(results, name):
             raise ValueError(f"{name} is empty")
     if results.headline not in results.aggregates:
         raise ValueError(f"no aggregate {results.headline!r}")
@@ -380,37 +372,48 @@ def _check(results: Results) -> None:
     for rule in results.rules.values():
         Aggregate.from_json(rule)
     for metrics in (*results.scores.values(), results.aggregates):
-        for name, score in metrics.items():
-            _check_score(score, name)
+        for name, s in metrics.items():
+            if not (0 <= s.ties <= s.n <= s.expected and 1 <= s.photos <= s.n):
+                raise ValueError(
+                    f"{name}: {s.n} items of {s.expected}, {s.photos} photos, {s.ties} ties"
+                )
+            if (s.low is None) != (s.high is None) or (s.low or 0) > (s.high or 0):
+                raise ValueError(f"{name}: an interval from {s.low} to {s.high}")
+            if POSITIVE_SCORE in s.metric:
+                continue
+            for value in (s.value, s.low, s.high, s.chance, s.strict, s.fractional):
+                if value is not None and not -1e-9 <= value <= 1 + 1e-9:
+                    raise ValueError(f"{name}: {value} is outside of 0 to 1")
 
 
-def _check_score(score: Score, name: str) -> None:
-    if not (0 <= score.ties <= score.n <= score.expected and 1 <= score.photos <= score.n):
-        raise ValueError(
-            f"{name}: {score.n} items of {score.expected}, {score.photos} photos, {score.ties} ties"
-        )
-    if (score.low is None) != (score.high is None) or (score.low or 0) > (score.high or 0):
-        raise ValueError(f"{name}: an interval from {score.low} to {score.high}")
-    numbers = (score.value, score.low, score.high, score.chance, score.strict, score.fractional)
-    if POSITIVE_SCORE not in score.metric:
-        wrong = [each for each in numbers if each is not None and not -1e-9 <= each <= 1 + 1e-9]
-        if wrong:
-            raise ValueError(f"{name}: {wrong[0]} is outside of 0 to 1")
-
-
-def _typed(value: Any, hint: Any, where: str) -> Any:
-    """The value of a JSON file as what a dataclass declares; raises ValueError naming the place."""
-    kind, inner = get_origin(hint), get_args(hint)
-    if kind is UnionType:
+def _typed(value: Any, hint: Any, where: str = "") -> Any:
+    """Return a JSON value as what a dataclass declares; raise ValueError naming the place."""
+    if get_origin(hint) is UnionType:
         if value is None:
             return None
-        (hint,) = (each for each in inner if each is not NoneType)
+        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+    kind, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
-    if is_dataclass(hint) and isinstance(value, dict):
-        return _record(value, hint, where)
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
+        hints = _hints(hint)
+        needed = {
+            each.name
+            for each in fields(hint)
+            if each.default is MISSING and each.default_factory is MISSING
+        }
+        for what, names in (
+            ("lacks", needed - value.keys()),
+            ("has an unknown", value.keys() - hints.keys()),
+        ):
+            if names:
+                raise ValueError(f"{where or 'it'} {what} {', '.join(sorted(names))}")
+        inside = {k: _typed(v, hints[k], f"{where}.{k}".lstrip(".")) for k, v in value.items()}
+        return hint(**inside)
     if kind is dict and isinstance(value, dict):
-        return {_text(k, where): _typed(v, inner[1], f"{where}.{k}") for k, v in value.items()}
+        return {
+            _typed(k, str, where): _typed(v, inner[1], f"{where}.{k}") for k, v in value.items()
+        }
     if kind is tuple and isinstance(value, list):
         return tuple(_typed(each, inner[0], where) for each in value)
     if hint is float and type(value) in (int, float) and abs(value) <= _MOST:
@@ -419,81 +422,36 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
         return value
     if hint is bool and type(value) is bool:
         return value
-    if hint is str and isinstance(value, str):
-        return _text(value, where)
+    if hint is str and isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value):
+        return value
     raise ValueError(f"{where} is {shown(value)}")
 
 
-def _text(value: str, where: str) -> str:
-    """The text itself, if it can be written anywhere."""
-    if any("\ud800" <= c <= "\udfff" for c in value):
-        raise ValueError(f"{where} is {value!a}, which is no text")
-    return value
-
-
-def _record(values: Mapping[str, Any], kind: Any, where: str) -> Any:
-    hints = _hints(kind)
-    lacking = [
-        each.name
-        for each in fields(kind)
-        if each.default is MISSING and each.default_factory is MISSING and each.name not in values
-    ]
-    unknown = sorted(values.keys() - hints.keys())
-    if lacking or unknown:
-        what = (
-            f"lacks {', '.join(sorted(lacking))}"
-            if lacking
-            else f"has an unknown {', '.join(unknown)}"
-        )
-        raise ValueError(f"{where} {what}")
-    return kind(
-        **{name: _typed(value, hints[name], _place(where, name)) for name, value in values.items()}
-    )
-
-
-def _place(where: str, name: str) -> str:
-    return name if where == "it" else f"{where}.{name}"
-
-
-@cache
-def _hints(kind: type) -> Mapping[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 # --- Results as rows of a model card. ---
 
 
 def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[CardResult, ...]:
-    """Results as rows of a model card, each benchmark's headline; one measured in part says so.
+    """Return results as rows of a model card: each benchmark's headline, and whether it is partial.
 
     Args:
         results: of the model, in the order to show.
         identity: of the model that the card is about.
 
-    Returns:
-        One row a result.
-
     Raises:
         CompoclipError: results are of other weights.
     """
+    rows = []
     for each in results:
         if each.identity.get("weights") != identity.weights:
             raise CompoclipError(
                 f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
                 f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
             )
-    return tuple(_row(each) for each in results)
-
-
-def _row(result: Results) -> CardResult:
-    score = result.headline_score
-    part = f" ({score.n:,} of {score.expected:,} items)" if result.partial else ""
-    return CardResult(
-        result.benchmark + part,
-        result.headline,
-        score.value,
-        score.low,
-        score.high,
-        score.chance,
-        score.n,
-    )
+        s = each.headline_score
+        part = f" ({s.n:,} of {s.expected:,} items)" if each.partial else ""
+        name = each.benchmark + part
+        rows.append(CardResult(name, each.headline, s.value, s.low, s.high, s.chance, s.n))
+    return tuple(rows)

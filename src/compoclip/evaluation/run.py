@@ -6,15 +6,17 @@ import hashlib
 import json
 import platform
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from compoclip.benchmarks.audit import Audit, Faulty
-from compoclip.benchmarks.case import Aggregate, Benchmark, Content, image_key, present
+from compoclip.benchmarks.case import Benchmark, image_key, present
 from compoclip.benchmarks.registry import benchmark_names, how_to_get
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
@@ -33,12 +35,7 @@ from compoclip.evaluation.encoder import (
     with_matches,
 )
 from compoclip.evaluation.forms import form_of, score
-from compoclip.evaluation.forms.cases import (
-    Sizes,
-    group_sizes,
-    groups_by_part,
-    with_joint,
-)
+from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.items import POSITIVE_SCORE, EncodedFeatures, Items
 from compoclip.evaluation.results import (
     Results,
@@ -76,12 +73,72 @@ class Options(EncodeOptions):
     score: Score = "itc"
 
 
-@dataclass(frozen=True)
 class _Job:
-    benchmark: Benchmark
-    content: Content
-    expected: Mapping[str, int]
-    missing: tuple[str, ...]
+    """The part of a benchmark that can be scored.
+
+    expected: sub-task -> items of the full benchmark. parts: the sub-tasks that get a score. rules,
+    headline: the benchmark's aggregates and plain ones where it has none. sizes: of the groups of
+    joint metrics, images there or not.
+    """
+
+    def __init__(self, benchmark: Benchmark, allow_partial: bool) -> None:
+        """Raise CompoclipError for incomplete data, unless that is allowed and some is there."""
+        self.benchmark = benchmark
+        self.content, self.missing = present(benchmark)
+        known = benchmark.content.counts()
+        self.expected = {
+            part: max(known.get(part, 0), benchmark.expected.get(part, 0))
+            for part in {**known, **benchmark.expected}
+        }
+        self.sizes = group_sizes(benchmark.content.cases, benchmark.joint)
+        self.parts = [part for part in self.expected if part not in benchmark.tuned_on.values()]
+        total, used = sum(self.expected.values()), sum(self.content.counts().values())
+        first = self.missing[0] if self.missing else ""
+        if not used or (used < total and not allow_partial):
+            # an edition's and a user's items come from nowhere official
+            official = (benchmark.known_as or benchmark.name).partition(":")[0] in benchmark_names()
+            name = benchmark.known_as or benchmark.name
+            source = f". {how_to_get(name, Path('ROOT'))}" if official else ""
+            if used < total and not allow_partial:
+                reason = (
+                    f"{counted(len(self.missing), 'image')} missing, the first is {first}"
+                    if first
+                    else "the annotation files are not complete"
+                )
+                raise CompoclipError(
+                    f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get "
+                    f"the rest, or score the part with --allow-partial{source}"
+                )
+            where = f"; none of its images exists, e.g. {first}" if first else ""
+            raise CompoclipError(f"{benchmark.name}: no items to score{where}{source}")
+        default, headline = form_of(self.content).rules(self.content, self.parts)
+        self.rules = {**default, **benchmark.aggregates}
+        self.headline = benchmark.headline if benchmark.headline in self.rules else headline
+
+    def stamp(self, encoder: Encoder, options: Options) -> dict[str, Any]:
+        """Return the fields of results that tell whether a new run would only repeat them."""
+        benchmark = self.benchmark
+        audit = options.audits.get(benchmark.name)
+        faults = audit.faults if audit is not None else {}
+        files = dict.fromkeys(ref.path for ref in self.content.images)
+        stamps = "\n".join(f"{file.name} {fingerprint(file)}" for file in files)
+        images = hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8)
+        return {
+            "benchmark": benchmark.name,
+            "identity": json.loads(json.dumps(described(encoder))),  # as JSON gives it back
+            "data_hash": benchmark.data_hash,
+            "images": images.hexdigest(),
+            "protocol": benchmark.protocol,
+            "rules": {name: rule.to_json() for name, rule in self.rules.items()},
+            "known_as": benchmark.known_as,
+            "resamples": options.resamples,
+            "seed": options.seed,
+            "score": options.score,
+            "left_out": {
+                **benchmark.left_out,
+                **{f"faulty item ({kind})": n for kind, n in faults.items()},
+            },
+        }
 
 
 def evaluate(
@@ -117,18 +174,13 @@ def evaluate(
     twice = next((each for each in names if names.count(each) > 1), None)
     if twice is not None:
         raise UsageError(f"{twice} is asked for twice; name each benchmark once")
-    jobs = [_job(each, options.allow_partial) for each in benchmarks]
+    jobs = [_Job(each, options.allow_partial) for each in benchmarks]
     folder = out / file_stem(name)
     ranks = options.ranks
-    done = (
-        {}
-        if options.fresh or not ranks.first
-        else {
-            job.benchmark.name: found
-            for job in jobs
-            if (found := _already(job, encoder, folder, options)) is not None
-        }
-    )
+    done = {}
+    for job in jobs if ranks.first and not options.fresh else ():
+        if (found := _already(job, encoder, folder, options)) is not None:
+            done[job.benchmark.name] = found
     known = ranks.exchange(list(done))[0]
     todo = [job for job in jobs if job.benchmark.name not in known]
     if todo:
@@ -159,7 +211,7 @@ def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
         CompoclipError: images or annotations are missing, or nothing is left to score.
     """
     for benchmark in benchmarks:
-        _job(benchmark, allow_partial)
+        _Job(benchmark, allow_partial)
 
 
 def watch_model(
@@ -186,10 +238,8 @@ def watch_model(
     """
     options = Options(allow_partial=settings.allow_partial, ranks=ranks)
     if settings.keep_best:
-        jobs = [_job(each, settings.allow_partial) for each in benchmarks]
-        known = {
-            job.benchmark.name: [*_rules(job)[0], POSITIVE_SCORE, *_own_parts(job)] for job in jobs
-        }
+        jobs = [_Job(each, settings.allow_partial) for each in benchmarks]
+        known = {job.benchmark.name: [*job.rules, POSITIVE_SCORE, *job.parts] for job in jobs}
         split_score(known, settings.keep_best)
 
     def measure(step: int) -> dict[str, WatchedScore]:
@@ -208,40 +258,6 @@ def watch_model(
     return Watch(settings, measure, out, about, ranks)
 
 
-def _job(benchmark: Benchmark, allow_partial: bool) -> _Job:
-    """The part of a benchmark that can be scored; incomplete data is refused."""
-    content, missing = present(benchmark)
-    here = content.counts()
-    known = benchmark.content.counts()
-    expected = {
-        part: max(known.get(part, 0), benchmark.expected.get(part, 0))
-        for part in {**known, **benchmark.expected}
-    }
-    total, used = sum(expected.values()), sum(here.values())
-    if used < total and not allow_partial:
-        reason = (
-            f"{counted(len(missing), 'image')} missing, the first is {missing[0]}"
-            if missing
-            else "the annotation files are not complete"
-        )
-        raise CompoclipError(
-            f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get the "
-            f"rest, or score the part with --allow-partial{_source(benchmark)}"
-        )
-    if not used:
-        where = f"; none of its images exists, e.g. {missing[0]}" if missing else ""
-        raise CompoclipError(f"{benchmark.name}: no items to score{where}{_source(benchmark)}")
-    return _Job(benchmark, content, expected, missing)
-
-
-def _source(benchmark: Benchmark) -> str:
-    """Where the official files come from; "" for other items."""
-    name = benchmark.known_as or benchmark.name
-    if name.partition(":")[0] not in benchmark_names():  # an edition's, a user's
-        return ""
-    return f". {how_to_get(name, Path('ROOT'))}"
-
-
 def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Results | None:
     """A result on disk that a new run would only repeat."""
     path = folder / f"{file_stem(job.benchmark.name)}.json"
@@ -253,42 +269,16 @@ def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Res
     except CompoclipError as error:
         note(f"measuring again: {error}")
         return None
-    same = (
-        found.benchmark == job.benchmark.name
-        and found.identity == _plain(encoder)
-        and found.data_hash == job.benchmark.data_hash
-        and found.images == _images_state(job.content)
-        and found.protocol == job.benchmark.protocol
+    stamp = job.stamp(encoder, options)
+    if (
+        all(getattr(found, name) == value for name, value in stamp.items())
         and found.missing_count == len(job.missing)
-        and found.rules == _rules_json(job)
-        and found.known_as == job.benchmark.known_as
-        and (found.resamples, found.seed) == (options.resamples, options.seed)
-        and found.score == options.score
-        and found.left_out == _left_out(job, options)
         and Path(found.items).is_file()
-    )
-    if same:
+    ):
         note(f"{job.benchmark.name}: already measured, {path}")
         return found
     note(f"{job.benchmark.name}: {path} is of other weights, data or draws and is replaced")
     return None
-
-
-def _images_state(content: Content) -> str:
-    """A hash of the name, size and modification time of the files that images lie in."""
-    files = dict.fromkeys(ref.path for ref in content.images)
-    stamps = "\n".join(f"{file.name} {fingerprint(file)}" for file in files)
-    return hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-
-
-def _rules_json(job: _Job) -> dict[str, object]:
-    return {name: rule.to_json() for name, rule in _rules(job)[0].items()}
-
-
-def _plain(encoder: Encoder) -> dict[str, object]:
-    """The identity as it looks after a trip through JSON."""
-    plain: dict[str, object] = json.loads(json.dumps(described(encoder)))
-    return plain
 
 
 def _measure(
@@ -304,49 +294,49 @@ def _measure(
     benchmark = job.benchmark
     bad = {ref for ref in distinct_images([job.content]) if ref in features.bad}
     content = job.content.without(bad.__contains__) if bad else job.content
-    here = content.counts()
-    if not sum(here.values()):
+    here = sum(content.counts().values())
+    if not here:
         raise CompoclipError(
             f"{benchmark.name}: no items left, all images are damaged; replace them"
         )
     items = score(benchmark, features, content)
-    _unique(benchmark, items)
+    for (part, item), count in Counter(zip(items.subtasks, items.ids)).items():
+        if count > 1:  # comparisons join on these names
+            raise CompoclipError(
+                f"{benchmark.name}: two items of sub-task '{part}' are called '{item}'; "
+                "correct the annotation file"
+            )
     scored = len(items)
     if (audit := options.audits.get(benchmark.name)) is not None:
         items = _without(items, audit.faulty, benchmark)
-    rules, headline = _rules(job)
     summary = summarise(
-        items, rules, _scored(job), options.resamples, options.seed, listed=benchmark.content.listed
+        items,
+        job.rules,
+        {part: job.expected[part] for part in job.parts} | groups_by_part(job.sizes),
+        options.resamples,
+        options.seed,
+        listed=benchmark.content.listed,
     )
-    if headline not in summary.aggregates:
-        headline = next(iter(summary.aggregates))
     ties = {"": form_of(benchmark.content).ties, **benchmark.ties}
     missing = (*job.missing, *sorted(image_key(ref) for ref in bad))
+    packages = ("compoclip", "torch", "open_clip_torch", "numpy", "pillow")
     results = Results(
         model=name,
-        benchmark=benchmark.name,
-        protocol=benchmark.protocol,
-        identity=dict(_plain(encoder)),
-        data_hash=benchmark.data_hash,
         tie_policy={part: str(policy) for part, policy in ties.items()},
         scores=summary.scores,
         aggregates=summary.aggregates,
-        headline=headline,
+        headline=next(
+            each for each in (job.headline, *summary.aggregates) if each in summary.aggregates
+        ),
         skills=dict(benchmark.skills),
         items=f"{file_stem(benchmark.name)}.parquet",
-        rules=_rules_json(job),
-        left_out=_left_out(job, options),
         missing=missing[:_LISTED_MISSING],
         missing_count=len(missing),
-        partial=sum(here.values()) < sum(job.expected.values()) or len(items) < scored,
+        partial=here < sum(job.expected.values()) or len(items) < scored,
         truncated_texts=sum(t in features.truncated for t in distinct_texts([content])),
-        versions=_versions(),
+        versions={"python": platform.python_version(), **{p: version(p) for p in packages}},
         seconds=round(encoding + time.monotonic() - start, 3),
-        known_as=benchmark.known_as,
-        resamples=options.resamples,
-        seed=options.seed,
-        score=options.score,
-        images=_images_state(job.content),
+        **job.stamp(encoder, options),
     )
     return save_results(results, items.to_arrow(), folder)
 
@@ -359,53 +349,5 @@ def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
         raise CompoclipError(
             f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or mend the data"
         )
-    return with_joint(items.take(np.array(kept)), benchmark.joint, _sizes(benchmark))
-
-
-def _left_out(job: _Job, options: Options) -> dict[str, int]:
-    """Return reason -> items left out, by the reader or as faulty."""
-    audit = options.audits.get(job.benchmark.name)
-    faults = audit.faults if audit is not None else {}
-    return {**job.benchmark.left_out, **{f"faulty item ({kind})": n for kind, n in faults.items()}}
-
-
-def _sizes(benchmark: Benchmark) -> Sizes:
-    """Sizes of the groups of the joint metrics, images there or not."""
-    return group_sizes(benchmark.content.cases, benchmark.joint)
-
-
-def _scored(job: _Job) -> dict[str, int]:
-    """Items of the full benchmark by sub-task with a score, and groups by "sub-task/metric"."""
-    own = {part: job.expected[part] for part in _own_parts(job)}
-    return {**own, **groups_by_part(_sizes(job.benchmark))}
-
-
-def _own_parts(job: _Job) -> list[str]:
-    """The sub-tasks with a score."""
-    tuning = set(job.benchmark.tuned_on.values())
-    return [part for part in job.expected if part not in tuning]
-
-
-def _unique(benchmark: Benchmark, items: Items) -> None:
-    """Item names are what comparisons join on."""
-    seen: set[tuple[str, str]] = set()
-    for key in zip(items.subtasks, items.ids):
-        if key in seen:
-            raise CompoclipError(
-                f"{benchmark.name}: two items of sub-task '{key[0]}' are called '{key[1]}'; "
-                "correct the annotation file"
-            )
-        seen.add(key)
-
-
-def _rules(job: _Job) -> tuple[dict[str, Aggregate], str]:
-    """The benchmark's aggregates and plain ones where it has none, with the headline."""
-    benchmark = job.benchmark
-    default, headline = form_of(job.content).rules(job.content, _own_parts(job))
-    rules = {**default, **benchmark.aggregates}
-    return rules, benchmark.headline if benchmark.headline in rules else headline
-
-
-def _versions() -> dict[str, str]:
-    packages = ("compoclip", "torch", "open_clip_torch", "numpy", "pillow")
-    return {"python": platform.python_version(), **{p: version(p) for p in packages}}
+    sizes = group_sizes(benchmark.content.cases, benchmark.joint)
+    return with_joint(items.take(np.array(kept)), benchmark.joint, sizes)

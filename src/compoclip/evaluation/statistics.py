@@ -168,8 +168,8 @@ def sign_flip(adds: Floats) -> float:
 
 
 def _signed_sums(groups: Sequence[tuple[float, int]]) -> tuple[Floats, Floats] | None:
-    """All sums of (amount, count) with any signs, ascending, and the share of choices of signs that
-    give each; None for more than can be listed."""
+    """Return all sums of (amount, count) with any signs, ascending, and the share of choices of
+    signs that give each; None for more than can be listed."""
     sums, chance = np.zeros(1), np.ones(1)
     for amount, count in groups:
         if len(sums) * (count + 1) > _MOST_SUMS:
@@ -188,7 +188,7 @@ def _signed_sums(groups: Sequence[tuple[float, int]]) -> tuple[Floats, Floats] |
 
 
 def _tilt(size: Floats, total: float) -> float:
-    """The root of sum(size * tanh(tilt * size)) = total, by Newton's method within brackets."""
+    """Return the root of sum(size * tanh(tilt * size)) = total, by Newton's method in brackets."""
     tilt, low, high = total / float((size**2).sum()), 0.0, np.inf
     for _ in range(200):
         tanh = np.tanh(tilt * size)
@@ -214,7 +214,7 @@ class Estimate:
 
     @classmethod
     def of_means(cls, values: Floats, resamples: int, seed: int) -> list[Self]:
-        """Means of the columns of (n, columns), by a bootstrap over the n independent rows."""
+        """Estimate the means of the columns of (n, columns), by a bootstrap over the rows."""
         n = len(values)
         draws = np.concatenate([w @ values / n for w in cluster_weights(n, resamples, seed)])
         return [

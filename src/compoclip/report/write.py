@@ -81,7 +81,7 @@ LAYOUTS: Mapping[Layout, str] = {"markdown": "md", "latex": "tex", "csv": "csv"}
 _NOTE = "In percent; below each model its 95 % intervals. Bold: the best of a column."
 
 
-def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple[Path, ...]:
+def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     """Write every table of a study in every layout.
 
     overall, skills, benchmarks (headlines): a row a model, a column a score. subtasks: the other
@@ -92,8 +92,6 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
     Args:
         study: the results.
         folder: where the files go.
-        resamples: bootstrap draws for intervals of derived columns.
-        seed: of the draws.
 
     Returns:
         The paths written.
@@ -116,7 +114,7 @@ def write_tables(study: Study, folder: Path, resamples: int, seed: int) -> tuple
     entries = entries_of([each for m in study.models for each in study.results[m].values()])
     for name in table_names():
         table = published_table(name)
-        if measured := beside(table, entries, resamples=resamples, seed=seed):
+        if measured := beside(table, entries):
             found[name] = partial(shown, table, measured)
     written = []
     for stem, text_in in found.items():
@@ -269,9 +267,7 @@ _TRADEOFFS = {
 }
 
 
-def published_rows(
-    study: Study, table: PublishedTable, resamples: int, seed: int
-) -> list[Measured]:
+def published_rows(study: Study, table: PublishedTable) -> list[Measured]:
     """The models that have a column of a published table on the official items.
 
     Results on items of another edition are not shown: nothing published compares with them.
@@ -281,12 +277,10 @@ def published_rows(
         TableEntry(model, {"": [each for each in results.values() if each.reader_name in names]})
         for model, results in study.results.items()
     ]
-    return beside(table, entries, resamples=resamples, seed=seed)
+    return beside(table, entries)
 
 
-def published_tradeoffs(
-    study: Study, resamples: int, seed: int
-) -> list[tuple[PublishedTable, list[Plot], list[str]]]:
+def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[Plot], list[str]]]:
     """Published points in grey, and among them the models measured on all of the same items.
 
     Returns (table, plots, models that stand among its points).
@@ -295,7 +289,7 @@ def published_tradeoffs(
     for name, (across, others) in _TRADEOFFS.items():
         table = published_table(name)
         places = {column.id: k for k, column in enumerate(table.columns)}
-        ours = published_rows(study, table, resamples, seed)
+        ours = published_rows(study, table)
         plots: list[Plot] = []
         measured: dict[str, None] = {}
         for up, label in others.items():
@@ -388,7 +382,7 @@ def write_report(
         note(f"{out}: {size / 1e6:.1f} MB; report on fewer models or benchmarks for a smaller page")
     write_text(out, page)
     if tables is not None:
-        write_tables(study, tables, resamples, seed)
+        write_tables(study, tables)
     return out
 
 
@@ -431,7 +425,7 @@ def render(
     drilled = extremes(study, items, album)
     places = study.profile.groups.get(COMPOSITION, ())
     tables = [published_table(name) for name in table_names()]
-    published = [(table, published_rows(study, table, resamples, seed)) for table in tables]
+    published = [(table, published_rows(study, table)) for table in tables]
     return environment.get_template("report.html.j2").render(
         title=title,
         study=study,
@@ -457,7 +451,7 @@ def render(
         extremes=drilled,
         coverage=coverage(study),
         published=[(table, measured) for table, measured in published if measured],
-        published_tradeoffs=published_tradeoffs(study, resamples, seed),
+        published_tradeoffs=published_tradeoffs(study),
         provenance=provenance(study, runs),
         alone=[name for name in study.benchmarks if name not in study.common],
     )

@@ -25,16 +25,17 @@ FORMS: Mapping[Form, ItemForm[Any]] = {
 
 
 def form_of(content: Content) -> ItemForm[Any]:
-    """The form that scores the content as a whole: one that judges items together, if there is one.
+    """Return the form that scores the content as a whole.
 
-    A mixture of forms whose items are judged one by one is scored by any of them.
+    One that judges items together, if there is one; a mixture of forms whose items are judged one
+    by one is scored by any of them.
     """
     forms = [FORMS[name] for name in content.forms]
     return next((form for form in forms if form.together), forms[0])
 
 
 def score(benchmark: Benchmark, features: EncodedFeatures, content: Content | None = None) -> Items:
-    """The benchmark's items, scored and judged.
+    """Score and judge the benchmark's items.
 
     Args:
         benchmark: states tie policies, thresholds and groups of items.

@@ -10,18 +10,17 @@ from __future__ import annotations
 import string
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from compoclip.benchmarks.case import Benchmark, Case, Cases, Form, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form, TiePolicy
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.curves import balanced_threshold, placements
-from compoclip.evaluation.forms.form import CaseForm, Record, ShownItem, first_wins
+from compoclip.evaluation.forms.form import ItemForm, Record, ShownItem, first_wins
 from compoclip.evaluation.items import (
     Columns,
     EncodedFeatures,
@@ -56,24 +55,20 @@ class Comparisons:
         )
 
     def hold(self, scores: Scores, loose: bool = False) -> Flags:
-        """Return for each row of scores whether the comparisons hold.
+        """Return for each row of scores (n, K) whether the comparisons hold.
 
-        Args:
-            scores: (n, K).
-            loose: A tie is right, but for comparisons that are strict.
+        loose: a tie is right, but for comparisons that are strict.
         """
-        ways = [
-            np.logical_and.reduce(
-                [
-                    scores[:, a] >= scores[:, b]
-                    if loose and not strict
-                    else scores[:, a] > scores[:, b]
-                    for a, b, strict in way
-                ]
-            )
+        above = [
+            [
+                scores[:, a] >= scores[:, b]
+                if loose and not strict
+                else scores[:, a] > scores[:, b]
+                for a, b, strict in way
+            ]
             for way in self.ways
         ]
-        found: Flags = np.logical_or.reduce(ways)
+        found: Flags = np.logical_or.reduce([np.logical_and.reduce(way) for way in above])
         return found
 
     def outcomes(self, scores: Scores, first: Flags) -> Outcomes:
@@ -99,7 +94,7 @@ class Comparisons:
 
 @lru_cache(maxsize=1 << 12)
 def _share(metric: Comparisons, ranks: tuple[int, ...]) -> float:
-    """The share of the orders of scores of these ranks in which the comparisons hold."""
+    """Return the share of the orders of scores of these ranks in which the comparisons hold."""
     orders = [
         np.argsort(order)
         for order in permutations(range(len(ranks)))
@@ -109,18 +104,82 @@ def _share(metric: Comparisons, ranks: tuple[int, ...]) -> float:
     return float(held.sum() / len(orders))
 
 
-class OneByOneForm(CaseForm):
-    """A form whose cases are right or wrong on their own; a benchmark may mix such forms."""
+SEVERAL = -1
 
+
+@dataclass(eq=False)
+class CaseForm(ItemForm[Cases]):
+    """A form of cases that are right or wrong on their own; a benchmark may mix such forms.
+
+    An item's scores are those of all its images with all its texts, image by image; without an
+    image those of all pairs of texts.
+
+    images, texts: how many an item has. answers: among which `truth` names one. comparisons: metric
+    -> `Comparisons`, the main one first. matching: scores of matching pairs, whose mean is the
+    positive score. right, wrong: scores that a margin compares. called, headings: what texts and
+    scores are called on a card. true: whether each text is true.
+    """
+
+    name: Form
+    images: int
+    texts: int
+    answers: int = 0
+    comparisons: Mapping[str, str] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    matching: tuple[int, ...] = (0,)
+    right: tuple[int, ...] = (0,)
+    wrong: tuple[int, ...] = (2,)
+    called: tuple[str, ...] = ()
+    headings: tuple[str, ...] = ()
+    true: tuple[bool | None, ...] = (True, True, False)
+
+    ties = TiePolicy.STRICT
     together = False
-    comparisons: ClassVar[Mapping[str, str]] = {}
-    """Metric -> the comparisons between the scores that have to hold, see `Comparisons`."""
+
+    def __post_init__(self) -> None:
+        self.metrics = self.metrics or tuple(self.comparisons)
+        self.in_pairs = self.images != 0
+
+    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
+        """Check numbers (or arrays) of images and texts: (fits, candidates, number of scores)."""
+        fits = (images == self.images) & (texts == self.texts)
+        return fits, self.answers, self.images * self.texts or 3
+
+    def candidates(self, case: Case) -> int:
+        """Return the number of candidates; raise CompoclipError for a case that does not fit."""
+        images, texts = len(case.images), len(case.texts)
+        fits, count, _ = self.shape(images, texts)
+        if not fits or not 0 <= case.truth < count:
+            raise CompoclipError(
+                f"item '{case.id}' of sub-task '{case.subtask}' has {images} images, {texts} texts "
+                f"and truth {case.truth}, which is no {case.form} item; check the annotation file"
+            )
+        return int(count)
+
+    def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
+        """Return which stored items have the form's shape, and one of its candidates as truth."""
+        fitting, candidates, wanted = self.shape(images, texts)
+        found: Flags = fitting & (scores == wanted) & (truth >= 0) & (truth < candidates)
+        return found
+
+    def rules(self, content: Cases, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
+        """Return the mean over all items, and that over the sub-tasks."""
+        parts = tuple(subtasks)
+        return {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}, "micro"
+
+    def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
+        """Judge every case under its sub-task's tie policy, and the groups of `Benchmark.joint`."""
+        items = _scored(content, features, benchmark.ties)
+        if not benchmark.joint:
+            return items
+        sizes = group_sizes(benchmark.content.cases, benchmark.joint)
+        return with_joint(items, benchmark.joint, sizes)
 
     def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
         """Return the outcome of every metric.
 
         Args:
-            scores: (n, K), or (n, 2, 2) for GROUP, of n cases with equally many candidates.
+            scores: (n, ...), of n cases with equally many candidates.
             truth: (n,), the index of the right candidate.
             first: (n,), True where a tie goes to the candidate that comes first (argmax of the
                 stored order), False where it is wrong.
@@ -131,266 +190,171 @@ class OneByOneForm(CaseForm):
             for metric, text in self.comparisons.items()
         }
 
-    def scores(self, images: Indices, texts: Indices, features: EncodedFeatures) -> Scores:
-        """Scores of n cases; images, texts: (n, ...) rows of the features."""
-        rows, columns = np.broadcast_arrays(images, texts)
-        return features.scores(rows, columns)
-
     def positive(self, scores: Scores, truth: Indices) -> Scores:
-        """Score of the matching pair, of the first one where several match; (n,)."""
-        picked: Scores = scores[:, 0]
-        return picked
+        """Return the mean score of the matching pairs; (n,)."""
+        mean: Scores = scores[:, self.matching].mean(axis=1)
+        return mean
 
     def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
-        """Further columns of the table of items."""
+        """Return further columns of the table of items."""
         return {}
 
-    def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
-        """Every case under its sub-task's tie policy, and the groups of `Benchmark.joint`."""
-        items = score_cases(content, features, benchmark.ties)
-        if not benchmark.joint:
-            return items
-        sizes = group_sizes(benchmark.content.cases, benchmark.joint)
-        return with_joint(items, benchmark.joint, sizes)
+    def margin(self, scores: Sequence[float], truth: int) -> float:
+        """Return the worst of the right scores minus the best of the wrong ones."""
+        return min(scores[k] for k in self.right) - max(scores[k] for k in self.wrong)
+
+    def shown(self, row: Record, wrong: Record) -> ShownItem:
+        """Return the photos, if there are any, the texts, and all scores."""
+        several = len(row["images"]) > 1
+        photos = [(f"Photo {k}" if several else "Photo", i) for k, i in enumerate(row["images"], 1)]
+        texts = list(zip(self.called, row["texts"], self.true))
+        return ShownItem(photos, texts, [(name, k) for k, name in enumerate(self.headings)])
 
 
-class ChooseTextForm(OneByOneForm):
-    """One image, K texts of which one is right: accuracy, chance 1/K."""
+class ChoiceForm(CaseForm):
+    """One image and K texts, or one text and K images, of which one is right: accuracy, chance 1/K.
 
-    name = Form.CHOOSE_TEXT
-    metrics = ("accuracy",)
+    images, texts: 1, and SEVERAL of the candidates.
+    """
 
     def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """One image and at least two texts."""
-        return (images == 1) & (texts >= 2), texts, texts
+        """One of a kind, and at least two candidates of the other."""
+        one, several = (images, texts) if self.images == 1 else (texts, images)
+        return (one == 1) & (several >= 2), several, several
 
     def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
         """accuracy: the right candidate scores best."""
         best = scores.max(axis=1)
         tied = (scores == best[:, None]).sum(axis=1)
         top = self.positive(scores, truth) == best
-        strict, loose = top & (tied == 1), scores.argmax(axis=1) == truth
+        strict = (top & (tied == 1)).astype(np.float64)
         outcomes = Outcomes(
-            used=np.where(first, loose, strict).astype(np.float64),
-            strict=strict.astype(np.float64),
+            used=np.where(first, scores.argmax(axis=1) == truth, strict).astype(np.float64),
+            strict=strict,
             fractional=(top / tied).astype(np.float64),
             chance=np.full(len(scores), 1.0 / scores.shape[1]),
         )
         return {"accuracy": outcomes}
 
     def positive(self, scores: Scores, truth: Indices) -> Scores:
-        """Score of the right candidate."""
+        """Return the score of the right candidate."""
         picked: Scores = scores[np.arange(len(scores)), truth]
         return picked
 
     def margin(self, scores: Sequence[float], truth: int) -> float:
-        """The right candidate against the best other one."""
+        """Return the score of the right candidate minus that of the best other one."""
         return scores[truth] - max(score for k, score in enumerate(scores) if k != truth)
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """The photo with the caption and the best foil."""
-        truth, rival = row["truth"], _rival(wrong)
-        return ShownItem(
-            [("Photo", row["images"][0])],
-            [("Caption", row["texts"][truth], True), ("Foil", row["texts"][rival], False)],
-            [("caption", truth), ("foil", rival)],
-        )
-
-
-class ChooseImageForm(ChooseTextForm):
-    """One text, K images of which one is right: accuracy, chance 1/K."""
-
-    name = Form.CHOOSE_IMAGE
-
-    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """One text and at least two images."""
-        return (texts == 1) & (images >= 2), images, images
-
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """The text with the right photo and the best wrong one."""
-        truth, rival = row["truth"], _rival(wrong)
-        return ShownItem(
-            [("Right photo", row["images"][truth]), ("Wrong photo", row["images"][rival])],
-            [("Text", row["texts"][0], None)],
-            [("right photo", truth), ("wrong photo", rival)],
-        )
-
-
-def _rival(record: Record) -> int:
-    """The best candidate that is not the right one."""
-    scores, truth = record["scores"], record["truth"]
-    return max((k for k in range(len(scores)) if k != truth), key=lambda k: scores[k])
-
-
-class GroupForm(OneByOneForm):
-    """Two images and two texts, image i matches text i: Winoground's three scores.
-
-    With s(i, t) of image i and text t: text: s(0,0) > s(0,1) and s(1,1) > s(1,0), chance 1/4.
-    image: s(0,0) > s(1,0) and s(1,1) > s(0,1), 1/4. group: both, 1/6. A tie for the first favours
-    item 0 and fails item 1.
-
-    Source: Thrush et al., Winoground, CVPR 2022.
-    """
-
-    name = Form.GROUP
-    comparisons = MappingProxyType(
-        {"group": "a>b d>>c a>c d>>b", "text": "a>b d>>c", "image": "a>c d>>b"}
-    )
-    metrics = tuple(comparisons)
-
-    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """Two of each, four scores."""
-        return (images == 2) & (texts == 2), 2, 4
-
-    def scores(self, images: Indices, texts: Indices, features: EncodedFeatures) -> Scores:
-        """(n, 2, 2): [case, image, text]."""
-        return features.scores(*np.broadcast_arrays(images[:, :, None], texts[:, None, :]))
-
-    def positive(self, scores: Scores, truth: Indices) -> Scores:
-        """The mean of the two matching pairs."""
-        return (scores[:, 0, 0] + scores[:, 1, 1]) / np.float32(2)
-
-    def margin(self, scores: Sequence[float], truth: int) -> float:
-        """The worse of the matching pairs against the better of the others."""
-        a, b, c, d = scores[:4]  # photo 1 with texts 1 and 2, photo 2 with both
-        return min(a, d) - max(b, c)
-
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """Both photos, both texts, all four scores."""
-        return ShownItem(
-            [(f"Photo {k + 1}", key) for k, key in enumerate(row["images"])],
-            [(f"Text {k + 1}", text, None) for k, text in enumerate(row["texts"])],
-            [(f"photo {k // 2 + 1}, text {k % 2 + 1}", k) for k in range(4)],
-        )
+        """Return the right candidate and the best wrong one."""
+        truth, scores = row["truth"], wrong["scores"]
+        others = (k for k in range(len(scores)) if k != wrong["truth"])
+        rival = max(others, key=lambda k: scores[k])
+        columns = [(self.headings[0], truth), (self.headings[1], rival)]
+        images, texts = row["images"], row["texts"]
+        if self.images == 1:
+            named = [(self.called[0], texts[truth], True), (self.called[1], texts[rival], False)]
+            return ShownItem([("Photo", images[0])], named, columns)
+        photos = [("Right photo", images[truth]), ("Wrong photo", images[rival])]
+        return ShownItem(photos, [("Text", texts[0], None)], columns)
 
 
 BUCKETS = ("both above", "only first above", "only second above", "both below", "tie")
 
 
-class TripleForm(OneByOneForm):
-    """One image with a caption, its rewording and a foil: sensitivity and invariance.
+class TripleForm(CaseForm):
+    """A form of triples, whose items have the column "bucket"."""
 
-    With s_j of the image and text j: original: s_0 > s_2, chance 1/2. second: s_1 > s_2, 1/2.
-    augmented: both, 1/3. brittleness: s_2 strictly between s_0 and s_1, 1/3. both_below: s_0 < s_2
-    and s_1 < s_2, 1/3. The last two are no accuracies: they are strict whatever the policy.
+    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
+        """Return the bucket of each case; the five partition them."""
+        p, q, n = scores[:, 0], scores[:, 1], scores[:, 2]
+        tests = [(p > n) & (q > n), (p > n) & (q < n), (p < n) & (q > n), (p < n) & (q < n)]
+        return {"bucket": [BUCKETS[k] for k in np.select(tests, list(range(4)), default=4)]}
 
-    Sources: Dumpala et al., SugarCrepe++, NeurIPS 2024 (augmented is its ITT); Kamath et al., The
-    Hard Positive Truth about Vision-Language Compositionality, ECCV 2024.
-    """
 
-    name = Form.TRIPLE
-    comparisons = MappingProxyType(
-        {
+_ONE_BY_ONE = (
+    ChoiceForm(
+        Form.CHOOSE_TEXT,
+        images=1,
+        texts=SEVERAL,
+        metrics=("accuracy",),
+        called=("Caption", "Foil"),
+        headings=("caption", "foil"),
+    ),
+    ChoiceForm(
+        Form.CHOOSE_IMAGE,
+        images=SEVERAL,
+        texts=1,
+        metrics=("accuracy",),
+        headings=("right photo", "wrong photo"),
+    ),
+    # Thrush et al., Winoground, CVPR 2022. Scores are s(0,0) s(0,1) s(1,0) s(1,1) of (image, text).
+    # A tie for the first favours item 0 and fails item 1. Chance: 1/6, 1/4, 1/4.
+    CaseForm(
+        Form.GROUP,
+        images=2,
+        texts=2,
+        answers=2,
+        comparisons={"group": "a>b d>>c a>c d>>b", "text": "a>b d>>c", "image": "a>c d>>b"},
+        matching=(0, 3),
+        right=(0, 3),
+        wrong=(1, 2),
+        called=("Text 1", "Text 2"),
+        headings=tuple(f"photo {i}, text {t}" for i in (1, 2) for t in (1, 2)),
+        true=(None, None),
+    ),
+    # One image with a caption, its rewording and a foil: sensitivity and invariance. Dumpala et
+    # al., SugarCrepe++, NeurIPS 2024 (augmented is its ITT); Kamath et al., The Hard Positive Truth
+    # about Vision-Language Compositionality, ECCV 2024. Chance: 1/3, 1/2, 1/2, 1/3, 1/3. The last
+    # two are no accuracies: they are strict whatever the policy.
+    TripleForm(
+        Form.TRIPLE,
+        images=1,
+        texts=3,
+        answers=3,
+        comparisons={
             "augmented": "a>c b>c",
             "original": "a>c",
             "second": "b>c",
             "brittleness": "a>>c c>>b | b>>c c>>a",
             "both_below": "c>>a c>>b",
-        }
-    )
-    metrics: ClassVar[tuple[str, ...]] = tuple(comparisons)
-    called = ("Caption", "Rewording", "Foil")
-    headings = ("caption", "rewording", "foil")
-
-    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """One image and three texts."""
-        return (images == 1) & (texts == 3), 3, 3
-
-    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
-        """The bucket of each case; the five partition them."""
-        p, q, n = scores[:, 0], scores[:, 1], scores[:, 2]
-        tests = [(p > n) & (q > n), (p > n) & (q < n), (p < n) & (q > n), (p < n) & (q < n)]
-        return {"bucket": [BUCKETS[k] for k in np.select(tests, list(range(4)), default=4)]}
-
-    def margin(self, scores: Sequence[float], truth: int) -> float:
-        """The worse of the true texts against the foil."""
-        return min(scores[0], scores[1]) - scores[2]
-
-    def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """The photo, if there is one, and the three texts."""
-        texts = list(zip(self.called, row["texts"], (True, True, False)))
-        columns = [(heading, k) for k, heading in enumerate(self.headings)]
-        return ShownItem([("Photo", key) for key in row["images"]], texts, columns)
-
-
-class HalfTruthForm(TripleForm):
-    """One image, a short true text, and two texts that add to it: one truly, one falsely.
-
-    With s_a of the short text, s_f of the full truth and s_h of the half-truth: ht: s_a > s_h, a
-    wrong detail makes the text worse, chance 1/2. cor: s_f > s_a > s_h, the order of how much is
-    right, 1/6. full: s_f > s_a, a right detail makes it better, 1/2: a model that dislikes length
-    wins at ht and loses here. A tie for the first favours the short text over the half-truth, and
-    the full truth over the short text.
-
-    Source: CS-CLIP, arXiv 2602.23906, 2026.
-    """
-
-    name = Form.HALF_TRUTH
-    comparisons = MappingProxyType({"ht": "a>c", "cor": "b>a a>c", "full": "b>a"})
-    metrics = tuple(comparisons)
-    called = ("Short", "Full truth", "Half-truth")
-    headings = ("short", "full truth", "half-truth")
-    columns = OneByOneForm.columns
-
-    def margin(self, scores: Sequence[float], truth: int) -> float:
-        """The short text against the half-truth."""
-        return scores[0] - scores[2]
+        },
+        right=(0, 1),
+        called=("Caption", "Rewording", "Foil"),
+        headings=("caption", "rewording", "foil"),
+    ),
+    # One image, a short true text, and two texts that add to it: one truly, one falsely. CS-CLIP,
+    # arXiv 2602.23906, 2026. ht: a wrong detail makes the text worse, chance 1/2. cor: the order of
+    # how much is right, 1/6. full: a right detail makes it better, 1/2: a model that dislikes
+    # length wins at ht and loses here. A tie for the first favours the short text over the
+    # half-truth, and the full truth over the short text.
+    CaseForm(
+        Form.HALF_TRUTH,
+        images=1,
+        texts=3,
+        answers=3,
+        comparisons={"ht": "a>c", "cor": "b>a a>c", "full": "b>a"},
+        called=("Short", "Full truth", "Half-truth"),
+        headings=("short", "full truth", "half-truth"),
+    ),
+    # The three texts of a triple without the image: the TOT of SugarCrepe++. Scores are s(0,1)
+    # s(0,2) s(1,2) of texts. Chance: 1/3, 1/2, 1/2.
+    CaseForm(
+        Form.TEXT_ONLY,
+        images=0,
+        texts=3,
+        answers=3,
+        comparisons={"augmented": "a>b a>c", "original": "a>b", "second": "a>c"},
+        wrong=(1, 2),
+        called=("Caption", "Rewording", "Foil"),
+        headings=("caption–rewording", "caption–foil", "rewording–foil"),
+    ),
+)
+ONE_BY_ONE: Mapping[Form, CaseForm] = {each.name: each for each in _ONE_BY_ONE}
 
 
-class TextOnlyForm(TripleForm):
-    """The three texts of a triple without the image: the TOT of SugarCrepe++.
-
-    With s(a, b) of two texts: original: s(0,1) > s(0,2), chance 1/2. second: s(0,1) > s(1,2), 1/2.
-    augmented: both, 1/3.
-    """
-
-    name = Form.TEXT_ONLY
-    comparisons = MappingProxyType({"augmented": "a>b a>c", "original": "a>b", "second": "a>c"})
-    metrics = tuple(comparisons)
-    in_pairs = False
-    headings = ("caption–rewording", "caption–foil", "rewording–foil")
-    columns = OneByOneForm.columns
-
-    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """Three texts."""
-        return (images == 0) & (texts == 3), 3, 3
-
-    def scores(self, images: Indices, texts: Indices, features: EncodedFeatures) -> Scores:
-        """(n, 3): s(0,1), s(0,2), s(1,2)."""
-        left, right = texts[:, [0, 0, 1]], texts[:, [1, 2, 2]]
-        return cosines(features.texts, left, features.texts, right)
-
-    def margin(self, scores: Sequence[float], truth: int) -> float:
-        """The true pair against the better of the others."""
-        return scores[0] - max(scores[1:])
-
-
-ONE_BY_ONE: Mapping[Form, OneByOneForm] = {
-    each.name: each
-    for each in (
-        ChooseTextForm(),
-        ChooseImageForm(),
-        GroupForm(),
-        TripleForm(),
-        HalfTruthForm(),
-        TextOnlyForm(),
-    )
-}
-
-
-def score_cases(
-    cases: Sequence[Case], features: EncodedFeatures, ties: Mapping[str, TiePolicy]
-) -> Items:
-    """Score every case and judge it, all cases of a form and number of candidates at once.
-
-    Args:
-        cases: of the forms in `ONE_BY_ONE`.
-        features: of every image and text of `cases`.
-        ties: sub-task -> tie policy, "" for all others; strict where nothing is said.
-
-    Raises:
-        CompoclipError: the shape of a case does not fit its form.
-    """
+def _scored(cases: Cases, features: EncodedFeatures, ties: Mapping[str, TiePolicy]) -> Items:
+    """Score every case and judge it, all cases of a form and number of candidates at once."""
     blocks: dict[tuple[Form, int], list[int]] = defaultdict(list)
     for position, case in enumerate(cases):
         blocks[case.form, ONE_BY_ONE[case.form].candidates(case)].append(position)
@@ -405,17 +369,21 @@ def score_cases(
         form, block, rows = ONE_BY_ONE[name], [cases[p] for p in positions], np.array(positions)
         images = features.image_index(ref for case in block for ref in case.images)
         texts = features.text_index(text for case in block for text in case.texts)
-        values = form.scores(
-            images.reshape(len(block), -1), texts.reshape(len(block), -1), features
-        )
+        images, texts = images.reshape(len(block), -1), texts.reshape(len(block), -1)
+        if images.shape[1]:
+            pairs = np.broadcast_arrays(images[:, :, None], texts[:, None, :])
+            values = features.scores(*pairs).reshape(len(block), -1)
+        else:
+            left, right = texts[:, [0, 0, 1]], texts[:, [1, 2, 2]]
+            values = cosines(features.texts, left, features.texts, right)
         truth = np.array([case.truth for case in block])
         first = first_wins((case.subtask for case in block), ties, form.ties)
         for metric, found in form.judge(values, truth, first).items():
             for whole, part in zip(outcomes[metric], found):
                 whole[rows] = part
         positive[rows] = form.positive(values, truth)
-        for position, row in zip(positions, values.reshape(len(block), -1)):
-            scores[position] = row.tolist()
+        for position, row in zip(positions, values.tolist()):
+            scores[position] = row
         for column, entries in form.columns(values).items():
             filled = np.array(extra.get(column, [None] * n), dtype=object)
             filled[rows] = entries
@@ -430,7 +398,7 @@ Sizes = Mapping[tuple[str, str, str], int]
 
 
 def group_sizes(cases: Iterable[Case], joint: Mapping[str, str]) -> Sizes:
-    """Number of cases in every group; joint: metric -> case label, see `Benchmark`."""
+    """Return the number of cases in every group; joint: metric -> case label, see `Benchmark`."""
     return Counter(
         (metric, case.subtask, case.labels[label])
         for case in cases
@@ -440,12 +408,12 @@ def group_sizes(cases: Iterable[Case], joint: Mapping[str, str]) -> Sizes:
 
 
 def groups_by_part(sizes: Sizes) -> dict[str, int]:
-    """ "sub-task/metric" -> number of groups."""
+    """Return "sub-task/metric" -> number of groups."""
     return dict(Counter(f"{subtask}/{metric}" for metric, subtask, _ in sizes))
 
 
 def with_joint(items: Items, joint: Mapping[str, str], sizes: Sizes) -> Items:
-    """The items with one more metric for each entry of `joint`.
+    """Return the items with one more metric for each entry of `joint`.
 
     A group's outcome is the product of its items' main outcomes (with random ties and for chance
     their probabilities, the items being independent). The group's first item bears it, the metric
@@ -458,16 +426,11 @@ def with_joint(items: Items, joint: Mapping[str, str], sizes: Sizes) -> Items:
         for row, (subtask, labels) in enumerate(zip(items.subtasks, items.labels)):
             if label in labels:
                 groups.setdefault((metric, subtask, labels[label]), []).append(row)
-        whole = [np.array(rows) for key, rows in groups.items() if len(rows) == sizes[key]]
-        outcomes[metric] = main.each(partial(_products, whole))
+        outcomes[metric] = found = Outcomes.nowhere(len(items))
+        for key, rows in groups.items():
+            for out, values in zip(found, main) if len(rows) == sizes[key] else ():
+                out[rows[0]] = values[rows].prod()
     return replace(items, outcomes=outcomes)
-
-
-def _products(groups: Sequence[Indices], values: Values) -> Values:
-    out = np.full(len(values), np.nan)
-    for rows in groups:
-        out[rows[0]] = values[rows].prod()
-    return out
 
 
 # --- True-or-false cases. A cosine has no natural threshold, so a dual encoder cannot say yes or no
@@ -484,12 +447,10 @@ class BinaryForm(CaseForm):
     label that tells them apart.
     """
 
-    name = Form.BINARY
-    metrics = ("auc", "accuracy")
+    together = True
 
-    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """One of each, two answers, one score."""
-        return (images == 1) & (texts == 1), 2, 1
+    def __init__(self) -> None:
+        super().__init__(Form.BINARY, 1, 1, answers=2, metrics=("auc", "accuracy"))
 
     def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
         """Score the cases. Those of the values of `Benchmark.tuned_on` only set thresholds.
@@ -502,13 +463,12 @@ class BinaryForm(CaseForm):
             CompoclipError: there are cases of other forms, or a sub-task has no true or no false
                 case.
         """
-        other = next((case for case in content if case.form is not self.name), None)
-        if other is not None:
-            raise CompoclipError(
-                f"item '{other.id}' of sub-task '{other.subtask}' is a {other.form} item among "
-                "binary ones; a benchmark with binary items can have no others"
-            )
         for case in content:
+            if case.form is not self.name:
+                raise CompoclipError(
+                    f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
+                    "binary ones; a benchmark with binary items can have no others"
+                )
             self.candidates(case)
         scores = features.scores(
             features.image_index(content.images), features.text_index(content.texts)
@@ -520,19 +480,26 @@ class BinaryForm(CaseForm):
             for part, dev in benchmark.tuned_on.items()
             if part in rows_of
         }
-        scored = [part for part in rows_of if part not in benchmark.tuned_on.values()]
-        kept = np.sort(np.concatenate([rows_of[part] for part in scored]))
         limits = np.full(len(content), np.nan)
+        constant = np.full(len(content), np.nan)
         auc = Outcomes.nowhere(len(content))
+        scored = [part for part in rows_of if part not in benchmark.tuned_on.values()]
         for part in scored:
             rows = rows_of[part]
             limits[rows] = thresholds.get(part, np.nan)
             auc.used[rows] = auc.fractional[rows] = placements(scores[rows], truth[rows])
             auc.strict[rows] = placements(scores[rows], truth[rows], tie=0.0)
             auc.chance[rows] = 0.5
-        right = np.where(np.isnan(limits), np.nan, (scores > limits) == truth)
-        accuracy = Outcomes(right, right, right, _constant(rows_of, scored, truth, limits))
-        outcomes = {"auc": auc} | ({"accuracy": accuracy} if thresholds else {})
+            # A score without any knowledge can be a constant, whose accuracy is the share of the
+            # kind it is on the side of: the accuracy to beat is that of the more frequent kind.
+            constant[rows] = truth[rows] == (truth[rows].mean() >= 0.5)
+        known = ~np.isnan(limits)
+        right = np.where(known, (scores > limits) == truth, np.nan)
+        outcomes = {"auc": auc}
+        if thresholds:
+            chance = np.where(known, constant, np.nan)
+            outcomes["accuracy"] = Outcomes(right, right, right, chance)
+        kept = np.sort(np.concatenate([rows_of[part] for part in scored]))
         return Items.of_cases(
             [content[row] for row in kept],
             scores=[[float(score)] for score in scores[kept]],
@@ -542,35 +509,18 @@ class BinaryForm(CaseForm):
         )
 
     def margin(self, scores: Sequence[float], truth: int) -> float:
-        """None: an item has one score."""
+        """Return nan: an item has one score."""
         return float("nan")
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """The photo, and the text with what is true of it."""
+        """Return the photo, and the text with what is true of it."""
         said, true = ("True", True) if row["truth"] else ("False", False)
         texts = [(said, row["texts"][0], true)]
         return ShownItem([("Photo", row["images"][0])], texts, [("cosine", 0)])
 
 
-def _constant(
-    rows_of: Mapping[str, Indices], scored: Sequence[str], truth: Flags, limits: Values
-) -> Values:
-    """Where the same answer to all items of a sub-task is right, the one that is right more often.
-
-    A score without any knowledge can be a constant, whose accuracy is the share of the kind it is
-    on the side of, or random, with 1/2; so the accuracy to beat is the share of the more frequent
-    kind, and the mean of the accuracies of true and of false items (balanced accuracy) has 1/2.
-    """
-    right = np.full(len(truth), np.nan)
-    for part in scored:
-        rows = rows_of[part]
-        mostly = truth[rows].mean() >= 0.5
-        right[rows] = truth[rows] == mostly
-    return np.where(np.isnan(limits), np.nan, right)
-
-
 def _rows(cases: Sequence[Case], truth: Flags, tuned_on: Mapping[str, str]) -> dict[str, Indices]:
-    """Rows of each sub-task, all of which must have true and false cases."""
+    """Return the rows of each sub-task, all of which must have true and false cases."""
     names = np.asarray([case.subtask for case in cases], dtype=object)
     found = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
     needed = {dev: part for part, dev in tuned_on.items() if part in found}

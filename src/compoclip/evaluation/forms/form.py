@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Content, Form, TiePolicy
-from compoclip.errors import CompoclipError
+from compoclip.benchmarks.case import Aggregate, Benchmark, Content, Form, TiePolicy
 from compoclip.evaluation.items import EncodedFeatures, Flags, Indices, Items
 
 C = TypeVar("C", bound=Content)
@@ -45,10 +44,10 @@ class ItemForm(ABC, Generic[C]):
     ranked in one gallery, so that ranks in different ones do not compare.
     """
 
-    name: ClassVar[Form]
-    metrics: ClassVar[tuple[str, ...]]
+    name: Form
+    metrics: tuple[str, ...]
+    in_pairs: bool = False
     ties: ClassVar[TiePolicy] = TiePolicy.FIRST
-    in_pairs: ClassVar[bool] = False
     together: ClassVar[bool] = True
     one_gallery: ClassVar[bool] = False
 
@@ -67,10 +66,10 @@ class ItemForm(ABC, Generic[C]):
 
     @abstractmethod
     def rules(self, content: C, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
-        """Aggregates over `subtasks` that hold for every such content, and which to quote."""
+        """Return aggregates over `subtasks` that hold for such content, and which to quote."""
 
     def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
-        """Which stored items, by their numbers of images, texts and scores, are of this form.
+        """Return which stored items, by numbers of images, texts and scores, are of this form.
 
         By default those of a gallery: the right candidate, and its best rival if there is one.
         """
@@ -79,14 +78,14 @@ class ItemForm(ABC, Generic[C]):
         return fitting
 
     def margin(self, scores: Sequence[float], truth: int) -> float:
-        """Score of a stored item's right answer minus that of the best wrong one.
+        """Return the score of a stored item's right answer minus that of the best wrong one.
 
         NaN for an item without such a pair.
         """
         return scores[0] - scores[1] if len(scores) > 1 else float("nan")
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """The contents of a stored item's card.
+        """Return the contents of a stored item's card.
 
         By default the right candidate and the rival that beat it.
 
@@ -103,48 +102,8 @@ class ItemForm(ABC, Generic[C]):
         return ShownItem([("Photo", row["images"][0])], named, columns)
 
 
-class CaseForm(ItemForm[Cases]):
-    """A form of cases: few images and texts an item."""
-
-    ties = TiePolicy.STRICT
-    in_pairs = True
-
-    @abstractmethod
-    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """Check numbers of images and texts: (fits, candidates, number of scores).
-
-        Takes whole numbers, or arrays of them.
-        """
-
-    def candidates(self, case: Case) -> int:
-        """Number of candidates of the case; for BINARY the two answers.
-
-        Raises:
-            CompoclipError: the case's shape does not fit its form.
-        """
-        images, texts = len(case.images), len(case.texts)
-        fits, count, _ = self.shape(images, texts)
-        if not fits or not 0 <= case.truth < count:
-            raise CompoclipError(
-                f"item '{case.id}' of sub-task '{case.subtask}' has {images} images, {texts} texts "
-                f"and truth {case.truth}, which is no {case.form} item; check the annotation file"
-            )
-        return int(count)
-
-    def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
-        """Items of the form's shape whose truth is one of their candidates."""
-        fitting, candidates, wanted = self.shape(images, texts)
-        found: Flags = fitting & (scores == wanted) & (truth >= 0) & (truth < candidates)
-        return found
-
-    def rules(self, content: Cases, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
-        """The mean over all items, and that over the sub-tasks."""
-        parts = tuple(subtasks)
-        return {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}, "micro"
-
-
 def first_wins(subtasks: Iterable[str], ties: Mapping[str, TiePolicy], default: TiePolicy) -> Flags:
-    """For each item's sub-task, whether a tie goes to the first candidate; else it is wrong.
+    """Return for each item's sub-task whether a tie goes to the first candidate, or is wrong.
 
     ties: sub-task -> policy, "" for all others.
     """

@@ -106,6 +106,7 @@ class RetrievalRanks:
     equals); rival: index of the best wrong one (-1 when there is none). All (q,).
     """
 
+    gallery: int
     better: Indices
     equal: Indices
     equal_right: Indices
@@ -115,7 +116,6 @@ class RetrievalRanks:
     rival: Indices
     best_score: Scores
     rival_score: Scores
-    gallery: int
 
     @property
     def rank(self) -> Indices:
@@ -160,36 +160,20 @@ def rank(queries: Scores, gallery: Scores, right: Sequence[Sequence[int]]) -> Re
     scores.
     """
     distinct, place = merge_equal(gallery)
-    merged = len(distinct) < len(gallery)
-    m, q = len(gallery), len(queries)
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in _COLUMNS}
-    step = max(1, SCORES_AT_ONCE // max(m, 1))
-    for start in range(0, q, step):
+    m, step = len(gallery), max(1, SCORES_AT_ONCE // max(len(gallery), 1))
+    blocks: list[tuple[np.ndarray, ...]] = []
+    for start in range(0, len(queries), step):
         scores = queries[start : start + step] @ distinct.T
-        if merged:
+        if len(distinct) < m:
             scores = scores[:, place]
-        for name, values in _rank_block(scores, right[start : start + step]).items():
-            columns[name].append(values)
-    joined = {name: np.concatenate(parts) for name, parts in columns.items() if parts}
-    empty = np.empty(0, dtype=np.int64)
-    return RetrievalRanks(gallery=m, **{name: joined.get(name, empty) for name in _COLUMNS})
+        blocks.append(_rank_block(scores, right[start : start + step]))
+    none = (np.empty(0, dtype=np.int64),) * 9
+    columns = map(np.concatenate, zip(*(blocks or [none])))
+    return RetrievalRanks(m, *columns)
 
 
-_COLUMNS = (
-    "better",
-    "equal",
-    "equal_right",
-    "before",
-    "right",
-    "best",
-    "rival",
-    "best_score",
-    "rival_score",
-)
-
-
-def _rank_block(scores: Scores, right: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    """The columns of `RetrievalRanks` for one block of scores (b, m); overwrites `scores`."""
+def _rank_block(scores: Scores, right: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:
+    """Return the columns of `RetrievalRanks` for a block of scores (b, m); overwrites `scores`."""
     counts = np.array([len(each) for each in right], dtype=np.int64)
     rows = np.repeat(np.arange(len(right)), counts)
     columns = np.concatenate([np.sort(np.asarray(each, dtype=np.int64)) for each in right])
@@ -204,20 +188,12 @@ def _rank_block(scores: Scores, right: Sequence[Sequence[int]]) -> dict[str, np.
     before = np.zeros(len(right), dtype=np.int64)
     for row in np.flatnonzero(equal > equal_right):
         before[row] = np.count_nonzero(level[row, : best[row]])
-    result = {
-        "better": np.count_nonzero(scores > best_score[:, None], axis=1),
-        "equal": equal,
-        "equal_right": equal_right,
-        "before": before,
-        "right": counts,
-        "best": best,
-        "best_score": best_score,
-    }
+    better = np.count_nonzero(scores > best_score[:, None], axis=1)
     scores[rows, columns] = -np.inf
     rival = scores.argmax(axis=1)
-    result["rival_score"] = scores[np.arange(len(scores)), rival]
-    result["rival"] = np.where(np.isneginf(result["rival_score"]), -1, rival)
-    return result
+    rival_score = scores[np.arange(len(scores)), rival]
+    rival = np.where(np.isneginf(rival_score), -1, rival)
+    return better, equal, equal_right, before, counts, best, rival, best_score, rival_score
 
 
 def _any_drawn(draws: Indices, total: Indices, right: Indices) -> Values:

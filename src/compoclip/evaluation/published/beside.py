@@ -6,19 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.groups import ScorePart, part_draws, part_score
-from compoclip.evaluation.items import Values
-from compoclip.evaluation.published.read import (
-    Column,
-    PublishedNumber,
-    PublishedRow,
-    PublishedTable,
-)
+from compoclip.evaluation.published.read import PublishedNumber, PublishedTable
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import RESAMPLES, percentile_interval
 from compoclip.evaluation.tables import Layout, laid_out, span
 
 STANDS_IN = "another edition of the captions stands in"
@@ -37,9 +27,9 @@ class TableEntry:
 class MeasuredCell:
     """One of our numbers, in [0, 1] (a difference: in [-1, 1]).
 
-    low, high: 95 % interval, None for a single photo. chance: None for differences. n, expected:
-    items used and of the full benchmarks. have, of: numbers that went in, and that the column is
-    made of. marks: remarks, e.g. "partial".
+    low, high: 95 % interval; None for a single photo, and for columns derived from others. chance:
+    None for differences. n, expected: items used and of the full benchmarks. have, of: numbers that
+    went in, and that the column is made of. marks: remarks, e.g. "partial".
     """
 
     value: float
@@ -86,205 +76,122 @@ def entries_of(results: Sequence[Results]) -> list[TableEntry]:
 
 
 def beside(
-    table: PublishedTable,
-    entries: Sequence[TableEntry],
-    *,
-    allow_partial: bool = False,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    table: PublishedTable, entries: Sequence[TableEntry], *, allow_partial: bool = False
 ) -> list[Measured]:
     """Fill the columns of a published table from results.
 
     A number from a part of a benchmark's items is marked "partial". A column that is derived from
-    several numbers stays empty unless all are there and whole. Intervals of derived columns come
-    from a bootstrap over photos, in which one model's numbers on the same photos share the draws.
+    several numbers stays empty unless all are there and whole, and has no interval.
 
     Args:
         table: the published table.
         entries: what to make rows of.
         allow_partial: make derived columns of the numbers that are there, and mark them; a
             difference still needs both.
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
 
     Returns:
         A row for every entry and edition of the benchmarks that fills at least one column.
 
     Raises:
-        CompoclipError: a model has two results that fit one column, or items cannot be read.
+        CompoclipError: a model has two results that fit one column.
     """
-    rows = []
-    for entry in entries:
-        for edition in _editions(entry):
-            row = _row(table, entry, edition, allow_partial, resamples, seed)
-            if row.covered:
-                rows.append(row)
-    return rows
-
-
-def _editions(entry: TableEntry) -> list[str]:
-    found = {_split(each)[1] for results in entry.blocks.values() for each in results}
-    return sorted(found)
+    rows = [
+        _row(table, entry, edition, allow_partial)
+        for entry in entries
+        for edition in sorted({_split(r)[1] for of in entry.blocks.values() for r in of})
+    ]
+    return [row for row in rows if row.covered]
 
 
 def _split(results: Results) -> tuple[str, str]:
-    """Name that the reader gives the benchmark, and the edition of its items."""
+    """Return the name that the reader gives the benchmark, and the edition of its items."""
     name, _, edition = results.reader_name.partition("@")
     return name, edition
 
 
-def _row(
-    table: PublishedTable,
-    entry: TableEntry,
-    edition: str,
-    allow_partial: bool,
-    resamples: int,
-    seed: int,
-) -> Measured:
-    blocks = {
-        block: _by_name(entry.name, results, edition) for block, results in entry.blocks.items()
-    }
-    plans: dict[str, list[tuple[_Number, float]]] = {}
+def _row(table: PublishedTable, entry: TableEntry, edition: str, allow_partial: bool) -> Measured:
+    blocks: dict[str, dict[str, Results]] = {block: {} for block in entry.blocks}
+    for block, named in blocks.items():
+        for each in entry.blocks[block]:
+            name, own = _split(each)
+            if own == edition and name in named:
+                raise CompoclipError(
+                    f"{entry.name}: {named[name].benchmark} and {each.benchmark} are both results "
+                    f"of {name}; give the one to be shown"
+                )
+            if own == edition:
+                named[name] = each
+    cells: list[MeasuredCell | None] = []
     missing: dict[str, tuple[str, ...]] = {}
     for column in table.columns:
-        have: dict[PublishedNumber, _Number] = {}
-        for source, _ in column.terms:
-            block = source.block if source.block in blocks else ""
-            number = _number(blocks.get(block, {}), block, source)
-            if number is not None:
-                have[source] = number
-        lacking = [source for source, _ in column.terms if source not in have]
-        broken = [s for s, number in have.items() if number.partial and column.derived]
-        if (lacking or broken) and not (allow_partial and have and column.derived):
-            missing[column.id] = tuple(dict.fromkeys(_named(table, s) for s in lacking + broken))
+        have: list[tuple[Score, float, bool]] = []
+        lacking: list[PublishedNumber] = []
+        broken: list[PublishedNumber] = []
+        for source, weight in column.terms:
+            score = _score(blocks.get(source.block, blocks.get("", {})), source)
+            if score is None:
+                lacking.append(source)
+                continue
+            have.append((*score[:1], weight, score[1]))
+            if column.derived and score[0].n < score[0].expected:
+                broken.append(source)
+        excused = bool(allow_partial and have and column.derived)
+        why = (lacking if column.difference else []) if excused else lacking + broken
+        if why:
+            missing[column.id] = tuple(dict.fromkeys(_named(table, each) for each in why))
+            cells.append(None)
             continue
-        if column.difference and lacking:
-            missing[column.id] = tuple(_named(table, s) for s in lacking)
-            continue
-        total = sum(weight for source, weight in column.terms if source in have)
-        scale = 1.0 if column.difference else 1.0 / total
-        plans[column.id] = [
-            (have[source], weight * scale) for source, weight in column.terms if source in have
-        ]
-    draws = _draws(
-        [number for c in table.columns if c.derived for number, _ in plans.get(c.id, ())],
-        resamples,
-        seed,
-    )
-    cells = tuple(
-        _cell(column, plans[column.id], draws) if column.id in plans else None
-        for column in table.columns
-    )
-    return Measured(entry.name, edition, cells, missing)
-
-
-def _by_name(model: str, results: Sequence[Results], edition: str) -> dict[str, Results]:
-    found: dict[str, Results] = {}
-    for each in results:
-        name, own = _split(each)
-        if own != edition:
-            continue
-        if name in found:
-            raise CompoclipError(
-                f"{model}: {found[name].benchmark} and {each.benchmark} are both results of "
-                f"{name}; give the one to be shown"
+        scale = 1.0 if column.difference else 1.0 / sum(weight for _, weight, _ in have)
+        scores = [score for score, _, _ in have]
+        marks = ["partial"] * any(score.n < score.expected for score in scores)
+        if lacking:
+            marks.append(f"{len(have)} of {len(column.terms)} parts")
+        marks += [STANDS_IN] * any(stands_in for _, _, stands_in in have)
+        chance = sum(weight * scale * score.chance for score, weight, _ in have)
+        cells.append(
+            MeasuredCell(
+                value=sum(weight * scale * score.value for score, weight, _ in have),
+                low=None if column.derived else scores[0].low,
+                high=None if column.derived else scores[0].high,
+                chance=None if column.difference else chance,
+                n=sum(score.n for score in scores),
+                expected=sum(score.expected for score in scores),
+                have=len(have),
+                of=len(column.terms),
+                marks=tuple(marks),
             )
-        found[name] = each
-    return found
+        )
+    return Measured(entry.name, edition, tuple(cells), missing)
 
 
-@dataclass(frozen=True)
-class _Number:
-    """A stored score, and where it stands."""
-
-    block: str
-    results: Results
-    part: ScorePart
-    score: Score
-    stands_in: bool
-
-    @property
-    def partial(self) -> bool:
-        return self.score.n < self.score.expected
-
-    @property
-    def key(self) -> tuple[str, ScorePart]:
-        return self.block, self.part
-
-
-def _number(results: Mapping[str, Results], block: str, source: PublishedNumber) -> _Number | None:
+def _score(results: Mapping[str, Results], source: PublishedNumber) -> tuple[Score, bool] | None:
+    """Return the stored score, and whether another edition of the captions stands in."""
     name = source.benchmark if source.benchmark in results else source.instead
     if name not in results:
         return None
     each = results[name]
     score = source.score or each.headline
-    part = ScorePart(each.benchmark, score, source.metric)
     stored = each.scores.get(score, {}) if source.metric else each.aggregates
-    if (source.metric or score) not in stored:
-        return None
-    return _Number(
-        block, each, part, part_score({each.benchmark: each}, part), name != source.benchmark
-    )
+    found = stored.get(source.metric or score)
+    return None if found is None else (found, name != source.benchmark)
 
 
 def _named(table: PublishedTable, source: PublishedNumber) -> str:
-    """The benchmark, score and metric of a source, as text."""
+    """Return the benchmark, score and metric of a source, as text."""
     name = " ".join(word for word in (source.benchmark, source.score, source.metric) if word)
     block = table.blocks.get(source.block, "")
     return f"{name} ({block})" if block else name
-
-
-def _draws(
-    numbers: Sequence[_Number], resamples: int, seed: int
-) -> dict[tuple[str, ScorePart], Values]:
-    wanted: dict[str, dict[ScorePart, Results]] = {}
-    for number in numbers:
-        wanted.setdefault(number.block, {})[number.part] = number.results
-    found = {}
-    for block, parts in wanted.items():
-        results = list({each.benchmark: each for each in parts.values()}.values())
-        for part, draws in part_draws(results, list(parts), resamples, seed).items():
-            found[block, part] = draws
-    return found
-
-
-def _cell(
-    column: Column,
-    terms: Sequence[tuple[_Number, float]],
-    draws: Mapping[tuple[str, ScorePart], Values],
-) -> MeasuredCell:
-    scores = [number.score for number, _ in terms]
-    marks = []
-    if any(number.partial for number, _ in terms):
-        marks.append("partial")
-    if len(terms) < len(column.terms):
-        marks.append(f"{len(terms)} of {len(column.terms)} parts")
-    if any(number.stands_in for number, _ in terms):
-        marks.append(STANDS_IN)
-    if column.derived:
-        drawn = np.sum([weight * draws[number.key] for number, weight in terms], axis=0)
-        low, high = percentile_interval(drawn, min(score.photos for score in scores))
-    else:
-        low, high = scores[0].low, scores[0].high
-    return MeasuredCell(
-        value=sum(weight * number.score.value for number, weight in terms),
-        low=low,
-        high=high,
-        chance=None
-        if column.difference
-        else sum(weight * number.score.chance for number, weight in terms),
-        n=sum(score.n for score in scores),
-        expected=sum(score.expected for score in scores),
-        have=len(terms),
-        of=len(column.terms),
-        marks=tuple(marks),
-    )
 
 
 # --- The table with our rows below it, as text cells and as JSON. ---
 
 PUBLISHED, MEASURED, INTERVAL, CHANCE = "published", "measured", "95 % interval", "chance"
 _MARKS = {"partial": "*", STANDS_IN: "~"}
+_MEANINGS = {
+    "*": "a part of the benchmark's items only",
+    "+": "a part of the numbers that the column is made of only",
+    "~": STANDS_IN,
+}
 
 
 @dataclass(frozen=True)
@@ -297,7 +204,7 @@ class TableLine:
 
 
 def header(table: PublishedTable) -> tuple[str, ...]:
-    """Heads of all columns: source, row labels, then one a number."""
+    """Return the heads of all columns: source, row labels, then one per number."""
     columns = (
         f"{table.blocks[column.block]} {column.label}" if column.block else column.label
         for column in table.columns
@@ -306,36 +213,46 @@ def header(table: PublishedTable) -> tuple[str, ...]:
 
 
 def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[TableLine]:
-    """Published rows as printed, then ours: values, intervals, and chance once for all.
+    """Return published rows as printed, then ours: values, intervals, and chance once for all.
 
     "-" where there is no number; "*" a part of the items, "+" a part of the numbers that the
     column is made of, "~" another edition of the captions.
     """
+    digits = [2 if column.id == "meta" else 1 for column in table.columns]
     shown = [
         TableLine(
-            PUBLISHED, row.labels, tuple(_printed(row, k, table) for k in range(len(row.values)))
+            PUBLISHED,
+            row.labels,
+            tuple("-" if v is None else f"{v:.{k}f}" for v, k in zip(row.values, digits)),
         )
         for row in table.rows
     ]
+    place = table.row_labels.index("method") if "method" in table.row_labels else 0
+    blank = ("",) * len(table.row_labels)
     for each in measured:
         name = f"{each.name} [{each.edition} items]" if each.edition else each.name
-        labels = ("",) * (len(table.row_labels) - 1)
-        if "method" in table.row_labels:
-            place = table.row_labels.index("method")
-            named = (*labels[:place], name, *labels[place:])
-        else:
-            named = (name, *labels)
-        shown.append(TableLine(MEASURED, named, tuple(map(_value, each.cells))))
-        shown.append(TableLine(INTERVAL, ("", *labels), tuple(map(_interval, each.cells))))
-    chance = _chance(table, measured)
-    if any(chance):
-        blank = ("",) * len(table.row_labels)
-        shown.append(TableLine(CHANCE, blank, tuple(each or "-" for each in chance)))
+        values = tuple(
+            "-" if c is None else f"{100 * c.value:.1f}{''.join(_signs(c))}" for c in each.cells
+        )
+        intervals = tuple("-" if c is None else span(c.low, c.high) for c in each.cells)
+        shown.append(TableLine(MEASURED, (*blank[:place], name, *blank[place + 1 :]), values))
+        shown.append(TableLine(INTERVAL, blank, intervals))
+    chances = []
+    for cells in zip(*(each.cells for each in measured)):
+        known = {f"{100 * c.chance:.1f}" for c in cells if c is not None and c.chance is not None}
+        chances.append(known.pop() if len(known) == 1 else "-")
+    if set(chances) - {"-"}:
+        shown.append(TableLine(CHANCE, blank, tuple(chances)))
     return shown
 
 
+def _signs(cell: MeasuredCell) -> dict[str, None]:
+    """Return the signs of the cell's marks, each once."""
+    return dict.fromkeys(_MARKS.get(mark, "+") for mark in cell.marks)
+
+
 def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
-    """Where the published numbers come from, what our rows lack, and what the marks mean."""
+    """Return where the published numbers come from, what our rows lack, what the marks mean."""
     source = f"published: {table.paper}{f'; {table.table}' if table.table else ''}; {table.models}"
     found = [source, *table.notes]
     for row in table.rows:
@@ -344,16 +261,20 @@ def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
         for remark in dict.fromkeys(row.marks.values()):
             columns = [c.label for c in table.columns if row.marks.get(c.id) == remark]
             found.append(f"{name}: {', '.join(columns)} {remark}")
-    marks: set[str] = set()
     for each in measured:
-        found += _coverage(table, each)
-        marks |= {_mark(mark) for cell in each.cells if cell for mark in cell.marks}
-    meanings = {
-        "*": "a part of the benchmark's items only",
-        "+": "a part of the numbers that the column is made of only",
-        "~": STANDS_IN,
-    }
-    found += [f"{mark} {meaning}" for mark, meaning in meanings.items() if mark in marks]
+        covered = f"{each.name}: {each.covered} of {len(table.columns)} columns"
+        if each.missing:
+            lacking = list(dict.fromkeys(n for names in each.missing.values() for n in names))
+            more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
+            covered += f"; not or not wholly measured: {', '.join(lacking[:6])}{more}"
+        found.append(covered)
+        if each.edition:
+            found.append(
+                f"{each.name}: measured on the items of '{each.edition}', not the official ones; "
+                "not comparable with the published rows"
+            )
+    signs = {sign for each in measured for cell in each.cells if cell for sign in _signs(cell)}
+    found += [f"{sign} {meaning}" for sign, meaning in _MEANINGS.items() if sign in signs]
     if len(table.blocks) > 1 and measured:
         found.append(
             "a model that is not named for one block is shown in all of them: "
@@ -363,7 +284,7 @@ def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
 
 
 def shown(table: PublishedTable, measured: Sequence[Measured], layout: Layout = "text") -> str:
-    """The whole table in a layout."""
+    """Return the whole table in a layout."""
     every = lines(table, measured)
     heads = header(table)
     return laid_out(
@@ -378,7 +299,7 @@ def shown(table: PublishedTable, measured: Sequence[Measured], layout: Layout = 
 
 
 def to_json(table: PublishedTable, measured: Sequence[Measured]) -> dict[str, Any]:
-    """Everything that `shown` shows, numbers in percent as published and as fractions as ours."""
+    """Return all that `shown` shows; published numbers in percent, ours as fractions."""
     ids = [column.id for column in table.columns]
     return {
         "table": table.id,
@@ -414,48 +335,3 @@ def to_json(table: PublishedTable, measured: Sequence[Measured]) -> dict[str, An
         ],
         "notes": notes(table, measured),
     }
-
-
-def _printed(row: PublishedRow, column: int, table: PublishedTable) -> str:
-    value = row.values[column]
-    if value is None:
-        return "-"
-    digits = 2 if table.columns[column].id == "meta" else 1
-    return f"{value:.{digits}f}"
-
-
-def _value(cell: MeasuredCell | None) -> str:
-    if cell is None:
-        return "-"
-    return f"{100 * cell.value:.1f}{''.join(dict.fromkeys(map(_mark, cell.marks)))}"
-
-
-def _mark(mark: str) -> str:
-    return _MARKS.get(mark, "+")
-
-
-def _interval(cell: MeasuredCell | None) -> str:
-    return "-" if cell is None else span(cell.low, cell.high)
-
-
-def _chance(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
-    found = []
-    for k in range(len(table.columns)):
-        known = [each.cells[k] for each in measured]
-        values = {f"{100 * c.chance:.1f}" for c in known if c is not None and c.chance is not None}
-        found.append(values.pop() if len(values) == 1 else "")
-    return found
-
-
-def _coverage(table: PublishedTable, each: Measured) -> list[str]:
-    told = [f"{each.name}: {each.covered} of {len(table.columns)} columns"]
-    if each.missing:
-        lacking = list(dict.fromkeys(n for names in each.missing.values() for n in names))
-        few = ", ".join(lacking[:6]) + (f" and {len(lacking) - 6} more" if len(lacking) > 6 else "")
-        told[0] += f"; not or not wholly measured: {few}"
-    if each.edition:
-        told.append(
-            f"{each.name}: measured on the items of '{each.edition}', not the official ones; "
-            "not comparable with the published rows"
-        )
-    return told

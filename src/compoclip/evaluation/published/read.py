@@ -44,7 +44,6 @@ class Column:
     block: str
     terms: tuple[tuple[PublishedNumber, float], ...]
     rule: str
-    lower_is_better: bool = False
 
     @property
     def derived(self) -> bool:
@@ -89,11 +88,7 @@ class PublishedTable:
 
 @cache
 def table_names() -> tuple[str, ...]:
-    """List the published tables that come with the package.
-
-    Returns:
-        Their ids, sorted.
-    """
+    """Return the sorted ids of the published tables that come with the package."""
     return tuple(sorted(p.name[:-5] for p in _folder().iterdir() if p.name.endswith(".json")))
 
 
@@ -137,21 +132,15 @@ def _table(name: str, data: Mapping[str, Any]) -> PublishedTable:
         if not {source.block for source, _ in column.terms} <= set(blocks or [""]):
             raise ValueError(f"column {column.id!r} is of an unknown block")
         columns[column.id] = column
-    rows = tuple(
-        PublishedRow(
-            labels=tuple(map(str, each["labels"])),
-            values=tuple(None if v is None else float(v) for v in each["values"]),
-            marks=dict(each.get("marks", {})),
-            note=each.get("note", ""),
-        )
-        for each in data["rows"]
-    )
-    row_labels = tuple(data["row_labels"])
-    for row in rows:
-        if len(row.labels) != len(row_labels) or len(row.values) != len(columns):
-            raise ValueError(f"row {row.labels} does not fit the columns")
-        if not row.marks.keys() <= columns.keys():
-            raise ValueError(f"row {row.labels} marks an unknown column")
+    row_labels, rows = tuple(data["row_labels"]), []
+    for each in data["rows"]:
+        values = tuple(None if v is None else float(v) for v in each["values"])
+        labels, marks = tuple(map(str, each["labels"])), dict(each.get("marks", {}))
+        if (len(labels), len(values)) != (len(row_labels), len(columns)):
+            raise ValueError(f"row {labels} does not fit the columns")
+        if not marks.keys() <= columns.keys():
+            raise ValueError(f"row {labels} marks an unknown column")
+        rows.append(PublishedRow(labels, values, marks, each.get("note", "")))
     return PublishedTable(
         id=name,
         title=data["title"],
@@ -161,36 +150,32 @@ def _table(name: str, data: Mapping[str, Any]) -> PublishedTable:
         row_labels=row_labels,
         blocks=blocks,
         columns=tuple(columns.values()),
-        rows=rows,
+        rows=tuple(rows),
         notes=tuple(data.get("notes", ())),
     )
 
 
 def _column(data: Mapping[str, Any], earlier: Mapping[str, Column]) -> Column:
-    """A column from its "mean" (of sources, earlier columns) or "difference" (of two columns)."""
+    """Read a column from its "mean" (of sources, earlier columns) or "difference" (of two)."""
     block = data.get("block", "")
-
-    def terms(part: Any) -> tuple[tuple[PublishedNumber, float], ...]:
-        if isinstance(part, str):
-            return earlier[part].terms
-        return ((PublishedNumber(**{"block": block, **part}), 1.0),)
-
-    def scaled(part: Any, factor: float) -> list[tuple[PublishedNumber, float]]:
-        return [(source, weight * factor) for source, weight in terms(part)]
-
     if "difference" in data:
-        first, second = data["difference"]
-        found = scaled(first, 1.0) + scaled(second, -1.0)
+        first, second = parts = data["difference"]
+        weights = [1.0, -1.0]
         rule = f"{earlier[first].label} minus {earlier[second].label}"
     else:
         parts = data["mean"]
-        found = [term for part in parts for term in scaled(part, 1 / len(parts))]
+        weights = [1 / len(parts)] * len(parts)
         rule = "as measured" if len(parts) == 1 else f"plain mean of {len(parts)} numbers"
+    terms: list[tuple[PublishedNumber, float]] = []
+    for part, factor in zip(parts, weights):
+        if isinstance(part, str):
+            terms += [(source, weight * factor) for source, weight in earlier[part].terms]
+        else:
+            terms.append((PublishedNumber(**{"block": block, **part}), factor))
     return Column(
         id=data["id"],
         label=data["label"],
         block=block,
-        terms=tuple(found),
+        terms=tuple(terms),
         rule=rule,
-        lower_is_better=bool(data.get("lower_is_better", False)),
     )
