@@ -15,11 +15,11 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line, write_json
+from compoclip.archives import Members
 from compoclip.benchmarks.audit import audit
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.solvability import rules_of_thumb
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.run import Options, evaluate

@@ -13,11 +13,11 @@ import pytest
 from PIL import Image, ImageOps
 
 from benchmark_files import expect_one_line, write_json
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, image_key, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.solvability import rules_of_thumb
 from compoclip.data.decode import decode
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import image_content_key
 from compoclip.evaluation.encoder import ImageReader

@@ -12,8 +12,8 @@ from PIL import Image
 
 from compoclip.cli.main import main
 from compoclip.data.decode import decode
-from compoclip.data.sources.hugging_face import open_hugging_face
 from compoclip.data.sources.open import open_source
+from compoclip.data.sources.tables import open_hugging_face
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.training.log import read_log
 from distributed_runs import write_base

@@ -14,6 +14,7 @@ from functools import lru_cache, singledispatch
 from pathlib import Path
 from typing import Any, Protocol
 
+from compoclip.archives import Members
 from compoclip.benchmarks.case import (
     Benchmark,
     Case,
@@ -42,7 +43,6 @@ from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
 from compoclip.console import track
 from compoclip.data.decode import opened
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
 

@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from compoclip import files as room_files
+from compoclip.archives import DAMAGED_ZIP
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import (
     Aggregate,
@@ -34,7 +35,7 @@ from compoclip.benchmarks.case import (
     TiePolicy,
 )
 from compoclip.benchmarks.reader import Loading, Reader
-from compoclip.data.textfiles import require_texts
+from compoclip.data.columns import require_texts
 from compoclip.errors import CompoclipError, UsageError
 
 _NEGBENCH = "Alhamoud et al., Vision-Language Models Do Not Understand Negation, CVPR 2025"
@@ -203,7 +204,7 @@ def read_plain_pickle(path: Path) -> Any:
         raise
     except OSError as error:
         raise room_files.unreadable(path, error, files.OFFICIAL) from error
-    except (*_BROKEN, *files.DAMAGED) as error:
+    except (*_BROKEN, *DAMAGED_ZIP) as error:
         reason = room_files.reason(error)
         raise CompoclipError(f"{path}: no pickle of plain data ({reason}); {files.OFFICIAL}") from (
             error

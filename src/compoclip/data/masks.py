@@ -23,10 +23,10 @@ from PIL import Image
 
 from compoclip.captions.types import Caption
 from compoclip.data.caption_plan import MaskPlan
-from compoclip.data.textfiles import delimited_header, read_delimited, text_list
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
 from compoclip.models.masking import Box
+from compoclip.tables import delimited_header, read_delimited, text_list
 
 _WORDS, _BOXES = ("relation_list", "attribute_list"), "relation_attribute_phrase_bbox_list"
 _LITERAL_LIMIT = 100_000  # characters of a cell; a photo has a few boxes
