@@ -369,7 +369,7 @@ def opened_parquet(
             f"{path}: holds text that is not UTF-8 ({error.reason}); convert the file"
         ) from None
     except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
-        raise _damaged(path, "Parquet", error, damaged) from None
+        raise _damaged(path, "Parquet", error, damaged) from error
 
 
 def _damaged(path: Path, kind: str, error: Exception, damaged: str) -> CompoclipError:
@@ -411,7 +411,7 @@ def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
         _require_one_of_each(table.column_names, path)
         return table
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise _damaged(path, "Arrow", error, damaged) from None
+        raise _damaged(path, "Arrow", error, damaged) from error
 
 
 def holds_bytes(kind: pa.DataType) -> bool:
