@@ -29,8 +29,7 @@ from compoclip.data.pack import PackSpec, Request, pack
 from compoclip.data.plan import StoredCaptions, TextPlan
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Sample, Source
-from compoclip.data.sources.decoded import DecodedImages, decoded_spec, make_decoded
-from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop, normalised
+from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import UsageError
 from compoclip.files import write_text
 from compoclip.methods.fsc_clip import PLAN
@@ -160,10 +159,6 @@ def our_speed(source: Source, transform: ImageTransform, repeats: int) -> Speed:
             image = source[index].image
             data = image if isinstance(image, bytes) else image.read_bytes()
             clock.done("read")
-            if source.decoded:
-                pixels.append(transform.read(data, random.Random(index)))
-                clock.done("crop and resize")
-                continue
             with opened(data) as file:
                 stored = file.size
                 box = transform.box(stored, random.Random(index))
@@ -171,10 +166,9 @@ def our_speed(source: Source, transform: ImageTransform, repeats: int) -> Speed:
             clock.done("decode")
             pixels.append(transform.pixels(rgb, stored, box))
             clock.done("crop and resize")
-        batch, resize = transform.together(pixels)
+        batch = transform.together(pixels)
         clock.done("stack")
         sent = batch.numel()
-        batch = batch if resize is None else resize(batch)
         normalised(batch, preprocess.mean, preprocess.std)
         clock.done("normalise")
         total = sum(clock.spent.values())
@@ -264,7 +258,6 @@ def _values(preprocess: Preprocess) -> int:
 PER_CORE = 250  # images a second: 4,000 on 16 cores
 CORES = 16
 PLAIN, WHOLE, DRAFT, PACKED = "PIL and torchvision", "originals, --no-draft", "originals", "pack"
-DECODED = "decoded cache"
 
 
 @dataclass(frozen=True)
@@ -273,9 +266,8 @@ class Options:
     stage; what a worker gives with the texts of FSC-CLIP, and 16 of them by that count; then of
     wall time through the loaders with 1, 2, ... workers.
 
-    The plain way is PIL and torchvision image by image, on the originals. Pack and decoded cache
-    are made of them here; the cache is cropped by a worker, resized by the device. Without --data,
-    photo-like images of 640 x 480 are made.
+    The plain way is PIL and torchvision image by image, on the originals. The pack
+    is made of them here. Without --data, photo-like images of 640 x 480 are made.
 
     Args:
         data: Image-text data, as for train --data.
@@ -346,7 +338,7 @@ def rows(inputs: Inputs) -> list[Row]:
     found = measure(options, inputs.folder)
     plain = found.ways[PLAIN]
     made = []
-    for name, target in ((DRAFT, None), (PACKED, PER_CORE), (DECODED, None)):
+    for name, target in ((DRAFT, None), (PACKED, PER_CORE)):
         way = found.ways[name]
         most = max(way.shares, key=way.shares.__getitem__)
         made.append(
@@ -362,7 +354,7 @@ def rows(inputs: Inputs) -> list[Row]:
                 limit=f"{way.shares[most]:.0%} of the time goes to: {most}",
             )
         )
-    for name in (DRAFT, PACKED, DECODED):
+    for name in (DRAFT, PACKED):
         made.append(
             Row(
                 bench="data",
@@ -407,16 +399,12 @@ def measure(options: Options, folder: Path) -> Found:
     originals, small = request.open(), Request(str(folder / "pack")).open()
     preprocess = Preprocess(size=(options.size, options.size))
     draft, whole = ImageTransform(preprocess), ImageTransform(preprocess, draft=False)
-    later, spec = DeviceTransform(preprocess), decoded_spec(preprocess)
-    make_decoded(request, len(originals), folder / "decoded", spec)
-    decoded = DecodedImages(originals, folder / "decoded", spec)
     repeats = options.repeats
     ways = {
         PLAIN: plain_speed(originals, preprocess, repeats),
         WHOLE: our_speed(originals, whole, repeats),
         DRAFT: our_speed(originals, draft, repeats),
         PACKED: our_speed(small, draft, repeats),
-        DECODED: our_speed(decoded, later, repeats),
     }
     captions = drawn_captions(options.captions, options.texts, 0, "lower --texts")
     texts = text_cost(captions, 256, folder)
@@ -427,7 +415,6 @@ def measure(options: Options, folder: Path) -> Found:
             WHOLE: loader_speed(originals, whole, batch, workers),
             DRAFT: loader_speed(originals, draft, batch, workers),
             PACKED: loader_speed(small, draft, batch, workers),
-            DECODED: loader_speed(decoded, later, batch, workers),
         }
         for workers in range(1, options.workers + 1)
     }
@@ -435,7 +422,6 @@ def measure(options: Options, folder: Path) -> Found:
     size = {
         DRAFT: _stored(originals),
         PACKED: packed.size_bytes / count,
-        DECODED: _stored(decoded),
     }
     return Found(count, ways, texts, loaders, size)
 

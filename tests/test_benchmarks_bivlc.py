@@ -17,11 +17,11 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line, write_photo
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder, features_from, features_of, score_items

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark, meta
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.run import Options, evaluate

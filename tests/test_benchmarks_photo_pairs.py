@@ -17,11 +17,11 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line, write_json, write_photo
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.run import Options, evaluate

@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Classification, present
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.data.decode import decode
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 
 NAMES = ("box", "disc", "star shape")

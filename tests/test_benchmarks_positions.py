@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from benchmark_files import expect_one_line
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, image_key
 from compoclip.benchmarks.registry import load_benchmark, meta
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encode import image_content_key
 from compoclip.evaluation.encoder import ImageReader

@@ -342,3 +342,11 @@ def test_python_leaves_the_file_too(world: Path, tmp_path: Path) -> None:
     # A model in memory has no name that a file could hold.
     compoclip.train(compoclip.load(base), "fsc-clip", data, out=tmp_path / "c", **few)
     assert not (tmp_path / "c" / CONFIG).exists()
+
+
+def test_an_option_that_is_gone_is_ignored_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, "decoded-cache: pixels\nseed: 3\n")
+    assert checked(file, read_config(file), options_of(TrainOptions), "train") == {"seed": 3}
+    assert f"{file}: 'decoded_cache' is no option any more and is ignored" in said(capsys)

@@ -17,6 +17,7 @@ from compoclip.captions.store import decode, encode
 from compoclip.corpora.job import ParseJob, RewriteJob, parser_name
 from compoclip.corpora.run import CorpusOutcome, process
 from compoclip.corpora.shard import KINDS, find_shards, names_shards
+from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.shards import (
     BAD_JSON,
@@ -26,7 +27,6 @@ from compoclip.data.sources.shards import (
     SECOND,
     TOO_LONG,
 )
-from compoclip.data.textfiles import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.records import Settings
@@ -265,7 +265,7 @@ def test_a_line_with_a_key_twice_is_a_bad_shard(tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
     source.write_text('{"caption": "a cat"}\n{"caption": "a dog", "caption": "a cat"}\n')
     outcome = process([source], tmp_path / "out", JOB)
-    assert "line 2 is not valid JSON (the key 'caption' occurs twice in" in outcome.bad["a.jsonl"]
+    assert "line 2: not valid JSON (the key 'caption' occurs twice in" in outcome.bad["a.jsonl"]
 
 
 @pytest.mark.parametrize("kind", [".parquet", ".tar"])

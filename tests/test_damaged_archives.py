@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from compoclip.archives import Members, read_members
 from compoclip.benchmarks.fetch import unpack
-from compoclip.benchmarks.files import read_members
 from compoclip.benchmarks.photo_set import read_photo_index, read_shards
 from compoclip.cli.main import main
-from compoclip.data.members import Members
-from compoclip.data.sources.shards import ShardSource
+from compoclip.data.sources.shards import open_shards
 from compoclip.errors import CompoclipError
 
 SAMPLE = 3 * 1024  # bytes of a sample: three members, each a block of header and one of content
@@ -74,7 +73,7 @@ def unpacked(shard: Path) -> object:
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "training": lambda shard: ShardSource([shard]),
+    "training": lambda shard: open_shards([shard]),
     "images": lambda shard: Members()(shard, "0.png"),
     "labels": folder_of,
     "downloads": unpacked,
@@ -96,10 +95,10 @@ def test_the_damaged_byte_is_named(tmp_path: Path) -> None:
     shard = tmp_path / "a.tar"
     shard.write_bytes(flipped(tar(shard), SAMPLE + 130))
     with pytest.raises(CompoclipError, match="damaged at byte 3,072, neither a member nor the end"):
-        ShardSource([shard])
+        open_shards([shard])
     shard.write_bytes(tar(shard)[:END])
     with pytest.raises(CompoclipError, match="cut off at byte 12,288, before its end mark"):
-        ShardSource([shard])
+        open_shards([shard])
 
 
 @pytest.mark.parametrize("reader", READERS)

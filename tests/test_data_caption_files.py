@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 
 from compoclip.cli.caption_input import caption_items
+from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, NO_TEXT
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.sources.karpathy import (
-    NO_CAPTIONS,
-    NO_PHOTO,
-    open_coco,
-    open_flickr8k,
-    open_karpathy,
-    open_negclip,
-)
+from compoclip.data.sources import Source
 from compoclip.data.sources.open import NO_IMAGE, open_folder, open_source
-from compoclip.data.sources.rows import EMPTY_CAPTION, NO_CAPTION
-from compoclip.data.textfiles import NO_TEXT
+from compoclip.data.sources.published import NO_CAPTIONS, NO_PHOTO, open_flickr8k, open_negclip
 from compoclip.errors import CompoclipError, UsageError
 
 
@@ -29,12 +22,16 @@ def dump(path: Path, data: Any) -> Path:
     return path
 
 
+def opened(path: Path, images: Path | None = None, split: str | None = None) -> Source:
+    return open_source(str(path), images=images, split=split)
+
+
 # Karpathy
 
 
 def test_karpathy_test_split(shared_data: Path, tmp_path: Path) -> None:
     path = shared_data / "annotations/coco_karpathy/coco_karpathy_test.json"
-    source = open_karpathy(path, tmp_path)
+    source = opened(path, tmp_path)
     assert len(source) == 5000
     assert sum(1 for _ in source.captions()) == 25_010
     counts = [len(source[i].captions) for i in range(len(source))]
@@ -51,7 +48,7 @@ def test_one_row_a_caption_is_grouped_by_image(tmp_path: Path) -> None:
         {"image": "a.jpg", "caption": "a one", "image_id": "coco_2"},
         {"image": "b.jpg", "caption": "b two", "image_id": "coco_1"},
     ]
-    source = open_karpathy(dump(tmp_path / "train.json", rows))
+    source = opened(dump(tmp_path / "train.json", rows))
     samples = [source[i] for i in range(len(source))]
     assert [s.captions for s in samples] == [("b one", "b two"), ("a one",)]
 
@@ -76,7 +73,7 @@ def test_original_karpathy_file_and_its_splits(tmp_path: Path) -> None:
     ids = {}
     left_out = {}
     for split in (None, "train", "restval", "test", "all"):
-        source = open_karpathy(path, split=split)
+        source = opened(path, split=split)
         ids[split] = [source[i].id for i in range(len(source))]
         left_out[split] = source.left_out
     assert ids == {
@@ -88,10 +85,10 @@ def test_original_karpathy_file_and_its_splits(tmp_path: Path) -> None:
     }
     assert left_out.pop(None) == {"sample of split 'test' (--split all takes it)": 1}
     assert not any(left_out.values())
-    assert open_karpathy(path).describe().endswith("dataset_coco.json, split train")
-    assert open_karpathy(path, split="all").describe().endswith("dataset_coco.json")
+    assert opened(path).describe().endswith("dataset_coco.json, split train")
+    assert opened(path, split="all").describe().endswith("dataset_coco.json")
     with pytest.raises(UsageError, match="no split 'dev'; it has: restval, test, train"):
-        open_karpathy(path, split="dev")
+        opened(path, split="dev")
 
 
 def test_captions_by_the_name_of_their_photo(tmp_path: Path) -> None:
@@ -108,29 +105,35 @@ def test_captions_by_the_name_of_their_photo(tmp_path: Path) -> None:
         ({"1.jpg": 3}, "row 1: the caption must be a text or a list of texts"),
         ({"1.jpg": "x", "../2.jpg": "x"}, "row 2: image '../2.jpg' lies outside"),
         ({"a": 1}, "neither a list of rows nor an object"),
-        ([{"file": "1.jpg", "caption": ["x"]}], "row 1 has no 'image' path .*file, caption"),
-        ([{"image": "1.jpg", "text": ["x"]}], "row 1 has no 'caption'; it has: image, text"),
-        (["1.jpg"], "row 1 has no 'image'"),
+        (
+            [{"file": "1.jpg", "caption": ["x"]}],
+            "row 1 needs image, caption; it has: file, caption",
+        ),
+        ([{"image": "1.jpg", "text": ["x"]}], "row 1 needs image, caption; it has: image, text"),
+        (["1.jpg"], "row 1 needs image, caption"),
         ([], "no usable sample"),
         ([{"image": "../1.jpg", "caption": "x"}], "row 1: image '../1.jpg' lies outside"),
-        ({"images": [{"filename": "1.jpg", "split": "train"}]}, "image 1 lacks 'sentences'"),
-        ({"images": [3]}, "image 1 lacks"),
+        (
+            {"images": [{"filename": "1.jpg", "split": "train"}]},
+            "image 1 needs filename, split, sentences",
+        ),
+        ({"images": [3]}, "image 1 needs"),
     ],
 )
 def test_malformed_karpathy(tmp_path: Path, data: Any, reason: str) -> None:
     with pytest.raises(CompoclipError, match=reason):
-        open_karpathy(dump(tmp_path / "k.json", data))
+        opened(dump(tmp_path / "k.json", data))
 
 
 def test_karpathy_missing_or_not_json(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"gone\.json"):
-        open_karpathy(tmp_path / "gone.json")
+        opened(tmp_path / "gone.json")
     path = tmp_path / "k.json"
     path.write_text('[{"image":')
     with pytest.raises(CompoclipError, match=r"k\.json: not valid JSON"):
-        open_karpathy(path)
+        opened(path)
     with pytest.raises(UsageError, match="holds one split already"):
-        open_karpathy(dump(path, [{"image": "a.jpg", "caption": "x"}]), split="train")
+        opened(dump(path, [{"image": "a.jpg", "caption": "x"}]), split="train")
 
 
 # COCO
@@ -145,12 +148,12 @@ def test_coco_annotations(tmp_path: Path) -> None:
         ],
     }
     path = dump(tmp_path / "captions_val2017.json", data)
-    source = open_coco(path)
+    source = opened(path)
     assert [(source[0].id, source[0].captions)] == [("9.jpg", ("nine", "neun"))]
     assert source.left_out == {NO_CAPTION: 1}
     data["annotations"].append({"image_id": 5, "caption": "x"})
     with pytest.raises(CompoclipError, match=r"annotations 3: no image has the id 5"):
-        open_coco(dump(path, data))
+        opened(dump(path, data))
 
 
 @pytest.mark.parametrize(
@@ -160,12 +163,15 @@ def test_coco_annotations(tmp_path: Path) -> None:
             {"images": [{"id": 1, "file_name": "1.jpg"}] * 2},
             "images 2: .* id 1 occurs twice",
         ),
-        ({"images": [{"id": 1, "file_name": 7}]}, r"images 1: the file_name 7 \(int\) is no text"),
-        ({"images": [{"id": [1], "file_name": "1.jpg"}]}, r"images 1: the id \[1\] \(list\) is no"),
-        ({"images": [{"id": 1}]}, "images 1 lacks 'id' or 'file_name'"),
+        ({"images": [{"id": 1, "file_name": 7}]}, r"images 1: 'file_name' must be a text, found 7"),
+        (
+            {"images": [{"id": [1], "file_name": "1.jpg"}]},
+            r"images 1: 'id' must be a number or text, found \[1\]",
+        ),
+        ({"images": [{"id": 1}]}, "images 1 needs id, file_name"),
         ({"images": [{"id": 1, "file_name": "../1.jpg"}]}, "images 1: image '../1.jpg' lies outs"),
         ({"images": None}, "lacks 'images'; are these COCO's"),
-        ({"annotations": [7]}, "annotations 1 lacks 'image_id' or 'caption'"),
+        ({"annotations": [7]}, "annotations 1 needs image_id, caption"),
         (
             {"annotations": [{"image_id": 1, "caption": "\ud800"}]},
             r"JSON \(Half a character: line 1",
@@ -178,7 +184,7 @@ def test_malformed_coco(tmp_path: Path, change: dict[str, Any], reason: str) -> 
         "annotations": [{"image_id": 1, "caption": "x"}],
     }
     with pytest.raises(CompoclipError, match=rf"c\.json.* {reason}"):
-        open_coco(dump(tmp_path / "c.json", {**data, **change}))
+        opened(dump(tmp_path / "c.json", {**data, **change}))
 
 
 def test_captions_that_are_no_texts_are_counted(tmp_path: Path) -> None:
@@ -190,11 +196,11 @@ def test_captions_that_are_no_texts_are_counted(tmp_path: Path) -> None:
             {"image_id": 2, "caption": None},
         ],
     }
-    source = open_coco(dump(tmp_path / "c.json", coco))
+    source = opened(dump(tmp_path / "c.json", coco))
     assert list(source.captions()) == ["x"]
     assert source.left_out == {NO_TEXT: 2, NO_CAPTION: 1}
     rows = [{"image": "1.jpg", "caption": ["x", 5, {"raw": "y"}]}]
-    assert open_karpathy(dump(tmp_path / "k.json", rows)).left_out == {NO_TEXT: 2}
+    assert opened(dump(tmp_path / "k.json", rows)).left_out == {NO_TEXT: 2}
 
 
 # Flickr8k

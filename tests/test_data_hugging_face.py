@@ -12,8 +12,8 @@ from PIL import Image
 
 from compoclip.cli.main import main
 from compoclip.data.decode import decode
-from compoclip.data.sources.hugging_face import open_hugging_face
 from compoclip.data.sources.open import open_source
+from compoclip.data.sources.tables import open_hugging_face
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.training.log import read_log
 from distributed_runs import write_base
@@ -146,7 +146,7 @@ def test_training_on_one_resumes_and_mixes(library: Any, tmp_path: Path) -> None
     def run(out: str, *data: str, more: str = "--seed=0") -> None:
         base = [f"--model={tmp_path / 'base'}", f"--out={tmp_path / out}", "--device=cpu", more]
         steps = ["--batch-size=4", "--epochs=2", "--warmup=1", "--lr=1e-3", "--log-every=1"]
-        assert main(["train", "negclip", "--data", *data, *base, *steps]) == 0
+        assert main(["train", "clip-ft", "--data", *data, *base, *steps]) == 0
 
     def losses(out: str) -> list[float]:
         return [each["loss"] for each in read_log(tmp_path / out / "train.jsonl")]

@@ -82,7 +82,6 @@ DOORS: dict[str, Callable[[Path, compoclip.Model], Any]] = {
     "train": lambda path, _: ImageTransform(SMALL).read(path, random.Random(0)),
     "evaluate": lambda path, _: ImageReader(SMALL)(ImageRef(path)),
     "pack": lambda path, _: packed_image(path, PackSpec()),
-    "decoded cache": lambda path, _: packed_image(path, PackSpec(decoded=True)),
     "API with a file": lambda path, model: model.encode_images([path]),
     "API with an opened image": lambda path, model: model.encode_images([Image.open(path)]),
     "serve": lambda path, _: RequestImages().read(in_base64(path.read_bytes())),
@@ -239,9 +238,7 @@ def test_a_users_data_are_upright_and_published_data_as_stored(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("upright", [True, False])
-@pytest.mark.parametrize(
-    "spec", [PackSpec(32), PackSpec(256), PackSpec(keep=True), PackSpec(32, decoded=True)]
-)
+@pytest.mark.parametrize("spec", [PackSpec(32), PackSpec(256), PackSpec(keep=True)])
 def test_a_pack_read_upright_shows_what_its_source_shows(upright: bool, spec: PackSpec) -> None:
     data = turned(6)
     _, made = packed_image(data, spec, upright=upright)

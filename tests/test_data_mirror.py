@@ -18,13 +18,12 @@ from PIL import Image, ImageOps
 
 from compoclip.cli.main import main
 from compoclip.data.boxes import NOT_APART, BoxedPhoto, BoxedThing, mirror_rows, named
+from compoclip.data.columns import read_extras
 from compoclip.data.decode import Mirrored, decode, mirrored, unmirrored
-from compoclip.data.extras import read_extras
 from compoclip.data.images import photo_key
 from compoclip.data.pack import PackSpec, Request, pack
-from compoclip.data.sources.decoded import DecodedImages, make_decoded
 from compoclip.data.sources.open import open_source
-from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop
+from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess
 from compoclip_world.dataset import png_bytes
@@ -114,7 +113,7 @@ def pictures(source: Any) -> list[list[int] | None]:
     return [None if n is None else np.asarray(decode(n)).ravel().tolist() for n in negatives]
 
 
-def test_rows_packs_and_caches_show_the_same(tmp_path: Path) -> None:
+def test_rows_and_packs_show_the_same(tmp_path: Path) -> None:
     table = write_rows(tmp_path / "in")
     source = open_source(str(table))
     a, c = noise(seed=ord("a")), noise(seed=ord("c"))
@@ -131,24 +130,6 @@ def test_rows_packs_and_caches_show_the_same(tmp_path: Path) -> None:
     assert pictures(packed) == flat
     assert packed.brings() == source.brings()
     assert packed[3].positives == ("one c", "see")
-    spec = PackSpec(64, decoded=True)
-    for place, each in (("cache", source), ("again", packed)):
-        spec_of = request if place == "cache" else Request(str(tmp_path / "pack"))
-        make_decoded(spec_of, len(each), tmp_path / place, spec)
-        cached = DecodedImages(each, tmp_path / place, spec)
-        assert pictures(cached) == flat
-        transform = DeviceTransform(Preprocess(size=(8, 8)), RandomCrop((0.5, 0.9)))
-        own = cached[0].negative_image
-        assert own is not None
-        stored = cached[0].image
-        assert isinstance(own, Mirrored)
-        assert own.image == stored
-        crop = transform.read(own, random.Random(1))
-        box = transform.box((a.shape[1], a.shape[0]), random.Random(1))
-        assert box is not None
-        left, top, right, bottom = box
-        shown = a[:, ::-1][top:bottom, left:right]
-        assert np.array_equal(crop.permute(1, 2, 0).numpy(), shown)
 
 
 def test_a_bad_flag_is_one_clear_line(tmp_path: Path) -> None:
@@ -157,7 +138,7 @@ def test_a_bad_flag_is_one_clear_line(tmp_path: Path) -> None:
     ):
         read_extras({"mirror": "perhaps"}, tmp_path, "x, row 1")
     for cell, flag in (("yes", True), ("0", False), (True, True), ("", False), (None, False)):
-        assert read_extras({"mirror": cell}, tmp_path, "x").mirror is flag
+        assert read_extras({"mirror": cell}, tmp_path, "x").get("mirror", False) is flag
 
 
 # --- Rows made of boxes. ---

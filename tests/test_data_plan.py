@@ -14,7 +14,7 @@ from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.plan import EQUALS_CAPTION, EQUALS_OTHER, NONE_GIVEN, TOO_LONG, TextPlan
 from compoclip.data.sources import Sample
-from compoclip.data.sources.karpathy import open_negclip
+from compoclip.data.sources.published import open_negclip
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for

@@ -13,7 +13,7 @@ from compoclip.captions.store import ParseStore
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Sample, Source
-from compoclip.data.sources.karpathy import open_flickr8k
+from compoclip.data.sources.published import open_flickr8k
 from compoclip.data.sources.tables import open_table
 from compoclip.data.transform import ImageTransform
 from compoclip.models.preprocess import Preprocess

@@ -19,9 +19,8 @@ from compoclip.benchmarks import negation
 from compoclip.cli.main import main
 from compoclip.data.decode import Mirrored, decode
 from compoclip.data.sources import Sample, Source
-from compoclip.data.sources.karpathy import NOT_UPDATED
 from compoclip.data.sources.open import open_source
-from compoclip.data.sources.published import NO_SOURCE
+from compoclip.data.sources.published import NO_SOURCE, NOT_UPDATED
 from compoclip.errors import CompoclipError, UsageError
 
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255), "green": (0, 255, 0)}
@@ -145,7 +144,7 @@ def test_vismin_joins_edits_to_their_originals(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"image_id": ["a", "a", "c", "d", "e"]}, r"row 2: the image_id 'a' occurs twice"),
-        ({"caption": ["x", None, "y", "z", "w"]}, "row 2: image_id, source_image_id and caption"),
+        ({"caption": ["x", None, "y", "z", "w"]}, "row 2: 'caption' must be a text"),
         ({"image": ["a", "b", "c", "d", "e"]}, "lacks encoded images in column 'image'"),
     ],
 )
@@ -169,10 +168,10 @@ def test_vismin_json(tmp_path: Path) -> None:
     assert (first.image, first.negative_image) == (tmp_path / "a.png", tmp_path / "b.png")
     assert (first.negatives, second.negatives) == (("blue",), ())
     for entry, message in (
-        ({**plain, "negatives": [{"edited_caption": "x"}]}, "entry 2: an edit needs"),
-        ({**plain, "image_path": 3}, "entry 2: 'image_path' must be a text"),
-        ({"caption": "x"}, "entry 2: needs caption, image_path, negatives; fetch"),
-        ({**plain, "image_path": "../x.png"}, "entry 2: .*outside"),
+        ({**plain, "negatives": [{"edited_caption": "x"}]}, "row 2: an edit needs"),
+        ({**plain, "image_path": 3}, "row 2: 'image_path' must be a text"),
+        ({"caption": "x"}, "row 2 needs image_path, caption, negatives; it has: caption; fetch"),
+        ({**plain, "image_path": "../x.png"}, "row 2: .*outside"),
     ):
         with pytest.raises(CompoclipError, match=message):
             open_source(str(dump(tmp_path / "bad.json", [rows[0], entry])))
@@ -195,9 +194,9 @@ def test_degla(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_id": "7"}, "entry 2: the image_id '7' \\(str\\) is no number"),
-        ({"enhanced": "a boy"}, "entry 2: 'enhanced' is no list of texts"),
-        ({"enhanced": [1]}, "entry 2: 'enhanced' is no list of texts"),
+        ({"image_id": "7"}, "row 2: 'image_id' must be a number, found '7' \\(str\\)"),
+        ({"enhanced": "a boy"}, "row 2: 'enhanced' must be a list, found 'a boy' .str."),
+        ({"enhanced": [1]}, "row 2: 'enhanced' must be a text, found 1 .int."),
     ],
 )
 def test_malformed_degla(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -208,7 +207,7 @@ def test_malformed_degla(tmp_path: Path, changes: dict[str, Any], message: str) 
 
 def test_degla_takes_no_split_or_column(tmp_path: Path) -> None:
     path = str(dump(tmp_path / "d.json", [DEGLA]))
-    with pytest.raises(UsageError, match="published caption sets take no --split"):
+    with pytest.raises(UsageError, match="holds one split already"):
         open_source(path, split="train")
     with pytest.raises(UsageError, match="caption JSON take no --caption-column"):
         open_source(path, caption_column="original")
@@ -306,7 +305,10 @@ def test_counterfactual_attributes(tmp_path: Path) -> None:
     assert [s.negatives for s in found] == [("a red cat",), ("a blue dog",), ()]
     del row["rev_images"], none["rev_images"]
     path = table(tmp_path / "lacks.tsv", [row], "\t")
-    with pytest.raises(CompoclipError, match=r"lacks\.tsv: lacks the column 'rev_images'"):
+    with pytest.raises(
+        CompoclipError,
+        match=r"lacks\.tsv, row 1 needs rev_captions, rev_images; it has",
+    ):
         open_source(str(path))
     broken = tmp_path / "broken_left_right_.csv"
     broken.write_text("captions\timages\tneg_captions\tneg_images\na\tb\n")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from compoclip.data.members import Members
+from compoclip.archives import Members
+from compoclip.data.columns import EMPTY_CAPTION, LONG_TEXT, LONGEST_TEXT, NO_CAPTION, NO_TEXT
 from compoclip.data.sources import shards
-from compoclip.data.sources.rows import EMPTY_CAPTION, EMPTY_NEGATIVE, NO_CAPTION, NO_NEIGHBOUR
 from compoclip.data.sources.shards import (
     BAD_JSON,
     BAD_NAME,
@@ -25,11 +25,12 @@ from compoclip.data.sources.shards import (
     NOT_A_FILE,
     SECOND,
     TOO_LONG,
-    ShardSource,
     find_shards,
+    open_shards,
 )
-from compoclip.data.textfiles import LONG_TEXT, LONGEST_TEXT, NO_TEXT, expand_braces
+from compoclip.data.sources.table import EMPTY_NEGATIVE, NO_NEIGHBOUR
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.tables import expand_braces
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,7 @@ def test_samples_of_several_shards_in_order(tmp_path: Path) -> None:
     numbered(tmp_path / "s-000.tar", 0, 5)
     numbered(tmp_path / "s-001.tar", 5, 3)
     for spec in (str(tmp_path), str(tmp_path / "s-{000..001}.tar")):
-        source = ShardSource(find_shards(spec))
+        source = open_shards(find_shards(spec))
         assert len(source) == 8
         for i in (7, 0, 4, 5):
             sample = source[i]
@@ -76,7 +77,7 @@ def test_samples_of_several_shards_in_order(tmp_path: Path) -> None:
 def test_other_names_of_members(tmp_path: Path) -> None:
     members = [("1.img", b"1"), ("1.cap", b"one"), ("d/2.Caption", b"two"), ("d/2.IMG", b"2")]
     members += [("3.img", b"3"), ("3.txt", b"three"), ("3.caption", b"again")]
-    source = ShardSource([make_tar(tmp_path / "a.tar", members)])
+    source = open_shards([make_tar(tmp_path / "a.tar", members)])
     found = [(source[i].id, source[i].image, *source[i].captions) for i in range(len(source))]
     assert found == [
         ("a.tar/1", b"1", "one"),
@@ -108,7 +109,7 @@ def test_captions_from_json_and_what_is_left_out(tmp_path: Path) -> None:
             ("8.json", json.dumps({"caption": "from json"}).encode()),
         ],
     )
-    source = ShardSource([path])
+    source = open_shards([path])
     got = {source[i].id: (source[i].image, source[i].captions) for i in range(len(source))}
     assert got == {
         "a.tar/d/1": (b"1", ("one",)),
@@ -116,7 +117,7 @@ def test_captions_from_json_and_what_is_left_out(tmp_path: Path) -> None:
         "a.tar/8": (b"8", ("from the text",)),
     }
     assert source.left_out == {EMPTY_CAPTION: 1, NO_CAPTION: 4, NO_IMAGE: 1, BAD_JSON: 1}
-    other = ShardSource([path], caption_key="alt")
+    other = open_shards([path], caption_key="alt")
     assert [other[i].captions for i in range(len(other))] == [("other",)]
 
 
@@ -130,7 +131,7 @@ def test_links_are_never_followed(tmp_path: Path) -> None:
             info = tarfile.TarInfo(name)
             info.size = 1
             tar.addfile(info, io.BytesIO(b"x"))
-    source = ShardSource([path])
+    source = open_shards([path])
     assert [source[i].id for i in range(len(source))] == ["a.tar/../../2"]
     assert source.left_out == {NOT_A_FILE: 1, NO_IMAGE: 1}
 
@@ -138,7 +139,7 @@ def test_links_are_never_followed(tmp_path: Path) -> None:
 def test_a_key_that_comes_twice_gets_an_id_of_its_own(tmp_path: Path) -> None:
     one = [("1.jpg", b"a"), ("1.txt", b"a")]
     path = make_tar(tmp_path / "a.tar", [*one, ("2.jpg", b"b"), ("2.txt", b"b"), *one])
-    source = ShardSource([path])
+    source = open_shards([path])
     assert [source[i].id for i in range(3)] == ["a.tar/1", "a.tar/2", "a.tar/1#2"]
 
 
@@ -146,21 +147,21 @@ def test_the_index_is_made_once_and_again_when_the_shard_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = numbered(tmp_path / "a.tar", 0, 3)
-    ShardSource([path])
+    open_shards([path])
     scans = []
     scan = shards._scan
     monkeypatch.setattr(shards, "_scan", lambda *a: scans.append(a) or scan(*a))
-    assert len(ShardSource([path])) == 3
+    assert len(open_shards([path])) == 3
     assert not scans
     numbered(path, 10, 4)
     os.utime(path, ns=(1, 1))
-    assert ShardSource([path])[0].captions == ("caption 10",)
+    assert open_shards([path])[0].captions == ("caption 10",)
     assert len(scans) == 1
     index = next(tmp_path.glob(".a.tar*"))
     damaged = bytearray(index.read_bytes())
     damaged[-9] ^= 1
     index.write_bytes(damaged)
-    assert len(ShardSource([path])) == 4
+    assert len(open_shards([path])) == 4
     assert len(scans) == 2
 
 
@@ -178,11 +179,11 @@ def test_the_index_goes_to_the_cache_folder_when_the_shard_is_read_only(
         mkdir(self, *args, **options)
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    assert len(ShardSource([path])) == 3
+    assert len(open_shards([path])) == 3
     assert [p.name for p in folder.iterdir()] == ["a.tar"]
     assert len(list((cache / "compoclip").iterdir())) == 1
     monkeypatch.setattr(shards, "_scan", lambda *a: pytest.fail("indexed twice"))
-    assert len(ShardSource([path])) == 3
+    assert len(open_shards([path])) == 3
 
 
 def test_nowhere_to_keep_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,19 +194,19 @@ def test_nowhere_to_keep_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Path, "touch", full)
     with pytest.raises(CompoclipError, match=r"nowhere to keep its index .*No space left"):
-        ShardSource([path])
+        open_shards([path])
 
 
 def test_no_tar_missing_compressed_and_shrunk(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(b"<html>" * 1000)
     with pytest.raises(CompoclipError, match="not a whole tar file"):
-        ShardSource([path])
+        open_shards([path])
     with pytest.raises(CompoclipError, match=r"gone-001\.tar: shard not found"):
         find_shards(str(tmp_path / "gone-{001..002}.tar"))
     with pytest.raises(CompoclipError, match="decompress"):
         find_shards(str(tmp_path / "a.tar.gz"))
-    source = ShardSource([numbered(path, 0, 3)])
+    source = open_shards([numbered(path, 0, 3)])
     os.truncate(path, 1200)
     with pytest.raises(CompoclipError, match="shorter than when it was indexed"):
         source[2]
@@ -213,7 +214,7 @@ def test_no_tar_missing_compressed_and_shrunk(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"a\.tar"):
         source[0]
     with pytest.raises(CompoclipError, match="no usable sample"):
-        ShardSource([make_tar(tmp_path / "b.tar", [("1.txt", b"x")])])
+        open_shards([make_tar(tmp_path / "b.tar", [("1.txt", b"x")])])
 
 
 def test_shards_of_one_name_in_two_folders_have_different_ids(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_shards_of_one_name_in_two_folders_have_different_ids(tmp_path: Path) ->
     for name in ("x", "y"):
         (tmp_path / name).mkdir()
         paths.append(numbered(tmp_path / name / "0.tar", 0, 2))
-    source = ShardSource(paths)
+    source = open_shards(paths)
     assert len({source[i].id for i in range(4)}) == 4
 
 
@@ -254,10 +255,10 @@ def test_extra_columns(tmp_path: Path) -> None:
             *with_fields("3", neg_caption="never"),
         ],
     )
-    source = ShardSource([first])
+    source = open_shards([first])
     assert source.left_out == {EMPTY_NEGATIVE: 1, NO_CAPTION: 1, NO_NEGATIVE_IMAGE: 1}
     assert source.brings() == {"negatives", "negative_image", "group"}
-    for at in (source, ShardSource([first]), pickle.loads(pickle.dumps(source))):  # noqa: S301
+    for at in (source, open_shards([first]), pickle.loads(pickle.dumps(source))):  # noqa: S301
         samples = [at[i] for i in range(4)]
         assert [s.negatives for s in samples] == [("no",), ("not",), (), ("never",)]
         assert [s.negative_image for s in samples] == [b"made of no", b"named", None, None]
@@ -266,11 +267,11 @@ def test_extra_columns(tmp_path: Path) -> None:
         assert [at[i].group for i in range(len(at))] == at.groups()[0]
         assert at.image_scores() == [20.0, None, None, None]
     assert list(source.caption_lists())[3] == ("a caption above a .json member",)
-    plain = ShardSource([numbered(tmp_path / "b.tar", 0, 2)])
+    plain = open_shards([numbered(tmp_path / "b.tar", 0, 2)])
     assert plain.brings() == frozenset()
     bad = make_tar(tmp_path / "c.tar", with_fields("0", neg_caption=3))
     with pytest.raises(CompoclipError, match=r"c\.tar, sample 0: neg_caption is not a list"):
-        ShardSource([bad])
+        open_shards([bad])
 
 
 def test_rows_of_neighbours_count_over_shards(tmp_path: Path) -> None:
@@ -285,7 +286,7 @@ def test_rows_of_neighbours_count_over_shards(tmp_path: Path) -> None:
         ),
         make_tar(tmp_path / "b.tar", [*with_fields("3", neg_image=[3, 4, 2]), *with_fields("4")]),
     ]
-    source = ShardSource(paths)
+    source = open_shards(paths)
     assert [source[i].id for i in range(4)] == ["a.tar/0", "a.tar/2", "b.tar/3", "b.tar/4"]
     assert [source[i].neighbours for i in range(4)] == [(1, 2), (0,), (3, 1), ()]
     assert source.left_out == {NO_CAPTION: 1, NO_NEIGHBOUR: 2}
@@ -319,7 +320,7 @@ def test_nothing_of_a_sample_is_passed_over_in_silence(tmp_path: Path) -> None:
             ("9.png", b"not nine"),
         ],
     )
-    source = ShardSource([path])
+    source = open_shards([path])
     got = {source[i].id[6:]: (source[i].image, *source[i].captions) for i in range(len(source))}
     assert got == {
         "1": (b"first", "one"),
@@ -350,6 +351,6 @@ def test_a_member_that_leads_back_is_refused(tmp_path: Path) -> None:
     data[1024 + 148 : 1024 + 156] = b"%06o\0 " % sum(info)
     path.write_bytes(data)
     with pytest.raises(CompoclipError, match=r"'0000\.txt' has a size below 0"):
-        ShardSource([path])
+        open_shards([path])
     with pytest.raises(CompoclipError, match=r"'0000\.txt' has a size below 0"):
         Members()(path, "0000.jpg")

@@ -15,7 +15,7 @@ from PIL import Image
 
 from compoclip.cli.main import main
 from compoclip.data.sources.open import open_source
-from compoclip.data.sources.rows import files_of, split_of
+from compoclip.data.sources.splits import files_of, split_of
 from compoclip.errors import UsageError
 from train_helpers import write_config
 

@@ -14,20 +14,20 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import Bags, WrittenTexts
-from compoclip.data.decode import decode
-from compoclip.data.pack import PackSpec, Request, pack
-from compoclip.data.sources.open import open_source
-from compoclip.data.sources.tables import open_table
-from compoclip.data.textfiles import (
+from compoclip.data.columns import (
     EMPTY_CAPTION,
     EMPTY_CELL,
     LONG_TEXT,
     LONGEST_TEXT,
     NO_CAPTION,
     NO_TEXT,
-    read_records,
 )
+from compoclip.data.decode import decode
+from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.sources.open import open_source
+from compoclip.data.sources.tables import open_table
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.tables import read_records
 from test_data_transform import encoded, photo
 
 
@@ -255,15 +255,15 @@ def test_absolute_paths_inside_the_folder_are_fine(tmp_path: Path) -> None:
         ("a.csv", b'image,caption\n1.jpg,"x\n', "check quoting"),
         ("a.csv", b"image,caption\n1.jpg,\xff\xfe\n", "not UTF-8"),
         ("a.csv", b"", "no image column"),
-        ("a.jsonl", b'{"image": "1.jpg"\n', "line 1 is not valid JSON"),
-        ("a.jsonl", b"[1]\n", "line 1 is not a JSON object"),
+        ("a.jsonl", b'{"image": "1.jpg"\n', "line 1: not valid JSON"),
+        ("a.jsonl", b"[1]\n", "line 1: expected a JSON object"),
         ("a.jsonl", b'{"image": 3, "caption": "x"}\n', "no image path"),
         ("a.jsonl", b'\n{"image": "1", "caption": "\\ud800"}\n', "line 2: .* not valid text"),
         ("a.jsonl", b'{"image": "\\udfff", "caption": "x"}\n', "line 1: .* not valid text"),
-        ("a.jsonl", b'{"image": "1", "caption": "x", "caption": "y"}\n', "line 1 .*'caption' occ"),
+        ("a.jsonl", b'{"image": "1", "caption": "x", "caption": "y"}\n', "line 1: .*'caption' occ"),
         ("a.jsonl", b'\n{"image": "1", "caption": "\xff"}\n', "line 2 is not UTF-8 text"),
         ("a.csv", b"image,caption\n1.jpg,ok\n1.jpg,\xff\n", "line 3 is not UTF-8 text"),
-        ("a.csv", b"image,caption,caption\n1.jpg,x,y\n", "two columns 'caption'; rename"),
+        ("a.csv", b"image,caption,caption\n1.jpg,x,y\n", "two columns are called 'caption'; keep"),
         ("a.csv", b"image,caption\n1.jpg,x\n,y\n", "row 2: the image path '' is not usable"),
         ("a.csv", b'image,caption,"two\nlines"\n1.jpg,x\n', "has 2 cells"),
         ("a.csv", b'"an\nimage","a\ncaption"\n1.jpg,x\n', "no image column found"),
@@ -468,7 +468,7 @@ def test_a_column_that_occurs_twice(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     texts = [pa.array([name]) for name in ("1.jpg", "x", "y")]
     pq.write_table(pa.Table.from_arrays(texts, ["image", "caption", "caption"]), path)
-    with pytest.raises(CompoclipError, match=r"a\.parquet: has two columns 'caption'; rename"):
+    with pytest.raises(CompoclipError, match=r"a\.parquet: two columns are called 'caption'; keep"):
         open_table([path])
     blank = write(tmp_path / "b.csv", "image,caption,,\n1.jpg,x,,\n")
     assert open_table([blank])[0].captions == ("x",)  # unnamed columns may be many

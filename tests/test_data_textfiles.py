@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.data import textfiles
-from compoclip.data.textfiles import read_delimited, read_jsonl, read_lines, read_records
+from compoclip import tables
 from compoclip.errors import CompoclipError
+from compoclip.tables import read_delimited, read_jsonl, read_lines, read_records
 
 MiB = 1 << 20
 
@@ -58,7 +58,7 @@ def test_a_small_file_of_endless_lines(tmp_path: Path) -> None:
 def test_long_lines_and_cells_of_plain_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(textfiles, "LONGEST_LINE", 100)
+    monkeypatch.setattr(tables, "LONGEST_LINE", 100)
     lines = tmp_path / "a.txt"
     lines.write_bytes(b"x" * 99 + b"\n" + b"y" * 100 + b"\n")
     with pytest.raises(CompoclipError, match=r"a\.txt: line 2 is longer than"):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from compoclip.archives import Members
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
@@ -20,7 +21,6 @@ from compoclip.benchmarks.case import (
     present,
 )
 from compoclip.benchmarks.files import classification_rules
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import compare
 from compoclip.evaluation.curves import expected_ap_11, weighted_ap_11

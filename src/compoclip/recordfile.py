@@ -66,7 +66,7 @@ def write_records(
 
     with appending(out, made_from, recount) as records:
         done, extra = records.before, records.before % each
-        with closing(_stream(_batches(chain(begun, todo)), make, workers)) as stream:
+        with closing(_stream(chain(begun, todo), make, workers)) as stream:
             for made in _tracked(islice(stream, extra, None), each, extra, track):
                 count(made)
                 records.append(made)
@@ -138,26 +138,20 @@ def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
         if out.exists() and not begun:
             os.replace(out, part)
         return
-    text = json.dumps(made_from, indent=1, sort_keys=True) + "\n"
     with replacing(path) as place:
-        place.write_text(text, encoding="utf-8")
+        place.write_text(json.dumps(made_from, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def require_same(out: Path, before: Any, now: Mapping[str, Any]) -> None:
     """Raise UsageError, naming the first difference, if `out` was not made with these settings."""
-    if not isinstance(before, dict):
-        before = {}
+    known = before if isinstance(before, dict) else {}
     for key, value in now.items():
-        old = before.get(key)
-        if old != value:
+        if known.get(key) != value:
+            was, new = (json.dumps(v, ensure_ascii=False)[:80] for v in (known.get(key), value))
             raise UsageError(
-                f"{out}: was made with other settings ({key} was {_short(old)}, is now "
-                f"{_short(value)}); choose another -o or remove it"
+                f"{out}: was made with other settings ({key} was {was}, is now {new}); choose "
+                "another -o or remove it"
             )
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)[:80]
 
 
 def _recover(part: Path, count: Callable[[Record], None]) -> int:
@@ -206,21 +200,13 @@ def _tracked(stream: Iterator[Record], each: int, extra: int, track: Track) -> I
         held.clear()
 
 
-def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
-    while batch := list(islice(items, BATCH)):
-        yield batch
-
-
-def _stream(
-    batches: Iterator[list[Item]], make: Make, workers: int
-) -> Generator[Record, None, None]:
-    """Records of all batches in order, made here or, when there are several, by processes."""
+def _stream(items: Iterator[Item], make: Make, workers: int) -> Generator[Record, None, None]:
+    """Records of all items in order, made here or, when they are many, by processes."""
+    batches = iter(lambda: list(islice(items, BATCH)), [])
     first = list(islice(batches, 2))
     batches = chain(first, batches)
     if workers <= 1 or len(first) < 2:
-        for batch in batches:
-            yield from make(batch)
+        yield from chain.from_iterable(map(make, batches))
         return
     with Workers(workers) as pool:
-        for made in pool.map(make, batches):
-            yield from made
+        yield from chain.from_iterable(pool.map(make, batches))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,12 +27,10 @@ if TYPE_CHECKING:
 
     from compoclip.benchmarks.case import Benchmark
     from compoclip.data.pack import Request
-    from compoclip.data.sources import Source
     from compoclip.evaluation.results import Results
     from compoclip.evaluation.run import Options
     from compoclip.methods.base import Method
     from compoclip.models.checkpoint import LoadedModel
-    from compoclip.models.preprocess import Preprocess
     from compoclip.training.run import RunSummary
 
 
@@ -143,10 +140,6 @@ class TrainingInputs(DataOptions):
             or "bundled"; with --from-scratch an open_clip configuration file.
         init_from: Start from the mean of the weights of several checkpoints (a uniform soup), each
             written as for --model, in place of it.
-        decoded_cache: Folder for images that are decoded once and kept as pixels, 256 on the
-            shorter side for a model that sees 224 (0.26 MB an image); the device crops and resizes
-            them. Made by the first run, with --workers processes; several times the images a
-            second, with slightly other pixels.
         from_scratch: Start from random weights of the configuration that --model names.
         image_weights: Pretrained weights for the image tower, with --from-scratch.
         activation: Override the activation a checkpoint states; recorded in the new one.
@@ -155,7 +148,6 @@ class TrainingInputs(DataOptions):
     data: Annotated[str, OptionMark.PLACE]
     model: Annotated[str, OptionMark.PLACE] = "bundled"
     init_from: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
-    decoded_cache: Path | None = None
     from_scratch: bool = False
     image_weights: Path | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
@@ -276,9 +268,6 @@ def train(
             source = request.open()
             require_trainable(source)
             model = model or _start(options)
-        if options.decoded_cache is not None:
-            with ranks.rank0_first():
-                source = _decoded(options, request, source, model.preprocess, ranks.first)
         watch = None
         if benchmarks:
             from compoclip.evaluation.run import watch_model
@@ -332,32 +321,6 @@ def _watched(options: WatchSettings) -> Measuring:
         images=options.eval_images,
         allow_partial=options.allow_partial,
     )
-
-
-def _decoded(
-    options: TrainOptions,
-    request: Request,
-    source: Source,
-    preprocess: Preprocess,
-    makes: bool,
-) -> Source:
-    """The source with the images of the cache, which this process makes if need be."""
-    from compoclip.corpora.run import run
-    from compoclip.data.sources.decoded import DecodedImages, decoded_spec, make_decoded
-    from compoclip.workers import available_cores
-
-    assert options.decoded_cache is not None
-    folder, spec = options.decoded_cache, decoded_spec(preprocess)
-    if makes:
-        workers = options.workers
-        if workers == "auto":
-            workers = available_cores() if len(source) >= _MANY else 1
-        processes = partial(run, workers=max(1, workers))
-        make_decoded(request, len(source), folder, spec, processes, options.max_bad)
-    return DecodedImages(source, folder, spec)
-
-
-_MANY = 4096  # images that are worth starting processes for
 
 
 def _start(options: TrainOptions) -> LoadedModel:

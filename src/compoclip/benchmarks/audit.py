@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Protocol
 
+from compoclip.archives import Members
 from compoclip.benchmarks.case import (
     Benchmark,
     Case,
@@ -43,7 +44,6 @@ from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
 from compoclip.console import track
 from compoclip.data.decode import opened
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
 

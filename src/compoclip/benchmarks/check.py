@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compoclip.archives import Members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, ImageRef, Meta
 from compoclip.benchmarks.registry import load_benchmark, meta, read_edition, split_spec
 from compoclip.console import counted, track
 from compoclip.data.decode import decode
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError, UsageError
 
 _LISTED = 20

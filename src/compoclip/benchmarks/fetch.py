@@ -20,16 +20,15 @@ from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from compoclip import files
+from compoclip.archives import DAMAGED_TAR, DAMAGED_ZIP, tar_members, zip_members
 from compoclip.benchmarks import files as room_files
 from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
 from compoclip.benchmarks.download import DownloadPatience, Expected, Progress, download
-from compoclip.benchmarks.files import DAMAGED
 from compoclip.benchmarks.registry import meta, read_edition
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import counted, track
-from compoclip.data.members import DAMAGED_TAR, tar_members, zip_members
 from compoclip.errors import CompoclipError, UsageError
 
 # --- Zip and tar archives to a folder, without letting a member leave it or fill the disk. ---
@@ -90,7 +89,7 @@ def unpack(archive: Path, folder: Path) -> int:
             return _write(archive, dict(_checked(archive, listed)), folder)
     except FileNotFoundError as error:
         raise files.unreadable(archive, error) from error
-    except (*DAMAGED, *DAMAGED_TAR) as error:
+    except (*DAMAGED_ZIP, *DAMAGED_TAR) as error:
         raise CompoclipError(
             f"{archive}: cannot be unpacked ({files.reason(error)}); {_AGAIN}"
         ) from error
@@ -102,7 +101,7 @@ def is_archive(path: Path) -> bool:
     """Return whether a file is an archive that `unpack` knows, as far as its ends tell."""
     try:
         return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
-    except (OSError, *DAMAGED, *DAMAGED_TAR):
+    except (OSError, *DAMAGED_ZIP, *DAMAGED_TAR):
         return False
 
 

@@ -8,139 +8,100 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import lzma
 import os
 import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 from typing import Any
 
-from compoclip import files
-from compoclip.benchmarks.case import (
-    Aggregate,
-    Classification,
-    ImageRef,
-)
-from compoclip.data.members import zip_members
+from compoclip import files, tables
+from compoclip.benchmarks.case import Aggregate, Classification, ImageRef
 from compoclip.errors import CompoclipError, printable
 from compoclip.rewrites.base import token_key
+from compoclip.tables import kind_of
 
 MOST_BYTES = 1 << 28
 """Bytes that a file of annotations may have, unpacked: 256 MiB, more than any official one."""
 
-_BLOCK = 1 << 20
-
 OFFICIAL = "fetch the official file again"
 """What to do about a damaged file, where it is not the user's own."""
-
-
-def read_bytes(path: Path, remedy: str = "") -> bytes:
-    """The content of a file of at most MOST_BYTES.
-
-    remedy: what to do when it is absent, e.g. how to select other parts. Raises CompoclipError
-    naming the file.
-    """
-    absent = remedy or "put the official file there, or name its place with an option"
-    parts: list[bytes] = []
-    left = MOST_BYTES
-    try:
-        with path.open("rb") as stream:
-            while part := stream.read(_BLOCK):  # of a pipe no size is known beforehand
-                parts.append(part)
-                left -= len(part)
-                if left < 0:
-                    raise too_large(path)
-    except (OSError, ValueError) as error:
-        raise _unopened(path, error, absent) from error
-    return b"".join(parts)
+_ABSENT = "put the official file there, or name its place with an option"
 
 
 def require_size(path: Path, remedy: str = "check the path") -> None:
     """Raise CompoclipError for a file that is absent or larger than MOST_BYTES."""
     try:
         size = path.stat().st_size
-    except (OSError, ValueError) as error:
-        raise _unopened(path, error, remedy) from error
+    except OSError as error:
+        raise files.unreadable(path, error, remedy) from error
+    except ValueError as error:
+        raise CompoclipError(
+            f"{str(path)!r}: no name of a file ({error}); check the path"
+        ) from error
     if size > MOST_BYTES:
         raise too_large(path)
 
 
 def too_large(where: object) -> CompoclipError:
-    """The error to raise for a file of more than MOST_BYTES."""
+    """Return the error for a file of more than MOST_BYTES."""
     return CompoclipError(
         f"{where}: more than {MOST_BYTES >> 20} MiB, which no file of annotations has; name the "
         "right file"
     )
 
 
-def _unopened(path: Path, error: OSError | ValueError, remedy: str) -> CompoclipError:
-    if isinstance(error, OSError):
-        return files.unreadable(path, error, remedy)
-    return CompoclipError(f"{str(path)!r}: no name of a file ({error}); check the path")
-
-
 def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
-    """The content of a UTF-8 file, without a byte order mark.
+    """Return the content of a UTF-8 file of at most MOST_BYTES, without a byte order mark.
 
-    remedy: see `read_bytes`. damaged: what to do when it is no text. Raises CompoclipError naming
-    the file.
+    remedy: what to do when it is absent, e.g. how to select other parts. damaged: what to do when
+    it is no text. Raises CompoclipError naming the file.
     """
-    return files.decoded(read_bytes(path, remedy), path, damaged)
+    require_size(path, remedy or _ABSENT)
+    return files.read_text(path, absent=remedy or _ABSENT, damaged=damaged)
 
 
-def _parse(text: str, where: str, damaged: str) -> Any:
+def parse_json(data: bytes, where: str, damaged: str = OFFICIAL) -> Any:
+    """Return the JSON value of a file's content, e.g. taken from an archive; see `read_json`."""
     try:
-        return files.parse_json(text)
+        return files.parse_json(files.decoded(data, where, damaged))
     except ValueError as error:
         raise CompoclipError(f"{where}: not valid JSON ({error}); {damaged}") from error
 
 
-def parse_json(data: bytes, where: str) -> Any:
-    """The JSON value of a file's content, e.g. taken from an archive; see `read_json`."""
-    return _parse(files.decoded(data, where, OFFICIAL), where, OFFICIAL)
-
-
 def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
-    """The JSON value of a file; arguments as for `read_text`.
+    """Return the JSON value of a file; arguments as for `read_text`.
 
     Raises CompoclipError when it is absent, malformed or double-keyed.
     """
-    return _parse(read_text(path, remedy, damaged), str(path), damaged)
+    require_size(path, remedy or _ABSENT)
+    return files.read_json(path, absent=remedy or _ABSENT, damaged=damaged)
 
 
 def read_jsonl(
     path: Path, remedy: str = "", damaged: str = OFFICIAL
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Objects of a JSON Lines file with their 1-based line numbers; blank lines are allowed.
+    """Return the objects of a JSON Lines file with their 1-based line numbers, without blank lines.
 
     Arguments as for `read_text`. Raises CompoclipError naming the line when one is malformed or no
     object.
     """
-    rows = []
-    # Not str.splitlines: JSON strings may hold the Unicode line separators it splits at.
-    for number, line in enumerate(read_text(path, remedy, damaged).split("\n"), start=1):
-        if line.strip():
-            where = f"{path}: line {number}"
-            rows.append((number, record(_parse(line, where, damaged), where)))
-    return rows
+    require_size(path, remedy or _ABSENT)
+    return list(tables.read_jsonl(path, damaged=damaged, halves=False))
 
 
 def record(value: Any, where: str) -> dict[str, Any]:
     """`value` when it is a JSON object; else CompoclipError starting with `where`."""
     if not isinstance(value, dict):
-        raise CompoclipError(f"{where}: expected a JSON object, found {_kind(value)}")
+        raise CompoclipError(f"{where}: expected a JSON object, found {kind_of(value)}")
     return value
 
 
 def items(value: Any, where: str) -> list[Any]:
     """`value` when it is a JSON list; else CompoclipError starting with `where`."""
     if not isinstance(value, list):
-        raise CompoclipError(f"{where}: expected a JSON list, found {_kind(value)}")
+        raise CompoclipError(f"{where}: expected a JSON list, found {kind_of(value)}")
     return value
 
 
@@ -164,7 +125,7 @@ def texts(row: Mapping[str, Any], keys: Iterable[str], where: str) -> tuple[str,
 def nonempty(value: Any, where: str, remedy: str = OFFICIAL) -> str:
     """`value` when it is a string that is not blank; else CompoclipError starting with `where`."""
     if not isinstance(value, str):
-        raise CompoclipError(f"{where} must be text, found {_kind(value)}")
+        raise CompoclipError(f"{where} must be text, found {kind_of(value)}")
     if not value.strip():
         raise CompoclipError(f"{where} is empty; {remedy}")
     return value
@@ -174,7 +135,7 @@ def number(row: Mapping[str, Any], key: str, where: str) -> float:
     """A finite number field."""
     value = field(row, key, where)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise CompoclipError(f"{where}: {key!r} must be a number, found {_kind(value)}")
+        raise CompoclipError(f"{where}: {key!r} must be a number, found {kind_of(value)}")
     return float(value)
 
 
@@ -184,7 +145,7 @@ def identifier(
     """An id field (text or whole number) that no earlier row had; it is added to `seen`."""
     value = field(row, key, where)
     if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
-        raise CompoclipError(f"{where}: {key!r} must be a number or text, found {_kind(value)}")
+        raise CompoclipError(f"{where}: {key!r} must be a number or text, found {kind_of(value)}")
     if str(value) in seen:
         raise CompoclipError(f"{where}: {key!r} {value!r:.60} occurs twice; {remedy}")
     seen.add(str(value))
@@ -278,11 +239,6 @@ def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> s
     return digest.hexdigest()
 
 
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
-    return names.get(type(value), f"the number {value!r:.40}")
-
-
 # --- Names that a user misspelled. ---
 
 _LONGEST_HINT = 400
@@ -342,22 +298,6 @@ def by_stem(folders: Sequence[Path]) -> Mapping[str, Path]:
     return {stem: folder / name for stem, (_, _, folder, name) in found.items()}
 
 
-# --- Files inside zip archives, read in memory: nothing is ever unpacked to the disk. ---
-
-DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    struct.error,
-    ValueError,  # a name that is no text, a place before the start of the file
-    RuntimeError,  # encrypted, or compressed in a way that is not known here
-)
-"""What the reading of a damaged zip archive raises, beside OSError."""
-
-_AGAIN = "fetch the archive again"
-
-
 def only_zip(folder: Path) -> Path | None:
     """The one zip archive in a folder, None without any. Raises CompoclipError for several."""
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".zip")
@@ -366,57 +306,6 @@ def only_zip(folder: Path) -> Path | None:
             f"{folder}: holds {len(found)} archives, {found[0].name} and {found[1].name}; keep one"
         )
     return found[0] if found else None
-
-
-def read_members(archive: Path, wanted: Mapping[str, str]) -> dict[str, tuple[str, bytes]]:
-    """Key -> (file and member for messages, content) of the members called `wanted[key]`.
-
-    Members may lie in a folder of the archive. Raises CompoclipError when the archive cannot be
-    read, lacks a member, has two of one name, names one with ".." or an absolute path, which no
-    official archive does, or when they unpack to more than MOST_BYTES together.
-    """
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            members: dict[str, zipfile.ZipInfo] = {}
-            for info in zip_members(opened):
-                pure = PurePosixPath(info.filename.replace("\\", "/"))
-                if pure.is_absolute() or ".." in pure.parts:
-                    raise CompoclipError(
-                        f"{archive}: the member {info.filename!r:.80} leads outside the archive; "
-                        "this is not the official one"
-                    )
-                if info.filename.endswith("/") or "__MACOSX" in pure.parts:
-                    continue
-                if pure.name in wanted.values():
-                    if pure.name in members:
-                        raise CompoclipError(f"{archive}: holds two files {pure.name}; {_AGAIN}")
-                    members[pure.name] = info
-            found = {}
-            left = MOST_BYTES
-            for key, name in wanted.items():
-                data = _read(opened, archive, name, members.get(name), left)
-                left -= len(data)
-                found[key] = f"{archive}: {name}", data
-            return found
-    except OSError as error:
-        raise files.unreadable(archive, error) from error
-    except DAMAGED as error:
-        reason = files.reason(error)
-        raise CompoclipError(f"{archive}: cannot be unpacked ({reason}); {_AGAIN}") from error
-
-
-def _read(
-    opened: zipfile.ZipFile, archive: Path, name: str, info: zipfile.ZipInfo | None, most: int
-) -> bytes:
-    if info is None:
-        raise CompoclipError(f"{archive}: holds no {name}; {_AGAIN}, or select other parts")
-    if info.file_size > most:
-        raise too_large(f"{archive}: {name}")
-    with opened.open(info) as stream:
-        data = stream.read(info.file_size + 1)
-    if len(data) > info.file_size:  # the size in the directory may be a lie
-        raise too_large(f"{archive}: {name}")
-    return data
 
 
 # --- When two texts are the same: four levels, from the bytes of the file to letters alone. ---

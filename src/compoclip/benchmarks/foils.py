@@ -47,8 +47,8 @@ from compoclip.benchmarks.case import (
     TiePolicy,
 )
 from compoclip.benchmarks.reader import aggregates, select
-from compoclip.data.textfiles import text_list
 from compoclip.errors import CompoclipError
+from compoclip.tables import text_list
 
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
 _KNOWN = ("id", "image", "caption", "negative_caption", "label", "subtask", "skill")

@@ -14,10 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from compoclip import files as room_files
+from compoclip.archives import DAMAGED_ZIP
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Case, Form, ImageRef
 from compoclip.benchmarks.reader import Loading
-from compoclip.data.textfiles import require_texts
+from compoclip.data.columns import require_texts
 from compoclip.errors import CompoclipError
 
 TEST_ROWS = 40_000
@@ -95,7 +96,7 @@ def read_plain_pickle(path: Path) -> Any:
         raise
     except OSError as error:
         raise room_files.unreadable(path, error, files.OFFICIAL) from error
-    except (*_BROKEN, *files.DAMAGED) as error:
+    except (*_BROKEN, *DAMAGED_ZIP) as error:
         reason = room_files.reason(error)
         raise CompoclipError(f"{path}: no pickle of plain data ({reason}); {files.OFFICIAL}") from (
             error

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from compoclip import files as room_files
+from compoclip.archives import DAMAGED_TAR, DAMAGED_ZIP, tar_members, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.benchmarks.files import DAMAGED
 from compoclip.benchmarks.prompts import read_names
-from compoclip.benchmarks.tables import column_names, opened_parquet, require_columns
+from compoclip.benchmarks.tables import column_names, opened_parquet
 from compoclip.data.boxes import BoxedPhoto, BoxedThing
-from compoclip.data.members import DAMAGED_TAR, holds_bytes, tar_members, zip_members
 from compoclip.errors import CompoclipError, shown
+from compoclip.tables import holds_bytes
 
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -317,7 +317,7 @@ def _members(archive: Path) -> frozenset[str] | None:
         return None
     except OSError as error:
         raise room_files.unreadable(archive, error) from error
-    except DAMAGED as error:
+    except DAMAGED_ZIP as error:
         raise CompoclipError(f"{archive}: not a whole zip file; fetch the archive again") from error
 
 
@@ -472,7 +472,6 @@ def read_tables(paths: Sequence[Path]) -> PhotoSet:
     for path in paths:
         with opened_parquet(path) as table:
             schema = table.schema_arrow
-            require_columns(path, schema.names, (), "")
             image, label = _columns(schema, path)
             values = table.read([label])[label].to_pylist()
         names = names or _hub_names(schema, label)

@@ -21,6 +21,7 @@ from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from compoclip.archives import read_members
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.entries import (
@@ -32,7 +33,7 @@ from compoclip.benchmarks.entries import (
     meta_of,
     rules_of,
 )
-from compoclip.benchmarks.files import SUFFIXES, by_stem, only_zip, read_members
+from compoclip.benchmarks.files import MOST_BYTES, SUFFIXES, by_stem, only_zip
 from compoclip.benchmarks.photo_set import find_tables
 from compoclip.benchmarks.reader import CaseReader, Loading, Reader, options_of
 from compoclip.errors import CompoclipError
@@ -206,7 +207,7 @@ def _packed(
         place = place if unpacked else only_zip(place) or place
     if place.suffix.lower() != ".zip":
         return {}
-    return {key: (place, *found) for key, found in read_members(place, wanted).items()}
+    return {key: (place, *found) for key, found in read_members(place, wanted, MOST_BYTES).items()}
 
 
 def _paths(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compoclip import files as room_files
+from compoclip import tables as readers
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.data.members import arrow_table, holds_bytes
-from compoclip.data.textfiles import delimited_header, read_delimited, text_list
 from compoclip.errors import CompoclipError
+from compoclip.tables import arrow_table, delimited_header, holds_bytes, read_delimited, text_list
 
 MOST_ROWS = 1 << 21
 """Rows that a table of a benchmark may have: two million, five times the largest one's."""
@@ -25,8 +23,6 @@ _MOST_VALUES = 1 << 24  # of a column whose cells are lists
 
 Row = Mapping[str, str]
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
-_BATCH = 1024
-_BLOCK = 1 << 20
 
 
 def read_rows(
@@ -49,15 +45,12 @@ def read_rows(
 
 
 def require_columns(path: Path, there: Sequence[str], columns: Sequence[str], remedy: str) -> None:
-    """Raise CompoclipError when one of `columns` is not `there`, or any of those there twice."""
+    """Raise CompoclipError when one of `columns` is not `there`."""
     for column in columns:
         if column not in there:
             raise CompoclipError(
                 f"{path}: no column {column!r}, only {column_names(there)}; {remedy}"
             )
-    double = next((name for name, n in Counter(there).items() if n > 1), None)
-    if double is not None:
-        raise CompoclipError(f"{path}: two columns are called {double!r:.60}; keep one of them")
 
 
 def column_names(there: Sequence[str]) -> str:
@@ -65,72 +58,44 @@ def column_names(there: Sequence[str]) -> str:
     return ", ".join(f"{name!r:.40}" for name in there[:40]) or "nothing"
 
 
-@contextmanager
-def opened_parquet(path: Path, damaged: str = "fetch it again") -> Iterator[pq.ParquetFile]:
-    """A Parquet file of at most MOST_ROWS, texts still packed as stored: see `parquet_rows`.
+def opened_parquet(
+    path: Path, damaged: str = "fetch it again"
+) -> AbstractContextManager[pq.ParquetFile]:
+    """Open a Parquet file of at most MOST_ROWS, texts still packed as stored.
 
     damaged: what to do when it is not whole. Raises CompoclipError naming the file, also for what
     goes wrong while it is read.
     """
-    try:
-        found = pq.read_metadata(path)
-        leaves = range(found.num_columns)
-        groups = [found.row_group(k) for k in range(found.num_row_groups)]
-        values = [sum(group.column(leaf).num_values for group in groups) for leaf in leaves]
-        if found.num_rows > MOST_ROWS or max(values, default=0) > _MOST_VALUES:
-            raise CompoclipError(
-                f"{path}: more than the {MOST_ROWS:,} rows or {_MOST_VALUES:,} values that a table "
-                "of a benchmark may have; split it"
-            )
-        schema = found.schema
-        packed = [
-            schema.column(leaf).path
-            for leaf in leaves
-            if schema.column(leaf).logical_type.type == "STRING"
-        ]
-        # Little is read ahead: by default all pictures of a table would be in memory at once.
-        ahead = {"pre_buffer": False, "buffer_size": _BLOCK}
-        with pq.ParquetFile(path, metadata=found, read_dictionary=packed, **ahead) as table:
-            yield table
-    except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise room_files.unreadable(path, error) from error
-        reason = room_files.reason(error)
-        raise CompoclipError(f"{path}: not a whole Parquet file ({reason}); {damaged}") from error
-
-
-class _ArrowRows:
-    """An Arrow file with the part of a ParquetFile's interface that is used here."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-        self.schema_arrow: pa.Schema = table.schema
-
-    def iter_batches(self, size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Batches of at most `size` rows; "column.bytes" means the column."""
-        names = [each for each in self.schema_arrow.names if {each, f"{each}.bytes"} & {*columns}]
-        yield from self._table.select(names).to_batches(max_chunksize=size)
+    return readers.opened_parquet(path, damaged, most_rows=MOST_ROWS, most_values=_MOST_VALUES)
 
 
 @contextmanager
 def opened_table(
     path: Path, damaged: str = "fetch it again"
-) -> Iterator[pq.ParquetFile | _ArrowRows]:
-    """A .parquet or .arrow file; see `opened_parquet`."""
+) -> Iterator[tuple[pa.Schema, Callable[..., Iterator[pa.RecordBatch]]]]:
+    """Yield the schema of a .parquet or .arrow file, and what gives its rows in batches.
+
+    The latter takes rows at once and columns, "column.bytes" for a field. See `opened_parquet`.
+    """
     if path.suffix.lower() != ".arrow":
         with opened_parquet(path, damaged) as parquet:
-            yield parquet
+            yield parquet.schema_arrow, parquet.iter_batches
         return
     table = arrow_table(path, damaged)
     if table.num_rows > MOST_ROWS:
         raise CompoclipError(f"{path}: more than {MOST_ROWS:,} rows; {damaged}")
-    yield _ArrowRows(table)
+
+    def batches(size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        names = [each for each in table.column_names if {each, f"{each}.bytes"} & {*columns}]
+        yield from table.select(names).to_batches(max_chunksize=size)
+
+    yield table.schema, batches
 
 
 def table_rows(
     path: Path, columns: Sequence[str] = (), remedy: str = files.OFFICIAL
 ) -> list[dict[str, Any]]:
-    """The rows of a Parquet or Arrow file: texts, lists of texts, numbers and true or false.
+    """Return the rows of a Parquet or Arrow file: texts, lists of texts, numbers, true or false.
 
     columns: which there must be; all that hold such values are read. remedy: what to do about a
     malformed file. Raises CompoclipError naming the file when it is absent or malformed, lacks a
@@ -139,12 +104,10 @@ def table_rows(
     """
     rows: list[dict[str, Any]] = []
     left = files.MOST_BYTES
-    with opened_table(path, remedy) as table:
-        schema = table.schema_arrow
+    with opened_table(path, remedy) as (schema, batches):
         require_columns(path, schema.names, columns, remedy)
-        kept = [each.name for each in schema if _plain(each.type)]
-        for batch in table.iter_batches(_BATCH, columns=kept):
-            left -= sum(_text_bytes(column) for column in batch.columns)
+        for batch in batches(1024, columns=[each.name for each in schema if _plain(each.type)]):
+            left -= sum(map(_text_bytes, batch.columns))
             if left < 0:
                 raise files.too_large(path)
             rows += batch.to_pylist()
@@ -163,18 +126,19 @@ def _text_bytes(values: pa.Array) -> int:
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _text_bytes(values.flatten())
-    if pa.types.is_string(kind):  # of an Arrow file, where nothing is packed
-        return int(pc.sum(pc.binary_length(values)).as_py() or 0)
     if pa.types.is_dictionary(kind):
-        sizes = pc.binary_length(values.dictionary)
-        return int(pc.sum(sizes.take(values.indices)).as_py() or 0)
-    return 0
+        sizes = pc.binary_length(values.dictionary).take(values.indices)
+    elif pa.types.is_string(kind):  # of an Arrow file, where nothing is packed
+        sizes = pc.binary_length(values)
+    else:
+        return 0
+    return int(pc.sum(sizes).as_py() or 0)
 
 
 def picture_columns(path: Path, remedy: str = files.OFFICIAL) -> tuple[str, ...]:
-    """The columns of a table that hold encoded pictures: bytes, or a struct with `bytes`."""
-    with opened_table(path, remedy) as table:
-        return tuple(each.name for each in table.schema_arrow if holds_bytes(each.type))
+    """Return the columns that hold encoded pictures: bytes, or a struct with `bytes`."""
+    with opened_table(path, remedy) as (schema, _):
+        return tuple(each.name for each in schema if holds_bytes(each.type))
 
 
 def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRef]:
@@ -184,11 +148,11 @@ def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRe
     to. Raises CompoclipError naming the file, and the row without a picture.
     """
     found = []
-    with opened_table(path) as table:
-        inner = pa.types.is_struct(table.schema_arrow.field(column).type)
+    with opened_table(path) as (schema, batches):
+        inner = pa.types.is_struct(schema.field(column).type)
         leaf = f"{column}.bytes" if inner else column
         # One at a time: however often a file repeats a picture, memory holds it once.
-        for row, batch in enumerate(table.iter_batches(1, columns=[leaf])):
+        for row, batch in enumerate(batches(1, columns=[leaf])):
             values = pc.struct_field(batch.column(0), "bytes") if inner else batch.column(0)
             data = values[0].as_py()
             if not isinstance(data, bytes) or not data:

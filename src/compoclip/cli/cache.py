@@ -26,7 +26,7 @@ class CacheOptions:
 
     Nothing of it is a result: what a command misses, it makes anew. Clear it while no command
     runs. It is in $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip; what a command was given a
-    folder for (--features, --decoded-cache, --cache) is not in it.
+    folder for (--features, --cache) is not in it.
 
     Args:
         clear: Remove it: parses, features or indexes alone, or all.

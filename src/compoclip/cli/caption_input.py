@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from compoclip.console import note
-from compoclip.data.sources.karpathy import is_token_line
-from compoclip.data.textfiles import (
-    CAPTION_COLUMNS,
-    IMAGE_COLUMNS,
-    delimited_header,
-    read_delimited,
-    read_jsonl,
-    read_lines,
-    usual_column,
-)
+from compoclip.data.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, usual_column
+from compoclip.data.sources.published import is_token_line
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json, unreadable
+from compoclip.tables import delimited_header, read_delimited, read_jsonl, read_lines
 
 # --- A file of captions, one after the other, with ids. ---
 
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv")
 DEFAULT_COLUMN = "caption"
-_ID_COLUMN = "id"
 
 
 @dataclass(frozen=True)
@@ -42,43 +34,35 @@ class CaptionFile:
     column: str = DEFAULT_COLUMN
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        if self.path.suffix.lower() == ".txt":
+        kind = self.path.suffix.lower()
+        if kind == ".txt":
             yield from ((str(number), line) for number, line in read_lines(self.path))
             return
-        jsonl = self.path.suffix.lower() == ".jsonl"
+        jsonl = kind == ".jsonl"
         for number, row in read_jsonl(self.path) if jsonl else read_delimited(self.path):
             if self.column not in row:
                 names = ", ".join(row)
                 raise UsageError(f"{self.path}: no column {self.column!r}; choose one of: {names}")
-            yield str(row.get(_ID_COLUMN, number)), self._text(row[self.column], number)
-
-    def _text(self, value: Any, number: int) -> str:
-        if not isinstance(value, str):
-            noun = "line" if self.path.suffix.lower() == ".jsonl" else "row"
-            raise CompoclipError(
-                f"{self.path}, {noun} {number}: {self.column!r} is no text; mend it"
-            )
-        return value
+            caption: object = row[self.column]
+            if not isinstance(caption, str):
+                where = f"{self.path}, {'line' if jsonl else 'row'} {number}"
+                raise CompoclipError(f"{where}: {self.column!r} is no text; mend it")
+            yield str(row.get("id", number)), caption
 
     def identity(self) -> dict[str, str]:
-        """What tells these captions from others: digest of the file, format and column."""
-        digest = hashlib.blake2b(digest_size=16)
+        """Return what tells these captions from others: the file's digest, format and column."""
         try:
             with self.path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
+                digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
         except OSError as error:
             raise unreadable(self.path, error) from None
-        text = self.path.suffix.lower() == ".txt"
-        return {
-            "blake2b": digest.hexdigest(),
-            "format": self.path.suffix.lower()[1:],
-            "column": "" if text else self.column,
-        }
+        kind = self.path.suffix.lower()[1:]
+        column = "" if kind == "txt" else self.column
+        return {"blake2b": digest.hexdigest(), "format": kind, "column": column}
 
 
 def caption_file(source: str, column: str) -> CaptionFile | None:
-    """The file that `source` names, or None when it is a caption itself.
+    """Return the file that `source` names, or None when it is a caption itself.
 
     An existing file, or a name with one of the known endings, is a file. Raises CompoclipError when
     it is missing and UsageError for a file of an unknown kind.
@@ -107,7 +91,7 @@ Item = tuple[str, Sequence[str]]
 
 
 def caption_items(data: str, column: str | None, split: str | None) -> Iterator[Item]:
-    """(id, captions) of every sample, in order.
+    """Yield (id, captions) of every sample, in order.
 
     data: what `train --data` takes, ids being those that training goes by; or a .txt file with one
     caption a line, or a .jsonl, .csv or .tsv file with captions and no images. Raises like the
@@ -147,7 +131,7 @@ def _bare(path: Path, column: str | None) -> CaptionFile | None:
 
 
 def read_captions(path: Path) -> list[str]:
-    """Captions in file order.
+    """Return captions in file order.
 
     .txt: one a line, blank lines skipped. .jsonl: objects. .json: a list or an object of objects
     or strings (SugarCrepe), or JSON lines (SugarCrepe++). A folder: its .json, .jsonl and .txt
@@ -165,33 +149,22 @@ def _captions(path: Path) -> Iterator[str]:
         for file in sorted(path.iterdir()):
             if file.suffix in (".json", ".jsonl", ".txt") and file.is_file():
                 yield from _captions(file)
+        return
+    rows: Iterable[Any]
+    if path.suffix == ".json":
+        try:
+            data = read_json(path, damaged="mend the file")
+            rows = data.values() if isinstance(data, dict) else data
+        except CompoclipError:  # some publishers name JSON lines .json
+            rows = [row for _, row in read_jsonl(path)]
     elif path.suffix == ".jsonl":
-        for _, row in read_jsonl(path):
-            yield from _of_row(row)
-    elif path.suffix == ".json":
-        data = _document(path)
-        for row in data.values() if isinstance(data, dict) else data:
-            yield from _of_row(row)
+        rows = (row for _, row in read_jsonl(path))
     else:
-        yield from (line for _, line in read_lines(path) if line.strip())
-
-
-def _document(path: Path) -> Any:
-    try:
-        return read_json(path, damaged="mend the file")
-    except CompoclipError:
-        lines = list(read_jsonl(path))  # some publishers name JSON lines .json
-        return [row for _, row in lines]
-
-
-def _of_row(row: Any) -> Iterator[str]:
-    if isinstance(row, str):
-        yield row
-    elif isinstance(row, dict):
-        for key, value in row.items():
+        rows = (line for _, line in read_lines(path) if line.strip())
+    for row in rows:
+        if isinstance(row, str):
+            yield row
+        for key, value in row.items() if isinstance(row, dict) else ():
             if "caption" in key:
-                yield from (v for v in _listed(value) if isinstance(v, str) and v.strip())
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+                texts = value if isinstance(value, list) else [value]
+                yield from (text for text in texts if isinstance(text, str) and text.strip())

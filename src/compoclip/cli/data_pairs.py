@@ -58,7 +58,8 @@ def mirror_main(argv: Sequence[str]) -> int:
     from compoclip.benchmarks.photo_set import coco_boxes  # torch comes with sources
     from compoclip.data.boxes import mirror_rows
     from compoclip.data.overlap import coco_number, held_out_photos
-    from compoclip.data.sources.karpathy import open_coco
+    from compoclip.data.sources.published import open_coco
+    from compoclip.files import read_json
 
     _require(options.out, ".jsonl")
     if not 0 <= options.human <= 1:
@@ -72,7 +73,9 @@ def mirror_main(argv: Sequence[str]) -> int:
         photos = kept
     captions: dict[str, tuple[str, ...]] = {}
     if options.captions is not None:
-        source = open_coco(options.captions)
+        source = open_coco(
+            options.captions, read_json(options.captions, damaged="fetch the file again")
+        )
         captions = dict(zip(source.ids(), source.caption_lists()))
     rows = list(mirror_rows(photos, captions, options.seed, options.human, left_out))
     if not rows:

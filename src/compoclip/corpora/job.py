@@ -14,8 +14,7 @@ from compoclip.captions.parser import parse, provenance
 from compoclip.captions.store import decode, encode
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger
 from compoclip.captions.types import Caption, SceneGraph, is_cut
-from compoclip.data.extras import NEG_CAPTION
-from compoclip.data.textfiles import EMPTY_CAPTION, NO_CAPTION, usable_texts
+from compoclip.data.columns import EMPTY_CAPTION, NEG_CAPTION, NO_CAPTION, usable_texts
 from compoclip.rewrites.base import Refused, get_rewrite
 from compoclip.rewrites.records import RewriteTally, Settings, drawn, edited_words
 

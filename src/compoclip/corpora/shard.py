@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compoclip.archives import whole_members
 from compoclip.corpora.job import (
     PARSE,
     CorpusJob,
@@ -29,25 +30,13 @@ from compoclip.corpora.job import (
     new_counts,
     row_of,
 )
-from compoclip.data.members import holds_text
+from compoclip.data.columns import cell_captions, pick_captions
 from compoclip.data.sources.shards import (
     BAD_JSON,
     BAD_NAME,
     SampleTexts,
     grouped,
     sample_key,
-    whole_members,
-)
-from compoclip.data.textfiles import (
-    ROW_FILES,
-    cell_captions,
-    ending_of,
-    expand_braces,
-    json_row,
-    opened_parquet,
-    pick_captions,
-    read_lines,
-    require_local,
 )
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
@@ -59,6 +48,16 @@ from compoclip.files import (
     write_text,
 )
 from compoclip.recordfile import json_bytes
+from compoclip.tables import (
+    ROW_FILES,
+    ending_of,
+    expand_braces,
+    holds_text,
+    json_row,
+    opened_parquet,
+    read_lines,
+    require_local,
+)
 
 Made = Sequence[dict[str, Any]]
 """The added fields of every row of a batch."""

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from compoclip.data.masks import Mask
-from compoclip.data.transform import Resize, normalised
+from compoclip.data.transform import normalised
 from compoclip.losses.contract import HostLayout, IndexRequest, Layout, Role
 from compoclip.models.work import KeptAt
 from compoclip.rewrites.base import token_key
@@ -126,8 +126,7 @@ class Batch:
     """What the training loop receives: images and the texts that go with them.
 
     Args:
-        pixels: (B, 3, H, W) uint8, or what `resize` makes them of; where `kept` says so,
-            (B, 1 + P, C) features.
+        pixels: (B, 3, H, W) uint8; where `kept` says so, (B, 1 + P, C) features.
         block: The texts.
         ids: Of the samples drawn; there may be more images, such as neighbours, after theirs.
         skipped: Ids of samples left out of this batch because they could not be read.
@@ -136,7 +135,6 @@ class Batch:
         std: The same.
         numbers: The texts as numbers, if they have been made.
         kept: Where features were taken that are in the place of pixels.
-        resize: What the device makes images of the model's size with; None where they have it.
         unforeseen: Where the indices are noted that losses ask for and `numbers` lacks.
     """
 
@@ -149,7 +147,6 @@ class Batch:
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     numbers: Numbers | None = None
     kept: KeptAt = ""
-    resize: Resize | None = None
     unforeseen: set[IndexRequest] = field(default_factory=set, compare=False, repr=False)
 
     def normalised(self, device: torch.device) -> torch.Tensor:
@@ -160,12 +157,9 @@ class Batch:
         pixels = self.pixels.to(device, non_blocking=True)
         if self.kept:
             return pixels
-        if self.resize is not None:
-            pixels = self.resize(pixels)
         return normalised(pixels, self.mean, self.std)
 
     def pin_memory(self) -> Batch:
         """The same in memory from which a CUDA device copies without the processor."""
         numbers = None if self.numbers is None else self.numbers.pin_memory()
-        resize = None if self.resize is None else self.resize.pin_memory()
-        return replace(self, pixels=self.pixels.pin_memory(), numbers=numbers, resize=resize)
+        return replace(self, pixels=self.pixels.pin_memory(), numbers=numbers)

@@ -13,13 +13,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from compoclip.data.columns import require_texts
 from compoclip.data.sources import NEGATIVES, POSITIVES, Source
-from compoclip.data.textfiles import read_records, require_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import kind_named
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
 from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
 from compoclip.rewrites.units import NOUN_PHRASE, UNIT, UNIT_FOIL
+from compoclip.tables import read_records
 
 # The plan's names for what came with the data: hard negatives, captions in other words, and other
 # captions of the image, as positives.

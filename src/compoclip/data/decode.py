@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from compoclip.errors import CompoclipError
@@ -283,43 +282,6 @@ def _walked_scans(data: bytes) -> int:
         scans += found[1][0] == _SCAN
         place = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
     return scans
-
-
-# --- Images that are decoded already: PPM files that any program reads, naming their photo. ---
-
-_RAW = re.compile(rb"P6\n# photo ([0-9a-f]{32})\n(\d{1,5}) (\d{1,5})\n255\n")
-
-
-def raw_image(image: Image.Image, photo: str) -> bytes:
-    """An RGB image as a file that holds its pixels as they are.
-
-    Args:
-        image: The image.
-        photo: The name of what it was made of, 32 hexadecimal digits.
-
-    Returns:
-        The file.
-    """
-    header = f"P6\n# photo {photo}\n{image.width} {image.height}\n255\n"
-    return header.encode() + image.tobytes()
-
-
-def raw_photo(image: bytes) -> str | None:
-    """The photo that a file of `raw_image` names; None for any other file."""
-    found = _RAW.match(image)
-    return None if found is None else found[1].decode()
-
-
-def raw_pixels(image: bytes) -> NDArray[np.uint8] | None:
-    """(height, width, 3) view of the pixels in a file of `raw_image`; None for any other file, and
-    for one that is cut off."""
-    found = _RAW.match(image)
-    if found is None:
-        return None
-    width, height = int(found[2]), int(found[3])
-    if not width * height or len(image) != found.end() + 3 * width * height:
-        return None
-    return np.frombuffer(image, np.uint8, offset=found.end()).reshape(height, width, 3)
 
 
 def _label(image: Picture | Image.Image) -> str:

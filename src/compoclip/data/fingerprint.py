@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,24 +136,8 @@ def checksums(columns: Mapping[str, Any]) -> dict[str, Rows]:
     return {name: rows for name, rows in found.items() if rows.any()}
 
 
-def file_stamps(names: Iterable[str], place: Callable[[str], str]) -> list[str]:
-    """Return name, size and modification time of files; each file is looked at once.
-
-    Args:
-        names: The files, repeated ones allowed.
-        place: The path of a name.
-
-    Returns:
-        A stamp per name.
-    """
-    known = {"": ""}
-    for name in (names := list(names)):
-        if name not in known:
-            known[name] = f"{name} {_stamp(place(name))}"
-    return [known[name] for name in names]
-
-
-def _stamp(path: str) -> str:
+def file_stamp(path: str) -> str:
+    """Return size and modification time of a file, "missing" without one."""
     try:
         status = os.stat(path)
     except OSError:

@@ -23,9 +23,9 @@ from PIL import Image
 
 from compoclip.captions.types import Caption
 from compoclip.data.caption_plan import MaskPlan
-from compoclip.data.textfiles import delimited_header, read_delimited, text_list
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
+from compoclip.tables import delimited_header, read_delimited, text_list
 
 Box = tuple[float, float, float, float]
 """Left, upper, right, lower, as fractions of what is shown of an image."""

@@ -25,44 +25,33 @@ _REMEDY = "pass Karpathy's or COCO's JSON, or a folder of COCO's photos"
 
 
 def coco_number(name: str) -> int | None:
-    """The number of a COCO photo.
+    """Return the number of a COCO photo; None for a name of another form.
 
-    Args:
-        name: A file name or path, with or without folder, ending and "#row".
-
-    Returns:
-        The number; None for a name of another form.
+    name: a file name or path, with or without folder, ending and "#row".
     """
     found = _NUMBER.fullmatch(PurePosixPath(name.replace("\\", "/").partition("#")[0]).name)
     return None if found is None else int(found[1])
 
 
 def held_out_photos(path: Path) -> frozenset[int]:
-    """The numbers of the photos of a held-out set.
+    """Return the numbers of the photos of a held-out set.
 
-    Args:
-        path: Karpathy's original JSON (its split "test"), rows [{"image", ...}] as BLIP's
-            coco_karpathy_test.json, COCO's captions or instances ("images" with file_name), or a
-            folder of photos.
-
-    Returns:
-        The numbers.
-
-    Raises:
-        CompoclipError: For a file of another form, or one that names no COCO photo.
+    path: Karpathy's original JSON (its split "test"), rows [{"image", ...}] as BLIP's
+    coco_karpathy_test.json, COCO's captions or instances ("images" with file_name), or a folder of
+    photos. Raises CompoclipError for a file of another form, or one that names no COCO photo.
     """
-    names = _photos_in(path) if path.is_dir() else _photos_of(path)
+    names: Iterable[str]
+    if path.is_dir():
+        try:
+            names = [n for n in os.listdir(path) if n.rpartition(".")[2].lower() in EXTENSIONS]
+        except OSError as error:
+            raise unreadable(path, error) from None
+    else:
+        names = _photos_of(path)
     found = frozenset(n for name in names if (n := coco_number(name)) is not None)
     if not found:
         raise CompoclipError(f"{path}: names no photo of COCO; {_REMEDY}")
     return found
-
-
-def _photos_in(folder: Path) -> Iterable[str]:
-    try:
-        return [n for n in os.listdir(folder) if n.rpartition(".")[2].lower() in EXTENSIONS]
-    except OSError as error:
-        raise unreadable(folder, error) from None
 
 
 def _photos_of(path: Path) -> Iterator[str]:
@@ -103,12 +92,7 @@ class Overlap:
 def overlap(source: Source, held_out: Mapping[str, frozenset[int]]) -> Overlap:
     """Find the samples whose photo, or negative photo, is one of a held-out set.
 
-    Args:
-        source: The samples; images are not read.
-        held_out: Name -> numbers of the photos of each set.
-
-    Returns:
-        The samples, by set.
+    source: the samples; images are not read. held_out: name -> numbers of the photos of each set.
     """
     found: dict[str, list[str]] = {name: [] for name in held_out}
     unknown = 0

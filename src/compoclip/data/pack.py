@@ -8,7 +8,6 @@ numbers stay what they were; readers count it as a sample without an image.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import tarfile
@@ -23,14 +22,7 @@ import PIL
 from PIL import Image
 
 from compoclip.console import counted, note, track
-from compoclip.data.decode import (
-    Mirrored,
-    decode,
-    opened,
-    raw_image,
-    raw_photo,
-)
-from compoclip.data.extras import (
+from compoclip.data.columns import (
     GROUP,
     IMAGE_SCORE,
     MIRROR,
@@ -39,11 +31,11 @@ from compoclip.data.extras import (
     POS_CAPTION,
     SCORE,
 )
+from compoclip.data.decode import Mirrored, opened
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import Orientation, open_source
 from compoclip.data.sources.shards import CAPTION_LIMIT
-from compoclip.data.textfiles import require_local
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
     LOCK,
@@ -53,6 +45,7 @@ from compoclip.files import (
     write_atomically,
     write_text,
 )
+from compoclip.tables import require_local
 from compoclip.version import __version__
 
 RECORD = "pack.json"
@@ -96,14 +89,12 @@ class PackSpec:
 
     size: length of the shorter side; larger images are scaled down (bicubic) and stored as JPEG of
     this quality, others stay as they are, byte for byte. keep: all do. shard_size: samples a shard.
-    decoded: the pixels of all images are stored instead, those of large ones scaled down.
     """
 
     size: int = 256
     quality: int = 90
     keep: bool = False
     shard_size: int = 1000
-    decoded: bool = False
 
     def __post_init__(self) -> None:
         """Raises UsageError for values that make no pack."""
@@ -114,7 +105,7 @@ class PackSpec:
 
     def record(self) -> dict[str, Any]:
         """The settings that decide what is stored."""
-        return {k: v for k, v in asdict(self).items() if v or k != "decoded"}
+        return asdict(self)
 
 
 @dataclass
@@ -173,24 +164,24 @@ def pack(
     spec: PackSpec,
     run: Run = map,
     max_bad: int = 0,
-    option: str = "--out",
 ) -> PackSummary:
     """Write a source below the folder `out` as pack-000000.tar, ...; pack.json says what it holds.
 
     A shard appears when it is whole; where a pack of the same source and spec was interrupted, the
-    shards that are there are kept. The bytes do not depend on `run`. `option` is what errors call
-    the choice of the folder. Raises UsageError when `out` holds something else, CompoclipError
-    after more than `max_bad` unreadable images, when the disk is full and when another process is
-    writing `out`; what is finished stays.
+    shards that are there are kept. The bytes do not depend on `run`.
+
+    Raises UsageError when `out` holds something else, CompoclipError after more than `max_bad`
+    unreadable images, when the disk is full and when another process is writing `out`; what is
+    finished stays.
     """
     source = request.open()
     made_from = _fingerprint(source, spec)
-    finished = _check(out, made_from, option)
+    finished = _check(out, made_from)
     if finished is not None:  # and may be read while another process reads it
         return finished
     require_writable(out)
     with only_writer(out, folder=True):
-        finished = _check(out, made_from, option)
+        finished = _check(out, made_from)
         return finished or _pack(source, made_from, PackTask(request, out, spec, max_bad), run)
 
 
@@ -210,8 +201,7 @@ def _pack(source: Source, made_from: Fingerprint, shard: PackTask, run: Run) -> 
     if total.shards:
         note(f"going on: {total.shards} of {len(numbers)} shards are there")
     _refuse_bad(total, max_bad)
-    what = "decoding images" if spec.decoded else "packing"
-    for part in track(run(pack_shard, todo), what, len(todo), "shards"):
+    for part in track(run(pack_shard, todo), "packing", len(todo), "shards"):
         total.add(part)
         _refuse_bad(total, max_bad)
     total.bad = dict(sorted(total.bad.items()))
@@ -267,20 +257,18 @@ def _fingerprint(source: Source, spec: PackSpec) -> Fingerprint:
     return Fingerprint({**values, **data.values}, data.rows)
 
 
-def _check(out: Path, made_from: Fingerprint, option: str) -> PackSummary | None:
+def _check(out: Path, made_from: Fingerprint) -> PackSummary | None:
     """The pack that is in `out`, finished; None when there is none yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
         if out.is_dir() and any(each.name not in (LOCK, FILE) for each in out.iterdir()):
-            raise UsageError(f"{out}: already exists and is no pack; choose another {option}")
+            raise UsageError(f"{out}: already exists and is no pack; choose another --out")
         return None
     found = read_json(path, damaged="delete the folder and pack again")
     if not isinstance(found, dict):
         raise CompoclipError(f"{path}: not a record of a pack; delete the folder, pack again")
     if differences := Fingerprint.load(out).differences(made_from):
-        raise UsageError(
-            f"{out}: holds another pack: {listed(differences)}; choose another {option}"
-        )
+        raise UsageError(f"{out}: holds another pack: {listed(differences)}; choose another --out")
     return PackSummary.of(found["packed"], path) if "packed" in found else None
 
 
@@ -382,11 +370,6 @@ def packed_image(
     It is decoded in any case. Not scaled, arrays (.npy) become PNG, and so does what is stored
     rotated and is to stay so, as packs are read upright. Raises what `decode` raises.
     """
-    if spec.decoded:
-        rgb = decode(image, name=name, upright=upright)
-        stored = image if isinstance(image, bytes) else image.read_bytes()
-        photo = raw_photo(stored) or hashlib.blake2b(stored, digest_size=16).hexdigest()
-        return "ppm", raw_image(_small(rgb, spec.size), photo)
     with opened(image, name, upright=upright) as file:
         known = _EXTENSIONS.get(file.stored.format or "") if upright or not file.rotated else None
         rgb = file.rgb()

@@ -24,19 +24,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from compoclip.data.extras import Extras
-from compoclip.data.sources.rows import FolderImages, RowBuilder, RowSource
-from compoclip.data.textfiles import (
-    ROW_FILES,
-    has_ending,
-    read_records,
-    relative_image,
-    require_texts,
-)
+from compoclip.data.columns import relative_image, require_texts
+from compoclip.data.sources.table import RowBuilder, TableSource
 from compoclip.errors import CompoclipError, shown
 from compoclip.files import read_json
 from compoclip.rewrites.base import Refused, Rewritten, fits_context
 from compoclip.rewrites.units import UNIT_FOIL
+from compoclip.tables import ROW_FILES, has_ending, read_records
 
 CAPTION = "original_caption"
 _ENTITIES = ("entities", "positive_components")
@@ -98,7 +92,7 @@ class WrittenUnits:
         return entities, relations
 
 
-def open_unit_file(path: Path, images: Path | None = None) -> RowSource:
+def open_unit_file(path: Path, images: Path | None = None) -> TableSource:
     """The records as samples, with their swap negatives.
 
     Args:
@@ -112,16 +106,16 @@ def open_unit_file(path: Path, images: Path | None = None) -> RowSource:
         CompoclipError: For a file that is malformed, or an image path that leaves the folder.
     """
     root = images if images is not None else path.parent
-    builder = RowBuilder(path)
+    builder = RowBuilder(path, root)
     for number, (origin, row) in enumerate(unit_records(path)):
         image = row.get("image_path")
         if not isinstance(image, str):
             raise CompoclipError(f"{origin}: no 'image_path'; {_REMEDY}")
         name = relative_image(image, root, origin)
         wrong = _texts(row.get("swap_negatives"), f"{origin}: 'swap_negatives'")
-        extras = Extras(negatives=tuple(wrong))
+        extras = {"negatives": wrong} if wrong else {}
         builder.add(f"{name}#{number}", name, [_caption(row, origin)], extras, origin)
-    return builder.build(FolderImages(root), f"units {path}")
+    return builder.build(f"units {path}")
 
 
 def holds_units(data: object) -> bool:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Content, ImageRef
 from compoclip.console import track
-from compoclip.data.members import Members
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described
 from compoclip.evaluation.items import EncodedFeatures, Scores

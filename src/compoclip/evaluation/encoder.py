@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
+from compoclip.archives import Members
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef
 from compoclip.console import track
 from compoclip.data.decode import decode
-from compoclip.data.members import Members
 from compoclip.data.transform import normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS

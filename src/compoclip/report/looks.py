@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
+from compoclip.archives import SUFFIXES, Members
 from compoclip.benchmarks.case import MIRRORED, UPRIGHT
 from compoclip.data.decode import decode
-from compoclip.data.members import SUFFIXES, Members
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.report.study import Study

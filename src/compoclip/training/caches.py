@@ -332,7 +332,7 @@ class _Maker:
             "crops": None if crop is None else asdict(crop),
             "draft": self.transform.draft,
             "upright": self.transform.upright,
-            "decoded": self.source.describe() if self.source.decoded else "",
+            "decoded": "",
             "photos": self.photos.digest,
         }
         height, width = self.transform.preprocess.size
@@ -382,9 +382,9 @@ class _Maker:
             return str(error)
 
     def _encode(self, shown: Sequence[Tensor]) -> NDArray[np.float32]:
-        pixels, resize = self.transform.together(shown)
+        pixels = self.transform.together(shown)
         mean, std = self.method.images.mean_and_std(self.transform.preprocess, "single")
-        batch = Batch(pixels, _NO_TEXTS, (), mean=mean, std=std, resize=resize)
+        batch = Batch(pixels, _NO_TEXTS, (), mean=mean, std=std)
         encoder = self.model.encoder
         with self._amp():
             features = encoder.kept_features(

@@ -20,7 +20,7 @@ from compoclip.data.images import Companions
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Source
-from compoclip.data.transform import DeviceTransform, ImageTransform, RandomCrop
+from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
@@ -272,8 +272,7 @@ def _run(
             parsed = prepare_captions(source)
     workers = reading_processes(settings, method, len(source))
     crop = RandomCrop(fixed=settings.crops) if settings.crop else None
-    kind = DeviceTransform if source.decoded else ImageTransform
-    transform = kind(model.preprocess, crop, settings.draft, source.upright)
+    transform = ImageTransform(model.preprocess, crop, settings.draft, source.upright)
     plan = TextPlan(method.plan, seed=settings.seed, parsed=parsed)
     if not settings.allow_no_negatives:
         require_negatives(method, source, plan)

@@ -24,7 +24,7 @@ from PIL import Image
 
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.caption_plan import GIVEN, TARGET
-from compoclip.data.decode import Mirrored, Picture, decode, opened, raw_photo, unmirrored
+from compoclip.data.decode import Mirrored, Picture, decode, opened, unmirrored
 from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.kept import KeptFeatures
 from compoclip.data.masks import NOTHING
@@ -305,7 +305,7 @@ class BatchBuilder:
         )
         shown = [part.pixels for part in parts]
         kept = self.kept.at if self.kept and shown and shown[0].is_floating_point() else ""
-        pixels, resize = (torch.stack(shown), None) if kept else self.transform.together(shown)
+        pixels = torch.stack(shown) if kept else self.transform.together(shown)
         return Batch(
             pixels=pixels,
             kept=kept,
@@ -315,7 +315,6 @@ class BatchBuilder:
             kind=self.kind,
             mean=normalisation[0],
             std=normalisation[1],
-            resize=resize,
         )
 
 
@@ -345,7 +344,7 @@ def photo_key(image: Picture) -> str:
         return f"{photo_key(image.image)}\x1fmirrored"
     if isinstance(image, Path):
         return str(image)
-    return raw_photo(image) or blake2b(image, digest_size=16).hexdigest()
+    return blake2b(image, digest_size=16).hexdigest()
 
 
 # --- The plans. ---

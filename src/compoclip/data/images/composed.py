@@ -321,7 +321,7 @@ class SentenceSource(Source):
         self._kept = np.fromiter(kept, np.int64)
         few = len(source) - len(self._kept)
         self.left_out = {**source.left_out, FEW_SENTENCES: few}
-        self.decoded, self.upright = source.decoded, source.upright
+        self.upright = source.upright
         self.mix = source.mix and source.mix.of(self._kept)
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compoclip.data.decode import Mirrored, Picture
-from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamps
+from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
 
 NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
 POSITIVES = "positives"
@@ -80,14 +80,12 @@ class Source(ABC):
     of one is answered here from the samples, which reads their images too. Those that know better
     answer from what they hold.
 
-    left_out: how many captions and samples the reader left out, by reason. decoded: whether images
-    are stored as pixels, which a device can crop and resize. mix: how a mixture of data sets is
-    drawn; an epoch of all others goes through every sample once. upright: whether images are turned
-    as their EXIF orientation says, which those of published data sets are not.
+    left_out: how many captions and samples the reader left out, by reason. mix: how a mixture of
+    data sets is drawn; an epoch of all others goes through every sample once. upright: whether
+    images are turned as their EXIF orientation says, which those of published data sets are not.
     """
 
     left_out: Mapping[str, int] = MappingProxyType({})
-    decoded: bool = False
     mix: DrawOrder | None = None
     upright: bool = True
 
@@ -124,14 +122,9 @@ class Source(ABC):
 
     def brings(self) -> frozenset[str]:
         """Which of "negatives", "neighbours", "negative_image", "group", "positives" any has."""
-        found: set[str] = set()
-        for sample in (self[index] for index in range(len(self))):
-            found |= {NEGATIVES} if sample.negatives else set()
-            found |= {NEIGHBOURS} if sample.neighbours else set()
-            found |= {NEGATIVE_IMAGE} if sample.negative_image else set()
-            found |= {GROUP} if sample.group else set()
-            found |= {POSITIVES} if sample.positives else set()
-        return frozenset(found)
+        names = (NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES)
+        samples = (self[index] for index in range(len(self)))
+        return frozenset(name for each in samples for name in names if getattr(each, name))
 
     def groups(self) -> tuple[list[str], list[float | None]]:
         """The group of every sample ("" for none), and its score, if any."""
@@ -160,5 +153,5 @@ def _stamp(image: Picture | None) -> str:
     if isinstance(image, Mirrored):
         return f"{_stamp(image.image)} mirrored"
     if isinstance(image, Path):
-        return file_stamps([str(image)], str)[0]
+        return f"{image} {file_stamp(str(image))}"
     return str(zlib.crc32(image)) if image else ""

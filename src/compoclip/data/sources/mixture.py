@@ -15,18 +15,15 @@ import math
 import os
 import re
 import shlex
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.data.fingerprint import Fingerprint
-from compoclip.data.sources import Sample, Source
+from compoclip.data.sources.table import TableSource
 from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
 
@@ -74,20 +71,21 @@ def mixture_of(spec: str) -> dict[str, float] | None:
     return weights
 
 
-def open_mixture(weights: Mapping[str, float], open_one: Callable[[str], Source]) -> MixedSource:
-    """Open every data set of a mixture.
+def open_mixture(
+    weights: Mapping[str, float], open_one: Callable[[str], TableSource]
+) -> TableSource:
+    """Open every data set of a mixture, and return all of them as one source.
 
-    Args:
-        weights: As `mixture_of` returns them.
-        open_one: Opens one.
-
-    Returns:
-        All of them as one source.
-
-    Raises:
-        UsageError: When a weight is so small that an epoch has no sample of it.
+    weights: as `mixture_of` returns them. Raises UsageError when a weight is so small that an epoch
+    has no sample of it.
     """
-    return MixedSource({spec: open_one(spec) for spec in weights}, weights)
+    parts = {spec: open_one(spec) for spec in weights}
+    whole = math.fsum(weights.values())
+    description = " + ".join(
+        f"{weights[name] / whole:.4g} of {part.describe()}" for name, part in parts.items()
+    )
+    mix = WeightedMix({name: len(part) for name, part in parts.items()}, weights)
+    return TableSource.mixed(parts, description, mix)
 
 
 @dataclass(frozen=True)
@@ -165,78 +163,3 @@ def _turns(quotas: tuple[int, ...], seed: int, epoch: int) -> NDArray[np.int64]:
 def _permutation(seed: int, key: str, number: int, size: int) -> NDArray[np.int64]:
     bits = rng_for(seed, key, number, "order").getrandbits(64)
     return np.random.Generator(np.random.PCG64(bits)).permutation(size)
-
-
-class MixedSource(Source):
-    """The samples of several data sets, one behind the other; `mix` says how they are drawn.
-
-    left_out: of all of them together.
-    """
-
-    mix: WeightedMix
-
-    def __init__(self, parts: Mapping[str, Source], weights: Mapping[str, float]) -> None:
-        """parts: the data sets by name. weights: the share of each."""
-        self._parts: Sequence[Source] = list(parts.values())
-        self._names = list(parts)
-        sizes = {name: len(part) for name, part in parts.items()}
-        self._starts = np.cumsum([0, *sizes.values()])
-        self.mix = WeightedMix(sizes, weights)
-        left_out: Counter[str] = Counter()
-        for part in self._parts:
-            left_out.update(part.left_out)
-        self.left_out = left_out
-        self.upright = any(part.upright for part in self._parts)
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def __getitem__(self, index: int) -> Sample:
-        return self._sample(index, bare=False)
-
-    def bare(self, index: int) -> Sample:
-        """The sample; images that do not lie in a file of their own may be no bytes at all."""
-        return self._sample(index, bare=True)
-
-    def _sample(self, index: int, bare: bool) -> Sample:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        number = int(np.searchsorted(self._starts, index, side="right")) - 1
-        start, part = int(self._starts[number]), self._parts[number]
-        sample = part.bare(index - start) if bare else part[index - start]
-        # Ids are unique in one data set only, and what is drawn for a sample hangs on them.
-        near = tuple(start + each for each in sample.neighbours)
-        return replace(sample, neighbours=near, key=f"{number}\x1f{sample.id}")
-
-    def ids(self) -> list[str]:
-        """The id of every sample, in order; two data sets may have the same."""
-        return [each for part in self._parts for each in part.ids()]
-
-    def caption_lists(self) -> Iterable[tuple[str, ...]]:
-        """The captions of each sample, in order."""
-        return chain.from_iterable(part.caption_lists() for part in self._parts)
-
-    def captions(self) -> Iterable[str]:
-        """All captions, in order."""
-        return chain.from_iterable(part.captions() for part in self._parts)
-
-    def brings(self) -> frozenset[str]:
-        """The columns that any of the data sets has."""
-        return frozenset().union(*(part.brings() for part in self._parts))
-
-    def image_scores(self) -> list[float | None]:
-        """The score of every sample's image, if any."""
-        return [each for part in self._parts for each in part.image_scores()]
-
-    def fingerprint(self) -> Fingerprint:
-        """What all of the data sets hold."""
-        parts = {name: part.fingerprint() for name, part in zip(self._names, self._parts)}
-        return Fingerprint.joined(parts, list(map(len, self._parts)))
-
-    def describe(self) -> str:
-        """The data sets with their shares, for logs and results: it tells runs apart."""
-        whole = math.fsum(self.mix.weights.values())
-        return " + ".join(
-            f"{self.mix.weights[name] / whole:.4g} of {part.describe()}"
-            for name, part in zip(self._names, self._parts)
-        )

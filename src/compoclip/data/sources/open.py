@@ -6,38 +6,32 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.sources import Source
-from compoclip.data.sources.hugging_face import HUB, STREAM, open_hugging_face
-from compoclip.data.sources.karpathy import (
-    COLUMNS,
+from compoclip.data.sources.mixture import mixture_of, open_mixture
+from compoclip.data.sources.published import (
     KAGGLE_FILE,
+    NEGCLIP,
     is_bar_header,
     is_token_line,
     open_coco,
     open_flickr8k,
     open_karpathy,
     open_negclip,
-)
-from compoclip.data.sources.mixture import mixture_of, open_mixture
-from compoclip.data.sources.published import open_published, open_published_json
-from compoclip.data.sources.rows import (
-    ALL,
-    COLUMN,
-    FolderImages,
-    RowBuilder,
-    RowSource,
-    Split,
-    files_of,
-    split_of,
+    open_published,
 )
 from compoclip.data.sources.selection import KEY, open_selection
-from compoclip.data.sources.shards import ShardSource, find_shards
-from compoclip.data.sources.tables import open_table
-from compoclip.data.textfiles import (
+from compoclip.data.sources.shards import find_shards, open_shards
+from compoclip.data.sources.splits import ALL, COLUMN, Split, files_of, split_of
+from compoclip.data.sources.table import RowBuilder, TableSource
+from compoclip.data.sources.tables import HUB, STREAM, open_hugging_face, open_table
+from compoclip.data.written_units import holds_units, open_unit_file
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import read_json
+from compoclip.tables import (
     ROW_FILES,
     delimited_header,
     expand_braces,
@@ -46,9 +40,6 @@ from compoclip.data.textfiles import (
     require_local,
     rows_in,
 )
-from compoclip.data.written_units import holds_units, open_unit_file
-from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import read_json
 
 # --- A folder of images with caption files next to them. ---
 
@@ -67,7 +58,7 @@ def open_folder(
     caption_column: str | None = None,
     split: str | None = None,
     quoting: bool = True,
-) -> RowSource:
+) -> TableSource:
     """Images below a folder, with captions in one of two forms.
 
     A metadata file in the folder (see METADATA; as Hugging Face's imagefolder: columns file_name
@@ -88,7 +79,7 @@ def open_folder(
     metadata = next((path / name for name in METADATA if (path / name).is_file()), None)
     if metadata is not None:
         return open_table([metadata], path, image_column, caption_column, split, quoting=quoting)
-    builder = RowBuilder(path)
+    builder = RowBuilder(path, path)
     chosen = Split(split)
     by_split = split is not None or any(
         each.is_dir() and split_of(each.name) for each in path.iterdir()
@@ -110,7 +101,7 @@ def open_folder(
             builder.add(image, image, [line for line in captions if line.strip()])
     chosen.require(path)
     builder.left_out.update(chosen.left_out("image"))
-    return builder.build(FolderImages(path), f"folder {path}{chosen}")
+    return builder.build(f"folder {path}{chosen}")
 
 
 def _count_unread(files: Iterable[str], left_out: Counter[str]) -> None:
@@ -157,6 +148,40 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging 
 Orientation = Literal["upright", "stored"]
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """The options of `open_source` that formats read."""
+
+    images: Path | None
+    image_column: str | None
+    caption_column: str | None
+    split: str | None
+    quoting: bool
+
+    def refuse(self, spec: object, kind: str, *names: str) -> None:
+        """Raise UsageError for an option that was given but means nothing to a format."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and (name, value) != ("split", ALL):
+                raise _NoUseError(name, f"{spec}: {kind} take no --{name.replace('_', '-')}")
+
+    def table(self, files: Sequence[Path]) -> TableSource:
+        """Tables of columns that are named, or those of a published set, or any."""
+        if self.image_column is None and self.caption_column is None and self.quoting:
+            published = open_published(files, self.images, self.split)
+            if published is not None:
+                return _published(published)
+        return open_table(files, **asdict(self))
+
+
+class _NoUseError(UsageError):
+    """An option was given to a format that has no use for it."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(f"{message}; leave it out")
+        self.option = option
+
+
 def open_source(
     spec: str,
     *,
@@ -166,8 +191,8 @@ def open_source(
     split: str | None = None,
     quoting: bool = True,
     orientation: Orientation | None = None,
-) -> Source:
-    """The image-text source that a path, brace pattern or folder names; see FORMATS.
+) -> TableSource:
+    """Open the image-text source that a path, brace pattern or folder names; see FORMATS.
 
     Args:
         spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`, each of which takes
@@ -194,196 +219,123 @@ def open_source(
             split that is not there, or what is no local path.
         CompoclipError: For files that are missing or malformed.
     """
-    source = _open(spec, images, image_column, caption_column, split, quoting)
+    source = _open(spec, _Asked(images, image_column, caption_column, split, quoting))
     if orientation is not None:
         source.upright = orientation == "upright"
     return source
 
 
-def _open(
-    spec: str,
-    images: Path | None,
-    image_column: str | None,
-    caption_column: str | None,
-    split: str | None,
-    quoting: bool,
-) -> Source:
+def _open(spec: str, asked: _Asked) -> TableSource:
     if (weights := mixture_of(spec)) is not None:
-        return _open_mixture(
-            weights,
-            images=images,
-            image_column=image_column,
-            caption_column=caption_column,
-            split=split,
-            quoting=quoting,
-        )
+        return _open_mixture(weights, asked)
+    images, split = asked.images, asked.split
+    columns = asked.image_column, asked.caption_column
     if spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//"):
-        return open_hugging_face(spec, images, image_column, caption_column, split)
+        return open_hugging_face(spec, images, *columns, split)
     for each in (spec, images or ""):
         require_local(each)
-    table = {"image_column": image_column, "caption_column": caption_column}
     path = Path(spec)
     if spec.endswith((".tar", ".tar.gz", ".tgz")) or (
         path.is_dir() and next(path.glob("*.tar"), None)
     ):
-        _refuse(spec, "webdataset shards", images=images, image_column=image_column)
+        asked.refuse(spec, "webdataset shards", "images", "image_column")
         shards = find_shards(spec)
+        others: Mapping[str, int] = {}
         if path.is_dir():
             shards, others = files_of(shards, split, spec)
-            return _counting(ShardSource(shards, caption_column), others)
-        _refuse(spec, "webdataset shards without their folder", split=split)
-        return ShardSource(shards, caption_column)
+        else:
+            asked.refuse(spec, "webdataset shards without their folder", "split")
+        return _counting(open_shards(shards, asked.caption_column), others)
     if path.is_dir():
-        return _open_folder(path, images, image_column, caption_column, split, quoting)
+        return _open_folder(path, asked)
     files = [path] if path.is_file() else [Path(name) for name in expand_braces(spec)]
     for file in files:
         if not file.is_file():
             raise _not_found(spec, file)
-    usual = image_column in (None, "filepath") and caption_column in (None, "title") and quoting
-    if len(files) == 1 and usual and _is_negclip(files[0]):
-        _refuse(spec, "NegCLIP tables", split=split)
-        return _published(open_negclip(files[0], images))
-    if len(files) == 1 and not any(table.values()) and _has_bar_header(path):
+    if len(files) > 1:
+        if has_ending(files[0], ".csv", ".tsv", *ROW_FILES):
+            return asked.table(files)
+        raise _unknown(spec)
+    path = files[0]
+    delimited = has_ending(path, ".csv", ".tsv")
+    usual = columns[0] in (None, "filepath") and columns[1] in (None, "title") and asked.quoting
+    header = set(delimited_header(path)) if delimited and usual else set()
+    if header >= {*NEGCLIP} and COLUMN not in header:
+        asked.refuse(spec, "NegCLIP tables", "split")
+        return _published(open_negclip(path, images))
+    bars = has_ending(path, ".csv") and not any(columns) and is_bar_header(_first_line(path))
+    if bars or (has_ending(path, ".txt") and is_token_line(_first_line(path))):
+        asked.refuse(spec, "token files", "image_column", "caption_column")
         return _published(open_flickr8k(path, images, split))
-    if has_ending(files[0], ".csv", ".tsv", *ROW_FILES):
-        return _open_rows(files, images, image_column, caption_column, split, quoting)
-    if has_ending(files[0], ".json") and len(files) == 1:
-        _refuse(spec, "caption JSON", image_column=image_column)
-        return _open_json(files[0], images, caption_column, split)
-    if has_ending(files[0], ".txt") and len(files) == 1 and _holds_tokens(files[0]):
-        _refuse(spec, "token files", **table)
-        return _published(open_flickr8k(files[0], images, split))
+    if delimited or has_ending(path, *ROW_FILES):
+        return asked.table(files)
+    if has_ending(path, ".json"):
+        asked.refuse(spec, "caption JSON", "image_column")
+        return _open_json(path, asked)
     raise _unknown(spec)
-
-
-def _is_negclip(path: Path) -> bool:
-    header = set(delimited_header(path)) if has_ending(path, ".csv", ".tsv") else set()
-    return set(COLUMNS) <= header and COLUMN not in header
-
-
-def _has_bar_header(path: Path) -> bool:
-    return has_ending(path, ".csv") and is_bar_header(_first_line(path))
-
-
-def _holds_tokens(path: Path) -> bool:
-    return is_token_line(_first_line(path))
 
 
 def _first_line(path: Path) -> str:
     return next((line for _, line in read_lines(path) if line.strip()), "")
 
 
-def _open_folder(
-    path: Path,
-    images: Path | None,
-    image_column: str | None,
-    caption_column: str | None,
-    split: str | None,
-    quoting: bool,
-) -> Source:
+def _open_folder(path: Path, asked: _Asked) -> TableSource:
+    split = asked.split
     if any((path / name).is_file() for name in METADATA):
-        _refuse(str(path), "image folders", images=images)
-        return open_folder(path, image_column, caption_column, split, quoting)
+        asked.refuse(path, "image folders", "images")
+        return open_folder(path, asked.image_column, asked.caption_column, split, asked.quoting)
     tables = rows_in(path)
     if tables:
         # Where files are named after splits that decides, else what the rows say.
         if not any(split_of(file.name) or file.name.startswith(split or "\0") for file in tables):
-            return _open_rows(tables, images, image_column, caption_column, split, quoting)
+            return asked.table(tables)
         chosen, others = files_of(tables, split, path)
-        rows = _open_rows(chosen, images, image_column, caption_column, ALL, quoting)
-        return _counting(rows, others)
+        return _counting(replace(asked, split=ALL).table(chosen), others)
     tokens = sorted(path.glob("*.token.txt"))
-    if (path / KAGGLE_FILE).is_file() and _holds_tokens(path / KAGGLE_FILE):
+    if (path / KAGGLE_FILE).is_file() and is_token_line(_first_line(path / KAGGLE_FILE)):
         tokens.append(path / KAGGLE_FILE)
     if tokens:
-        return _published(open_flickr8k(tokens[0], images, split))
+        return _published(open_flickr8k(tokens[0], asked.images, split))
     if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
-        _refuse(
-            str(path),
-            "image folders without metadata",
-            images=images,
-            image_column=image_column,
-            caption_column=caption_column,
-        )
+        kind = "image folders without metadata"
+        asked.refuse(path, kind, "images", "image_column", "caption_column")
         return open_folder(path, split=split)
     raise _unknown(str(path))
 
 
-def _open_rows(
-    files: Sequence[Path],
-    images: Path | None,
-    image_column: str | None,
-    caption_column: str | None,
-    split: str | None,
-    quoting: bool,
-) -> RowSource:
-    """Tables of columns that are named, or those of a published set, or any."""
-    if image_column is None and caption_column is None and quoting:
-        published = open_published(files, images, split)
-        if published is not None:
-            return _published(published)
-    return open_table(files, images, image_column, caption_column, split, quoting=quoting)
-
-
-def _open_json(
-    path: Path, images: Path | None, caption_column: str | None, split: str | None
-) -> Source:
+def _open_json(path: Path, asked: _Asked) -> TableSource:
     data = read_json(path, damaged="fetch the file again")
     if holds_units(data):
-        _refuse(str(path), "files of units", split=split)
-        return _published(open_unit_file(path, images))
+        asked.refuse(path, "files of units", "split")
+        return _published(open_unit_file(path, asked.images))
     if isinstance(data, dict) and KEY in data:
-        options = {"images": images, "caption_column": caption_column, "split": split}
-        _refuse(str(path), "selections", **options)
+        asked.refuse(path, "selections", "images", "caption_column", "split")
         return open_selection(path, data, open_source)
     if isinstance(data, dict) and "annotations" in data:
-        _refuse(str(path), "COCO annotations", split=split)
-        return _published(open_coco(path, images, caption_column))
-    _refuse(str(path), "caption JSON", caption_column=caption_column)
-    published = open_published_json(path, data, images)
-    if published is not None:
-        _refuse(str(path), "published caption sets", split=split)
-        return _published(published)
-    return _published(open_karpathy(path, images, split))
+        asked.refuse(path, "COCO annotations", "split")
+        return _published(open_coco(path, data, asked.images, asked.caption_column))
+    asked.refuse(path, "caption JSON", "caption_column")
+    return _published(open_karpathy(path, data, asked.images, asked.split))
 
 
-def _published(source: RowSource) -> RowSource:
+def _published(source: TableSource) -> TableSource:
     """A published data set: its images are used as they are stored."""
     source.upright = False
     return source
 
 
-def _refuse(spec: str, kind: str, **options: object) -> None:
-    """Raise UsageError for an option that was given but means nothing to this format."""
-    given = [
-        name.replace("_", "-")
-        for name, value in options.items()
-        if value is not None and (name, value) != ("split", ALL)
-    ]
-    if given:
-        raise _NoUseError(f"{spec}: {kind} take no --{given[0]}; leave it out", given[0])
-
-
-class _NoUseError(UsageError):
-    """An option was given to a format that has no use for it."""
-
-    def __init__(self, message: str, option: str) -> None:
-        super().__init__(message)
-        self.option = option.replace("-", "_")
-
-
-def _open_mixture(weights: Mapping[str, float], **options: Any) -> Source:
+def _open_mixture(weights: Mapping[str, float], asked: _Asked) -> TableSource:
     """Open several data sets; an option that none of them has a use for is refused."""
     refused: dict[str, list[_NoUseError]] = {}
 
-    def opened(spec: str) -> Source:
-        own = dict(options)
+    def opened(spec: str) -> TableSource:
+        own = asked
         while True:
             try:
-                return open_source(spec, **own)
+                return open_source(spec, **asdict(own))
             except _NoUseError as error:
                 refused.setdefault(error.option, []).append(error)
-                own[error.option] = None
+                own = _Asked(**{**asdict(own), error.option: None})
 
     source = open_mixture(weights, opened)
     for errors in refused.values():
@@ -392,7 +344,7 @@ def _open_mixture(weights: Mapping[str, float], **options: Any) -> Source:
     return source
 
 
-def _counting(source: Source, others: Mapping[str, int]) -> Source:
+def _counting(source: TableSource, others: Mapping[str, int]) -> TableSource:
     """The source with what was left out before it was opened."""
     source.left_out = {**source.left_out, **others}
     return source

@@ -1,141 +1,138 @@
-"""Training sets of the literature, read as they are published: told by their columns or keys.
+"""Data sets in the layouts in which they are published: told by their columns or keys.
 
-TROHN-Text and TROHN-Img (Parquet): image_id, caption, negative_caption, and in the latter the
-encoded negative_image. Photos are COCO train2017's.
-SemCLIP (CSV): filename, caption, paraphrased, negation.
-VisMin (Parquet): image, image_id, source_image_id ("" for an original), caption; every edit is
-joined to its original, a row each. Or (JSON) [{"image_path", "caption", "negatives":
-[{"edited_image_path", "edited_caption"}]}].
-DeGLA (JSON): [{"image_id", "original", "enhanced": [4 texts]}], photos COCO_train2014_*.jpg.
-Flickr30k-Counterfactuals (cells apart by tabs, whatever the name ends in): captions, images,
-neg_captions, neg_images, where captions that say left or right have the photo mirrored, and other
-pictures are named by file (the folder up_down of the images); or captions, images and for noun, adj
-and rev *_captions, *_images, of which "nonexistent" is none.
-
-NegCLIP's layout, which MACCO's table extends by columns, and COCO's annotations, which
-NegationCLIP's file extends by updated_caption, are read by `open_negclip` and `open_coco`.
+Tables (see `TABLES`): NegCLIP's, which MACCO extends by columns, TROHN-Text and TROHN-Img, SemCLIP.
+Rows of objects (see `LAYOUTS`): BLIP's and other files in Karpathy's splits, DeGLA, VisMin's JSON,
+Flickr30k-Counterfactuals. What needs a join: Karpathy's original file, COCO's annotations, which
+NegationCLIP extends by updated_caption, VisMin's tables, Flickr8k's token files with their lists.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from compoclip.data.extras import NEG_CAPTION, NEG_IMAGE, POS_CAPTION, Extras
-from compoclip.data.members import EmbeddedImages, holds_bytes
-from compoclip.data.sources.rows import ALL, FolderImages, RowBuilder, RowSource
-from compoclip.data.sources.tables import ColumnImages, open_table
-from compoclip.data.textfiles import (
+from compoclip.archives import EmbeddedImages
+from compoclip.data.columns import (
+    NEG_CAPTION,
+    NEG_IMAGE,
+    POS_CAPTION,
+    pick_captions,
+    relative_image,
+)
+from compoclip.data.decode import EXTENSIONS
+from compoclip.data.sources.splits import ALL, Split, require_one_split
+from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
+from compoclip.data.sources.tables import open_table
+from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.files import unreadable
+from compoclip.tables import (
     PARQUET_BATCH,
     delimited_header,
     has_ending,
+    holds_bytes,
     opened_parquet,
     read_delimited,
-    relative_image,
+    read_lines,
 )
-from compoclip.errors import CompoclipError, UsageError, shown
 
-NO_SOURCE = "edit whose original is not there"
 _AGAIN = "fetch the file again"
 
-# --- Tables. ---
+# --- Tables whose columns have other names. ---
 
-_TROHN = {"image_id", "caption", "negative_caption"}
-_SEM = {"filename", "caption", "paraphrased", "negation"}
-_VISMIN = {"image", "image_id", "source_image_id", "caption"}
-_POSITIONS = ("captions", "images", "neg_captions", "neg_images")
-_VARIANTS = ("noun", "adj", "rev")
-_NONE = "nonexistent"
-_SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
-_UP_DOWN = "up_down"
+NEGCLIP = ("title", "filepath", "neg_caption")
+TABLES: Mapping[tuple[str, ...], Mapping[str, Any]] = {
+    ("image_id", "caption", "negative_caption"): {  # TROHN
+        "image_column": "image_id",
+        "caption_column": "caption",
+        "renamed": {NEG_CAPTION: "negative_caption", NEG_IMAGE: "negative_image"},
+    },
+    ("filename", "caption", "paraphrased", "negation"): {  # SemCLIP
+        "image_column": "filename",
+        "caption_column": "caption",
+        "renamed": {POS_CAPTION: "paraphrased", NEG_CAPTION: "negation"},
+    },
+}
+"""The columns that tell a published table -> the options of `open_table` that read it."""
 
 
-def open_published(
-    files: Sequence[Path], images: Path | None, split: str | None
-) -> RowSource | None:
-    """Open tables that a published training set has.
+def open_negclip(path: Path, images: Path | None = None) -> TableSource:
+    """Open a TSV (or CSV) with columns title, filepath, neg_caption; one sample a row.
+
+    `neg_caption` is a Python list written as text; its entries become `Sample.negatives`. Further
+    columns are read as in `open_table`, and ids are its. images: the folder the paths are relative
+    to, by default the folder of the file. Raises CompoclipError for a malformed row, UsageError
+    when a column is missing.
+    """
+    header = delimited_header(path)
+    for name in NEGCLIP:
+        if name not in header:
+            have = ", ".join(header) or "none"
+            raise UsageError(f"{path}: no column {name!r}; the columns are: {have}")
+    return open_table([path], images, "filepath", "title", lists=True, name="NegCLIP table")
+
+
+# --- Rows that say their photo, captions and edits under names of their own. ---
+
+_Row = tuple[str, int, Any]  # file and number for messages, the number, and the row
+Made = dict[str, Any]
+"""A sample of a row: its photo, captions, extra columns, and what its id ends with."""
+
+
+@dataclass(frozen=True)
+class PublishedRows:
+    """What the rows of a published set hold.
 
     Args:
-        files: Of one kind.
-        images: Folder of the photos, by default that of the first file.
-        split: As for `open_table`.
-
-    Returns:
-        The samples; None for tables of other columns.
-
-    Raises:
-        CompoclipError: For rows that are malformed.
-        UsageError: For a split that is not there.
+        name: In descriptions.
+        keys: What every row has, and of which type.
+        samples: The samples of a row, given the row, its number from 1 and its place for messages.
+        numbered: Whether ids end in a number of the row.
     """
-    names = _columns(files[0])
-    root = images if images is not None else files[0].parent
-    if names >= _VISMIN and has_ending(files[0], ".parquet"):
-        _refuse_split(files[0], split)
-        return _vismin(files, root)
-    if names >= _TROHN:
-        extras = {NEG_CAPTION: "negative_caption", NEG_IMAGE: "negative_image"}
-        return open_table(files, images, "image_id", "caption", split, extras)
-    if names >= _SEM:
-        extras = {POS_CAPTION: "paraphrased", NEG_CAPTION: "negation"}
-        return open_table(files, images, "filename", "caption", split, extras)
-    reader: Callable[[Path, Path, RowBuilder], None]
-    if names >= {*_POSITIONS}:
-        reader = _positions
-    elif {"captions", "images"} <= names and names & {f"{v}_captions" for v in _VARIANTS}:
-        reader = _attributes
-    else:
-        return None
-    _refuse_split(files[0], split)
-    builder = RowBuilder(files[0])
-    for file in files:
-        reader(file, root, builder)
-    return builder.build(FolderImages(root), f"Flickr30k-Counterfactuals {files[0]}")
+
+    name: str
+    keys: Mapping[str, Any]
+    samples: Callable[[Mapping[str, Any], int, str], Iterable[Made]]
+    numbered: bool = True
+
+    def read(
+        self, path: Path, rows: Iterable[_Row], images: Path | None, more: object = ""
+    ) -> TableSource:
+        """Return the samples of the rows; images: of the photos, by default the file's folder."""
+        builder = RowBuilder(path, images if images is not None else path.parent)
+        for origin, number, row in rows:
+            for made in self.samples(fields(row, self.keys, origin), number, origin):
+                photo = relative_image(made.pop("photo"), builder.root, origin)
+                if other := made.get("negative_image"):
+                    made["negative_image"] = relative_image(other, builder.root, origin)
+                end = made.pop("id", builder.rows)
+                captions = made.pop("captions")
+                texts = captions if isinstance(captions, list) else [captions]
+                extras = {key: value for key, value in made.items() if value}
+                builder.add(
+                    f"{photo}#{end}" if self.numbered else photo, photo, texts, extras, origin
+                )
+        return builder.build(f"{self.name} {path}{more}")
 
 
-def _columns(file: Path) -> set[str]:
-    """The columns of a table; none of JSON lines, in which no set is published."""
-    if has_ending(file, ".parquet"):
-        with opened_parquet(file) as parquet:
-            return set(parquet.schema_arrow.names)
-    return set(delimited_header(file)) if has_ending(file, ".csv", ".tsv") else set()
+_WORDS: dict[Any, str] = {str: "a text", int: "a number", list: "a list"}
 
 
-def _refuse_split(file: Path, split: str | None) -> None:
-    if split not in (None, ALL):
-        raise UsageError(f"{file}: holds one split already; leave out split {split!r}")
-
-
-def _positions(file: Path, root: Path, builder: RowBuilder) -> None:
-    for number, row in read_delimited(file):
-        origin = f"{file}, row {number}"
-        photo = relative_image(_last(row["images"]), root, origin)
-        mirror = bool(_SIDES.search(row["captions"]))
-        other = ""
-        if not mirror:
-            other = relative_image(f"{_UP_DOWN}/{_last(row['neg_images'])}", root, origin)
-        extras = Extras(negatives=(row["neg_captions"],), negative_image=other, mirror=mirror)
-        builder.add(f"{photo}#{builder.rows}", photo, [row["captions"]], extras, origin)
-
-
-def _attributes(file: Path, root: Path, builder: RowBuilder) -> None:
-    names = delimited_header(file)
-    kinds = [kind for kind in _VARIANTS if f"{kind}_captions" in names]
-    lacking = next((f"{kind}_images" for kind in kinds if f"{kind}_images" not in names), None)
-    if lacking is not None:
-        raise CompoclipError(f"{file}: lacks the column {lacking!r}; {_AGAIN}")
-    for number, row in read_delimited(file):
-        origin = f"{file}, row {number}"
-        photo = relative_image(_last(row["images"]), root, origin)
-        told = [(row[f"{kind}_captions"], row[f"{kind}_images"], kind) for kind in kinds]
-        pairs = [each for each in told if _NONE not in (each[0].strip(), each[1].strip())]
-        for caption, image, kind in pairs:
-            other = relative_image(_last(image, 2), root, origin)
-            extras = Extras(negatives=(caption,), negative_image=other)
-            builder.add(f"{photo}#{number - 1}/{kind}", photo, [row["captions"]], extras, origin)
-        if not pairs:
-            builder.add(f"{photo}#{number - 1}", photo, [row["captions"]], origin=origin)
+def fields(row: Any, keys: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
+    """Return a row that has all keys, of their types. Raises CompoclipError for any other."""
+    if not isinstance(row, dict) or not keys.keys() <= row.keys():
+        have = ", ".join(map(str, row)) if isinstance(row, dict) else shown(row)
+        raise CompoclipError(f"{origin} needs {', '.join(keys)}; it has: {have}; {_AGAIN}")
+    for key, kind in keys.items():
+        if not isinstance(row[key], kind) or (kind is int and isinstance(row[key], bool)):
+            what = (
+                f"{key!r} must be {_WORDS.get(kind, 'a number or text')}, found {shown(row[key])}"
+            )
+            raise CompoclipError(f"{origin}: {what}; {_AGAIN}")
+    return row
 
 
 def _last(path: str, parts: int = 1) -> str:
@@ -143,17 +140,197 @@ def _last(path: str, parts: int = 1) -> str:
     return "/".join(PurePosixPath(path.replace("\\", "/").strip()).parts[-parts:])
 
 
-def _vismin(files: Sequence[Path], root: Path) -> RowSource:
+def _karpathy(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
+    if not isinstance(row["caption"], str | list):
+        raise CompoclipError(f"{origin}: the caption must be a text or a list of texts; mend it")
+    yield {"photo": row["image"], "captions": row["caption"]}
+
+
+def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
+    texts = [fields(each, {"raw": object}, origin)["raw"] for each in row["sentences"]]
+    folder = fields({"filepath": "", **row}, {"filepath": str}, origin)["filepath"]
+    name = row["filename"]
+    yield {"photo": f"{folder}/{name}" if folder else name, "captions": texts}
+
+
+def _degla(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
+    for text in row["enhanced"]:
+        fields({"enhanced": text}, {"enhanced": str}, origin)
+    photo = f"COCO_train2014_{row['image_id']:012d}.jpg"
+    yield {"photo": photo, "captions": row["original"], "negatives": row["enhanced"]}
+
+
+def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
+    keys = {"edited_image_path": str, "edited_caption": str}
+    edits = [fields(edit, keys, f"{origin}: an edit") for edit in row["negatives"]]
+    for edit in edits or [{"edited_image_path": "", "edited_caption": ""}]:
+        yield {
+            "photo": row["image_path"],
+            "captions": row["caption"],
+            "negatives": [edit["edited_caption"]] if edits else [],
+            "negative_image": edit["edited_image_path"],
+        }
+
+
+_SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
+
+
+def _positions(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
+    mirror = bool(_SIDES.search(row["captions"]))  # else another picture shows the other position
+    yield {
+        "photo": _last(row["images"]),
+        "captions": row["captions"],
+        "negatives": [row["neg_captions"]],
+        "negative_image": "" if mirror else f"up_down/{_last(row['neg_images'])}",
+        "mirror": mirror,
+    }
+
+
+def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
+    plain = {"photo": _last(row["images"]), "captions": row["captions"]}
+    pairs = 0
+    for kind in (each for each in ("noun", "adj", "rev") if f"{each}_captions" in row):
+        names = f"{kind}_captions", f"{kind}_images"
+        caption, image = fields(row, dict.fromkeys(names, str), origin)[names[0]], row[names[1]]
+        if "nonexistent" not in (caption.strip(), image.strip()):
+            pairs += 1
+            yield {
+                **plain,
+                "id": f"{number - 1}/{kind}",
+                "negatives": [caption],
+                "negative_image": _last(image, 2),
+            }
+    if not pairs:
+        yield {**plain, "id": number - 1}
+
+
+_COUNTERFACTUALS = "Flickr30k-Counterfactuals"
+KARPATHY = PublishedRows(
+    "Karpathy JSON", {"image": str, "caption": object}, _karpathy, numbered=False
+)
+ORIGINAL = PublishedRows(
+    "Karpathy JSON",
+    {"filename": str, "split": str, "sentences": list},
+    _original,
+    numbered=False,
+)
+IN_JSON = (
+    PublishedRows("DeGLA captions", {"image_id": int, "original": str, "enhanced": list}, _degla),
+    PublishedRows("VisMin edits", {"image_path": str, "caption": str, "negatives": list}, _edits),
+)
+IN_TABLES = (
+    PublishedRows(
+        _COUNTERFACTUALS,
+        dict.fromkeys(("captions", "images", "neg_captions", "neg_images"), str),
+        _positions,
+    ),
+    *(
+        PublishedRows(
+            _COUNTERFACTUALS,
+            dict.fromkeys(("captions", "images", f"{kind}_captions"), str),
+            _attributes,
+        )
+        for kind in ("noun", "adj", "rev")
+    ),
+)
+
+
+def open_published(
+    files: Sequence[Path], images: Path | None, split: str | None
+) -> TableSource | None:
+    """Open tables of one kind that a published training set has; None for other columns.
+
+    images, split: as for `open_table`. Raises CompoclipError for rows that are malformed,
+    UsageError for a split that is not there.
+    """
+    names: set[str] = set()
+    if has_ending(files[0], ".parquet"):
+        with opened_parquet(files[0]) as parquet:
+            names = set(parquet.schema_arrow.names)
+    elif has_ending(files[0], ".csv", ".tsv"):
+        names = set(delimited_header(files[0]))
+    if names >= _VISMIN.keys() | {"image"} and has_ending(files[0], ".parquet"):
+        require_one_split(files[0], split)
+        return _vismin(files, images if images is not None else files[0].parent)
+    for columns, options in TABLES.items():
+        if names >= {*columns}:
+            return open_table(files, images, split=split, **options)
+    layout = next((each for each in IN_TABLES if names >= each.keys.keys()), None)
+    if layout is None:
+        return None
+    require_one_split(files[0], split)
+    read = ((file, each) for file in files for each in read_delimited(file))
+    rows = ((f"{file}, row {number}", number, row) for file, (number, row) in read)
+    return layout.read(files[0], rows, images)
+
+
+def open_karpathy(path: Path, data: Any, images: Path | None, split: str | None) -> TableSource:
+    """Open the content of a JSON file with rows of a published set, or of Karpathy's splits.
+
+    The latter in either of the two forms in use. The original dataset_*.json: {"images":
+    [{filepath, filename, split, sentences: [{raw}]}]}; split: "train" (with "restval") unless
+    given; images of others are counted; "all" takes everything. Or rows [{image, caption}] as in
+    BLIP's files, where `caption` is a list or, one row a caption, a text; such a file is one split
+    already. Or {"photo.jpg": caption or captions}. Ids are the image paths.
+
+    images: the folder the paths are relative to, by default the folder of the file. Raises
+    CompoclipError for a file of another form, UsageError for a split that it does not have.
+    """
+    if isinstance(data, dict) and isinstance(data.get("images"), list):
+        chosen = Split(split)
+        rows = [
+            (origin, number, row)
+            for origin, number, row in _numbered(data["images"], f"{path}, image")
+            if chosen.takes(fields(row, ORIGINAL.keys, origin)["split"])
+        ]
+        chosen.require(path)
+        source = ORIGINAL.read(path, rows, images, chosen)
+        source.left_out = {**source.left_out, **chosen.left_out()}
+        return source
+    pictured = isinstance(data, dict) and any(
+        name.rpartition(".")[2].lower() in EXTENSIONS for name in data
+    )
+    if pictured:
+        data = [{"image": image, "caption": texts} for image, texts in data.items()]
+    if not isinstance(data, list):
+        raise CompoclipError(
+            f"{path}: neither a list of rows nor an object with 'images' or names of images"
+        )
+    require_one_split(path, split)
+    first = data[0] if data and isinstance(data[0], dict) else {}
+    layout = next((each for each in IN_JSON if first.keys() >= each.keys.keys()), KARPATHY)
+    return layout.read(path, _numbered(data, f"{path}, row"), images)
+
+
+def _numbered(rows: Iterable[Any], noun: str) -> Iterator[_Row]:
+    yield from ((f"{noun} {number}", number, row) for number, row in enumerate(rows, 1))
+
+
+# --- VisMin's tables: every edit is joined to its original, a row each. ---
+
+NO_SOURCE = "edit whose original is not there"
+_VISMIN = dict.fromkeys(("image_id", "source_image_id", "caption"), str)
+
+
+def _vismin(files: Sequence[Path], root: Path) -> TableSource:
     """Originals with their edits: a row for every edit, and one for an original without any."""
-    builder = RowBuilder(files[0])
+    for file in files:
+        with opened_parquet(file) as parquet:
+            schema = parquet.schema_arrow
+            names = [*_VISMIN, "image"]
+            fields(dict.fromkeys(schema.names), dict.fromkeys(names, object), str(file))
+            if not holds_bytes(schema.field("image").type):
+                raise CompoclipError(f"{file}: lacks encoded images in column 'image'; {_AGAIN}")
+    embedded = EmbeddedImages(files, "image")
+    builder = RowBuilder(files[0], root, ImageColumn("image", embedded, embedded.stamp))
     originals: dict[str, tuple[str, int, str]] = {}
     edits: dict[str, list[tuple[str, str, int]]] = {}
     seen: set[str] = set()
-    for origin, place, row in _rows(files):
-        id, source, caption = (row[name] for name in ("image_id", "source_image_id", "caption"))
-        source = "" if source is None else source
-        if not all(isinstance(each, str) for each in (id, source, caption)) or not id:
-            raise CompoclipError(f"{origin}: image_id, source_image_id and caption must be texts")
+    records = ((file, each) for file in files for each in _texts_of(file))
+    for place, (file, (number, row)) in enumerate(records):
+        origin = f"{file}, row {number}"
+        known = fields({**row, "source_image_id": row["source_image_id"] or ""}, _VISMIN, origin)
+        id, source, caption = (known[name] for name in _VISMIN)
         if id in seen:
             raise CompoclipError(f"{origin}: the image_id {id!r:.80} occurs twice; {_AGAIN}")
         seen.add(id)
@@ -164,102 +341,195 @@ def _vismin(files: Sequence[Path], root: Path) -> RowSource:
     for id, (origin, place, caption) in originals.items():
         made = edits.pop(id, [])
         for edited, negative, other in made:
-            extras = Extras(negatives=(negative,), negative_image=f"image:{other}")
-            builder.add(f"{id}#{edited}", f"image:{place}", [caption], extras, origin)
+            extras = {
+                "negatives": [negative],
+                "negative_place": 1,
+                "negative_image": str(other),
+            }
+            builder.add(f"{id}#{edited}", str(place), [caption], extras, origin, place=1)
         if not made:
-            builder.add(id, f"image:{place}", [caption], origin=origin)
+            builder.add(id, str(place), [caption], origin=origin, place=1)
     builder.left_out[NO_SOURCE] += sum(map(len, edits.values()))
-    opener = ColumnImages(root, {"image": EmbeddedImages(files, "image")})
-    return builder.build(opener, f"VisMin tables {files[0]} ({len(files)})")
+    return builder.build(f"VisMin tables {files[0]} ({len(files)})")
 
 
-def _rows(files: Sequence[Path]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """(file and row, number over all files, texts of the row)."""
-    number = 0
-    for file in files:
-        with opened_parquet(file) as parquet:
-            schema = parquet.schema_arrow
-            missing = next((name for name in sorted(_VISMIN) if name not in schema.names), None)
-            if missing is not None or not holds_bytes(schema.field("image").type):
-                lack = f"column {missing!r}" if missing else "encoded images in column 'image'"
-                raise CompoclipError(f"{file}: lacks {lack}; {_AGAIN}")
-            texts = sorted(_VISMIN - {"image"})
-            start = number
-            for batch in parquet.iter_batches(PARQUET_BATCH, columns=texts):
-                for row in batch.to_pylist():
-                    yield f"{file}, row {number - start + 1}", number, row
-                    number += 1
+def _texts_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with opened_parquet(file) as parquet:
+        batches = parquet.iter_batches(PARQUET_BATCH, columns=[*_VISMIN])
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
 
 
-# --- JSON. ---
+# --- COCO's own caption annotations (captions_train2017.json and the like). ---
 
-_DEGLA = {"image_id", "original", "enhanced"}
-_EDITS = {"image_path", "caption", "negatives"}
+UPDATED = "updated_caption"  # of NegationCLIP's file: the caption saying what is absent
+NOT_UPDATED = f"annotation without {UPDATED}, of which the caption is taken"
 
 
-def open_published_json(path: Path, data: Any, images: Path | None) -> RowSource | None:
-    """Open the content of a JSON file that a published training set has.
+def open_coco(
+    path: Path, data: Any, images: Path | None = None, caption_column: str | None = None
+) -> TableSource:
+    """Open {"images": [{id, file_name}], "annotations": [{image_id, caption}]}: a sample per image.
+
+    Ids are the file names. Raises CompoclipError for a file of another form, an image id that
+    occurs twice, or a caption of an unknown image, UsageError for a key that no annotation has.
 
     Args:
         path: The file.
         data: Its content.
-        images: Folder of the photos, by default that of the file.
-
-    Returns:
-        The samples; None for a file of another form.
-
-    Raises:
-        CompoclipError: For an entry that is malformed.
+        images: The folder that holds the photos, by default the folder of the file.
+        caption_column: Keys of an annotation, joined by commas; unless given updated_caption where
+            annotations have it (NegationCLIP's file), and caption for those that lack it.
     """
-    first = data[0] if isinstance(data, list) and data else None
-    keys = set(first) if isinstance(first, dict) else set()
-    root = images if images is not None else path.parent
-    builder = RowBuilder(path)
-    if keys >= _DEGLA:
-        for origin, row in _entries(data, _DEGLA, path):
-            _degla(row, origin, builder)
-        return builder.build(FolderImages(root), f"DeGLA captions {path}")
-    if keys >= _EDITS:
-        for origin, row in _entries(data, _EDITS, path):
-            _edited(row, origin, root, builder)
-        return builder.build(FolderImages(root), f"VisMin edits {path}")
-    return None
+    builder = RowBuilder(path, images if images is not None else path.parent)
+    captions: dict[Any, tuple[str, str, list[Any]]] = {}
+    for origin, entry in _entries(data, "images", {"id": int | str, "file_name": str}, path):
+        if entry["id"] in captions:
+            raise CompoclipError(f"{origin}: the image id {entry['id']!r} occurs twice; remove one")
+        name = relative_image(entry["file_name"], builder.root, origin)
+        captions[entry["id"]] = (origin, name, [])
+    keys = {"image_id": int | str, "caption": object}
+    entries = list(_entries(data, "annotations", keys, path))
+    found = {key for _, entry in entries for key in entry} | {"caption"}
+    names: tuple[str, ...] = (UPDATED,) if UPDATED in found else ("caption",)
+    if caption_column is not None:
+        names = pick_captions(found, caption_column, path)
+    for origin, entry in entries:
+        if entry["image_id"] not in captions:
+            raise CompoclipError(f"{origin}: no image has the id {entry['image_id']!r}; {_AGAIN}")
+        texts = [entry[name] for name in names if entry.get(name)]
+        if caption_column is None and not texts:
+            builder.left_out[NOT_UPDATED] += UPDATED in names
+            texts = [entry["caption"]]
+        captions[entry["image_id"]][2].extend(texts)
+    for origin, name, texts in captions.values():
+        builder.add(name, name, texts, origin=origin)
+    return builder.build(f"COCO captions {path}")
 
 
 def _entries(
-    data: Sequence[Any], keys: set[str], path: Path
+    data: Any, part: str, keys: Mapping[str, Any], path: Path
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, row in enumerate(data, 1):
-        origin = f"{path}, entry {number}"
-        if not isinstance(row, dict) or not keys <= row.keys():
-            raise CompoclipError(f"{origin}: needs {', '.join(sorted(keys))}; {_AGAIN}")
-        yield origin, row
+    """(file and entry for messages, entry) of a list of the file; entries from 1."""
+    entries = data.get(part) if isinstance(data, dict) else None
+    if not isinstance(entries, list):
+        raise CompoclipError(f"{path}: lacks {part!r}; are these COCO's caption annotations?")
+    for origin, _, entry in _numbered(entries, f"{path}, {part}"):
+        yield origin, fields(entry, keys, origin)
 
 
-def _degla(row: Mapping[str, Any], origin: str, builder: RowBuilder) -> None:
-    number, caption, texts = row["image_id"], row["original"], row["enhanced"]
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise CompoclipError(f"{origin}: the image_id {shown(number)} is no number; {_AGAIN}")
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise CompoclipError(f"{origin}: 'enhanced' is no list of texts; {_AGAIN}")
-    photo = f"COCO_train2014_{number:012d}.jpg"
-    extras = Extras(negatives=tuple(texts))
-    builder.add(f"{photo}#{builder.rows}", photo, [caption], extras, origin)
+# --- Flickr8k (and Flickr30k) token files, one caption a line, and Kaggle's captions.txt of
+# them. ---
+
+NO_PHOTO = "id with captions but no photo"
+NO_CAPTIONS = "listed photo without captions"
+
+# "name#k", then a TAB; three lines of a copy in wide use have a blank there instead.
+_LINE = re.compile(r"([^#/\\\0]+)#\d+(?:[\t ](.*))?")
+# "name| k| caption" of Flickr30k's results.csv, one line of which lacks the second bar.
+_BAR_LINE = re.compile(r"([^|/\\\0]+)\| *\d+ *\|? *(.*)")
+_BAR_HEADER = "image_name|comment_number|comment"
+KAGGLE_FILE, _KAGGLE = "captions.txt", "image,caption"  # what Kaggle has, and its header
+_LISTS = "Images.txt"
+_FOLDERS = (
+    *("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset"),
+    *("flickr30k-images", "flickr30k_images"),
+)
 
 
-def _edited(row: Mapping[str, Any], origin: str, root: Path, builder: RowBuilder) -> None:
-    image, caption, edits = row["image_path"], row["caption"], row["negatives"]
-    if not isinstance(image, str) or not isinstance(edits, list):
-        raise CompoclipError(f"{origin}: 'image_path' must be a text, 'negatives' a list; {_AGAIN}")
-    photo = relative_image(image, root, origin)
-    for edit in edits:
-        told = edit if isinstance(edit, dict) else {}
-        other, negative = told.get("edited_image_path"), told.get("edited_caption")
-        if not isinstance(other, str) or not isinstance(negative, str):
-            raise CompoclipError(
-                f"{origin}: an edit needs 'edited_image_path' and 'edited_caption'; {_AGAIN}"
-            )
-        extras = Extras(negatives=(negative,), negative_image=relative_image(other, root, origin))
-        builder.add(f"{photo}#{builder.rows}", photo, [caption], extras, origin)
-    if not edits:
-        builder.add(f"{photo}#{builder.rows}", photo, [caption], origin=origin)
+def open_flickr8k(path: Path, images: Path | None = None, split: str | None = None) -> TableSource:
+    """Open lines `name.jpg#k<TAB>caption`, or rows `name.jpg,caption` below `image,caption`.
+
+    Or Flickr30k's results.csv: below `image_name| comment_number| comment` lines `name.jpg| k|
+    caption`. Ids are the photo names, in the order of the file. Photos that are named but not in
+    the folder are left out and counted: the official file has one such id.
+
+    Args:
+        path: The file.
+        images: The folder of the photos, by default a folder of a usual name beside the file.
+        split: A name such as "train", found beside the file as *.trainImages.txt, or a file with
+            one photo name per line. Unless given it is "train" where such lists lie beside the file
+            (photos of the others are counted), else all, as for "all".
+
+    Raises:
+        CompoclipError: For a malformed line, and when no photo is there.
+        UsageError: For a split that cannot be found.
+    """
+    usual = (path.parent / name for name in _FOLDERS if (path.parent / name).is_dir())
+    root = images if images is not None else next(usual, path.parent)
+    captions = _token_file(path)
+    builder = RowBuilder(path, root)
+    chosen = Split(split)
+    parts = _parts(path, split, chosen.name)
+    listed = [name for name, part in (parts or {}).items() if part == chosen.name]
+    builder.left_out[NO_CAPTIONS] = sum(name not in captions for name in listed)
+    try:
+        present = set(os.listdir(root))
+    except OSError as error:
+        raise unreadable(root, error) from None
+    for name, texts in captions.items():
+        if not chosen.takes(chosen.name if parts is None else parts.get(name)):
+            continue
+        if name not in present:
+            builder.left_out[NO_PHOTO] += 1
+            continue
+        builder.add(name, name, texts)
+    builder.left_out.update(chosen.left_out("photo"))
+    if builder.left_out[NO_PHOTO] and not present.intersection(captions):
+        raise CompoclipError(f"{root}: holds none of the photos of {path}; pass --images")
+    return builder.build(f"Flickr8k token file {path}{chosen}")
+
+
+def _token_file(path: Path) -> dict[str, list[str]]:
+    """The captions of each photo name, in the order of the file."""
+    captions: dict[str, list[str]] = {}
+    if next((line for _, line in read_lines(path)), "") == _KAGGLE:
+        for number, row in read_delimited(path):
+            name = row["image"].strip()
+            if not name or set(name) & set("/\\\0"):
+                raise CompoclipError(f"{path}, row {number}: {name!r} is no photo name; mend it")
+            captions.setdefault(name, []).append(row["caption"])
+        return captions
+    form, shown = _LINE, "name.jpg#k<TAB>caption"
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        if number == 1 and is_bar_header(line):
+            form, shown = _BAR_LINE, "name.jpg| k| caption"
+            continue
+        match = form.fullmatch(line)
+        if match is None:
+            raise CompoclipError(f"{path}: line {number} is not {shown!r}; mend the line")
+        captions.setdefault(match.group(1), []).append(match.group(2) or "")
+    return captions
+
+
+def is_token_line(line: str) -> bool:
+    """Return whether a line is one of a token file, or the header of Kaggle's or Flickr30k's."""
+    return line == _KAGGLE or is_bar_header(line) or _LINE.fullmatch(line) is not None
+
+
+def is_bar_header(line: str) -> bool:
+    """Return whether a line is the header of Flickr30k's results.csv."""
+    return line.replace(" ", "") == _BAR_HEADER
+
+
+def _parts(path: Path, split: str | None, name: str) -> dict[str, str] | None:
+    """The split of every listed photo; None when all are read. name: the split that is read."""
+    lists = {
+        file.name.removesuffix(_LISTS).rpartition(".")[2]: file
+        for file in sorted(path.parent.glob(f"*{_LISTS}"))
+    }
+    if split == ALL or (split is None and not lists):
+        return None
+    found = lists.get("dev" if name == "val" else name)
+    if found is None and split is not None and Path(split).is_file():
+        found = Path(split)
+    if found is None:
+        have = ", ".join(file.name for file in lists.values()) or "none"
+        raise UsageError(
+            f"{path}: no list for split {name!r} beside it (lists there: {have}); name one with "
+            f"--split, or take everything: --split {ALL}"
+        )
+    listed = [*lists.items(), (name, found)]
+    lines = ((part, line.strip()) for part, file in listed for _, line in read_lines(file))
+    return {photo: part for part, photo in lines if photo}

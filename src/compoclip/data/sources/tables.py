@@ -1,39 +1,118 @@
-"""Tables of images and captions: CSV, TSV, JSON lines and Parquet."""
+"""Tables of images and captions: CSV, TSV, JSON lines, Parquet and Hugging Face's data sets.
+
+Of the latter, `hf:NAME/SPLIT`, NAME is a data set of the hub (`owner/name`, with a configuration
+`owner/name:config`), which the `datasets` library downloads once and keeps, or a folder: one that
+`save_to_disk` wrote, or one that `load_dataset` reads. The table stays in the library's
+memory-mapped files; captions are read once, images when they are shown.
+
+Streams are refused. A batch is a function of (seed, epoch, step) here, so that a run can be resumed
+anywhere and read by any number of workers; a stream is shuffled within a buffer only, in an order
+that depends on how its files are dealt to workers, and can be entered only by reading what came
+before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import importlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
-import pyarrow.parquet as pq
-
-from compoclip.data.extras import EXTRA_COLUMNS, NEG_IMAGE, Extras, read_extras
-from compoclip.data.members import EmbeddedImages, holds_bytes, holds_text
-from compoclip.data.sources.rows import (
-    ALL,
-    COLUMN,
-    FolderImages,
-    Images,
-    RowBuilder,
-    RowSource,
-    Split,
-)
-from compoclip.data.textfiles import (
-    PARQUET_BATCH,
+from compoclip.archives import EmbeddedImages
+from compoclip.data.columns import (
+    EXTRA_COLUMNS,
+    NEG_IMAGE,
     as_text,
     cell_captions,
-    delimited_header,
-    has_ending,
-    opened_parquet,
     pick_columns,
-    read_delimited,
-    read_jsonl,
+    read_extras,
     relative_image,
 )
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, Split
+from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
+from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.tables import (
+    PARQUET_BATCH,
+    delimited_header,
+    has_ending,
+    holds_bytes,
+    holds_text,
+    opened_parquet,
+    read_delimited,
+    read_jsonl,
+)
+
+HUB, STREAM = "hf:", "hf-stream:"
+
+
+@dataclass
+class _Rows:
+    """How the rows of a table become samples.
+
+    Args:
+        builder: Gets them.
+        split: Which are read.
+        renamed: What an extra column is called in the file, where it is not by its own name.
+        lists: Whether neg_caption must be a list.
+        images: Column of encoded images -> the number of its place, and whether a row has one.
+    """
+
+    builder: RowBuilder
+    split: Split | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    lists: bool = False
+    images: dict[str, tuple[int, Callable[[int], bool]]] = field(default_factory=dict)
+    has_splits: bool = False
+
+    def called(self, extra: str) -> str:
+        """What an extra column is called in the file."""
+        return self.renamed.get(extra, extra)
+
+    def add(
+        self,
+        records: Iterable[tuple[str, Mapping[str, Any]]],
+        columns: tuple[str, Sequence[str]],
+        file: str,
+        name: str,
+    ) -> None:
+        """Add rows.
+
+        Args:
+            records: Which row it is, for messages, and its cells.
+            columns: That of the image, and those of the captions.
+            file: For messages.
+            name: What the ids of rows with encoded images begin with.
+        """
+        image, captions = columns
+        builder, root = self.builder, self.builder.root
+        other = self.called(NEG_IMAGE)
+        for place, record in records:
+            self.has_splits |= self.split is not None and COLUMN in record
+            if self.has_splits and self.split:
+                part = as_text(record.get(COLUMN))
+                if not self.split.takes(None if part is None else str(part)):
+                    builder.skip()
+                    continue
+            row, origin = builder.rows, f"{file}, {place}"
+            if self.renamed:
+                own = {extra: record.get(self.called(extra)) for extra in EXTRA_COLUMNS}
+                record = {**record, **own}
+            number = 0
+            if image in self.images:
+                number = self.images[image][0]
+                id, path = f"{name}{place}", str(row)
+            elif not isinstance(record.get(image), str):
+                raise CompoclipError(f"{origin} has no image path in column {image!r}; mend it")
+            else:
+                path = relative_image(record[image], root, origin)
+                id = f"{path}#{row}"
+            extras = read_extras(record, root, origin, lists=self.lists)
+            if other in self.images and self.images[other][1](row):
+                extras |= {"negative_place": self.images[other][0], "negative_image": str(row)}
+            texts = [text for column in captions for text in cell_captions(record.get(column))]
+            builder.add(id, path, texts, extras, origin, number)
 
 
 def open_table(
@@ -42,208 +121,261 @@ def open_table(
     image_column: str | None = None,
     caption_column: str | None = None,
     split: str | None = None,
-    extras: Mapping[str, str] = MappingProxyType({}),
+    renamed: Mapping[str, str] = MappingProxyType({}),
     quoting: bool = True,
-) -> RowSource:
-    """One or several tables of one kind and the same columns, as one source.
+    lists: bool = False,
+    name: str = "",
+) -> TableSource:
+    """Open one or several tables of one kind and the same columns, as one source.
 
-    files: .csv, .tsv, .jsonl, .jsonl.gz or .parquet. images: the folder that image paths are
-    relative to, by default the folder of the first file. image_column: paths; in Parquet also the
-    encoded bytes or a struct with a field `bytes`, as on the Hugging Face hub. caption_column: one
-    name or several joined by commas; a cell holds one caption or a list of them. Columns not named
-    are guessed. split: of a table with a column "split", the rows that are read: "train" unless
-    given, with those of others counted; "all" for all.
     The columns that `read_extras` knows are read as well; in Parquet neg_image may hold encoded
     images, too. Ids are "image#row", rows counted from 0 over all files as neg_image does, and
-    "FILE, row N" of encoded images. extras: what such a column is called in the file, where it is
-    not by the name that `read_extras` knows. quoting: as for `read_delimited`.
+    "FILE, row N" of encoded images.
 
-    Raises UsageError for a column or a split that is not there, CompoclipError for a file that is
-    missing or malformed, an image path that leaves the folder, or when no sample is left.
+    Args:
+        files: .csv, .tsv, .jsonl, .jsonl.gz or .parquet.
+        images: The folder that image paths are relative to, by default that of the first file.
+        image_column: Paths; in Parquet also the encoded bytes or a struct with a field `bytes`, as
+            on the Hugging Face hub. Columns not named are guessed.
+        caption_column: One name or several joined by commas; a cell holds one caption or a list of
+            them.
+        split: Of a table with a column "split", the rows that are read: "train" unless given, with
+            those of others counted; "all" for all.
+        renamed: What a column that `read_extras` knows is called in the file.
+        quoting: As for `read_delimited`.
+        lists: neg_caption may be a list only.
+        name: In the description, in place of that of a table with its columns.
+
+    Raises:
+        UsageError: For a column or a split that is not there.
+        CompoclipError: For a file that is missing or malformed, an image path that leaves the
+            folder, or when no sample is left.
     """
-    root = images if images is not None else files[0].parent
-    builder = RowBuilder(files[0])
-    table = _Table(builder, root, image_column, caption_column, Split(split), extras, quoting)
-    opener: Images = FolderImages(root)
-    if has_ending(files[0], ".parquet"):
-        opener = _add_parquet(files, table)
-    else:
-        for file in files:
-            _add_text(file, table)
-    chosen = table.split
-    if split not in (None, ALL) and not table.has_splits:
+    builder = RowBuilder(files[0], images if images is not None else files[0].parent)
+    rows = _Rows(builder, Split(split), renamed, lists)
+    columns, held = {}, []
+    for file in files:
+        names, kinds = _columns(file, quoting)
+        columns[file] = pick_columns(names, image_column, caption_column, file)
+        found = _held(file, kinds, columns[file], rows)
+        if columns.keys() == {files[0]}:
+            held = found
+        elif found != held:
+            raise CompoclipError(f"{file}: holds images in other columns than {files[0]}")
+    for column in held:
+        embedded = EmbeddedImages(files, column)
+        builder.places.append(ImageColumn(column, embedded, embedded.stamp))
+        present = embedded.present() if column == rows.called(NEG_IMAGE) else []
+        rows.images[column] = (len(builder.places) - 1, present.__getitem__)
+    unique = len({file.name for file in files}) == len(files)
+    for file in files:
+        wanted = {columns[file][0], *columns[file][1], COLUMN, *map(rows.called, EXTRA_COLUMNS)}
+        records = _records(file, wanted.difference(held), quoting)
+        rows.add(records, columns[file], str(file), f"{file.name if unique else file}, ")
+    chosen = rows.split
+    assert chosen is not None
+    if split not in (None, ALL) and not rows.has_splits:
         raise UsageError(f"{files[0]}: tables take no --split without a column {COLUMN!r}")
     chosen.require(files[0])
     builder.left_out.update(chosen.left_out())
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    columns = ", ".join(dict.fromkeys(builder.columns))
-    return builder.build(opener, f"table {files[0]}{more} (columns {columns}){chosen}")
+    used = dict.fromkeys(each for image, texts in columns.values() for each in (image, *texts))
+    what = f"table {files[0]}{more} (columns {', '.join(used)}){chosen}"
+    return builder.build(f"{name} {files[0]}" if name else what)
 
 
-@dataclass
-class _Table:
-    """State shared by the files of a table."""
-
-    builder: RowBuilder
-    root: Path
-    image_column: str | None
-    caption_column: str | None
-    split: Split
-    names: Mapping[str, str]
-    quoting: bool
-    has_splits: bool = False
-
-    def called(self, extra: str) -> str:
-        """What an extra column is called in the file."""
-        return self.names.get(extra, extra)
-
-    def extras(self, record: Mapping[str, Any], origin: str) -> Extras:
-        """The extra columns of a row."""
-        if self.names:
-            own = {extra: record.get(self.called(extra)) for extra in EXTRA_COLUMNS}
-            record = {**record, **own}
-        return read_extras(record, self.root, origin)
-
-    def columns(self, names: Collection[str], file: Path) -> tuple[str, tuple[str, ...]]:
-        """The image column and the caption columns of a file."""
-        image, captions = pick_columns(names, self.image_column, self.caption_column, file)
-        self.builder.columns += (image, *captions)
-        return image, captions
-
-    def takes(self, record: Mapping[str, Any]) -> bool:
-        """True if a row is of the split; other rows are still numbered."""
-        self.has_splits |= COLUMN in record
-        if not self.has_splits:
-            return True
-        part = as_text(record.get(COLUMN))
-        if self.split.takes(None if part is None else str(part)):
-            return True
-        self.builder.skip()
-        return False
-
-
-def _add_text(file: Path, table: _Table) -> None:
-    """Add the rows of a CSV, TSV or JSON-lines file."""
-    rows: Iterator[tuple[int, dict[str, Any]]]
-    chosen: tuple[str, tuple[str, ...]] | None = None
-    noun = "row"
-    if has_ending(file, ".jsonl", ".jsonl.gz"):
-        rows, noun = read_jsonl(file), "line"
-    else:
-        rows = read_delimited(file, quoting=table.quoting)
-        chosen = table.columns(delimited_header(file, quoting=table.quoting), file)
-    for number, record in rows:
-        chosen = chosen or table.columns(record, file)
-        if not table.takes(record):
-            continue
-        origin = f"{file}, {noun} {number}"
-        image = record.get(chosen[0])
-        if not isinstance(image, str):
-            raise CompoclipError(f"{origin} has no image path in column {chosen[0]!r}; mend it")
-        relative = relative_image(image, table.root, origin)
-        captions = [text for name in chosen[1] for text in cell_captions(record.get(name))]
-        id = f"{relative}#{table.builder.rows}"
-        table.builder.add(id, relative, captions, table.extras(record, origin), origin)
-
-
-def _add_parquet(files: Sequence[Path], table: _Table) -> Images:
-    """Add the rows of Parquet files; returns what opens their images."""
-    embedded: set[str] | None = None
-    unique = len({file.name for file in files}) == len(files)
-    for file in files:
+def _columns(file: Path, quoting: bool) -> tuple[Sequence[str], Mapping[str, Any]]:
+    """The columns of a file, and their kinds where it states them."""
+    if has_ending(file, ".parquet"):
         with opened_parquet(file) as parquet:
             schema = parquet.schema_arrow
-            columns = table.columns(schema.names, file)
-            known = {columns[0], table.called(NEG_IMAGE)}.intersection(schema.names)
-            held = {name for name in known if holds_bytes(schema.field(name).type)}
-            if embedded is not None and held != embedded:
-                raise CompoclipError(f"{file}: holds images in other columns than {files[0]}")
-            embedded = held
-            _add_rows(parquet, file, table, columns, embedded, file.name if unique else str(file))
-    if not embedded:
-        return FolderImages(table.root)
-    opened = {name: EmbeddedImages(files, name) for name in sorted(embedded)}
-    return ColumnImages(table.root, opened)
+            return schema.names, dict(zip(schema.names, schema.types))
+    if has_ending(file, ".jsonl", ".jsonl.gz"):
+        return [*next((row for _, row in read_jsonl(file)), {})], {}
+    return delimited_header(file, quoting=quoting), {}
 
 
-class StampedColumn(Protocol):
-    """The encoded images of a column, and a text that changes when they do."""
-
-    @property
-    def stamp(self) -> str: ...
-
-    def __call__(self, image: str) -> bytes: ...
-
-
-class ColumnImages:
-    """Images named "column:row", encoded in a column of the table, or else by path below a folder.
-
-    Only names that begin with one of the columns are of the table.
-    """
-
-    def __init__(self, root: Path, columns: Mapping[str, StampedColumn]) -> None:
-        self.root = root
-        self._folder = FolderImages(root)
-        self._columns = dict(columns)
-
-    def __call__(self, image: str) -> Path | bytes:
-        """The file, or the encoded image."""
-        column, _, row = image.rpartition(":")
-        return self._columns[column](row) if column in self._columns else self._folder(image)
-
-    def bare(self, image: str) -> Path | bytes:
-        """The file; no bytes in place of an image of the table."""
-        return b"" if image.rpartition(":")[0] in self._columns else self._folder(image)
-
-    def stamps(self, images: Sequence[str]) -> list[str]:
-        """Names with the stamp of their column, or as those of files."""
-        columns = [self._columns.get(name.rpartition(":")[0]) for name in images]
-        files = [name if column is None else "" for name, column in zip(images, columns)]
-        return [
-            stamp if column is None else f"{name} {column.stamp}"
-            for name, column, stamp in zip(images, columns, self._folder.stamps(files))
-        ]
+def _records(
+    file: Path, columns: Collection[str], quoting: bool
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Which row it is, for messages, and its cells: of a Parquet file those of some columns."""
+    if has_ending(file, ".parquet"):
+        with opened_parquet(file) as parquet:
+            there = [name for name in parquet.schema_arrow.names if name in columns]
+            batches = parquet.iter_batches(PARQUET_BATCH, columns=there)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
+    elif has_ending(file, ".jsonl", ".jsonl.gz"):
+        yield from ((f"line {number}", row) for number, row in read_jsonl(file))
+    else:
+        read = read_delimited(file, quoting=quoting)
+        yield from ((f"row {number}", row) for number, row in read)
 
 
-def _add_rows(
-    parquet: pq.ParquetFile,
-    file: Path,
-    table: _Table,
-    columns: tuple[str, tuple[str, ...]],
-    embedded: Collection[str],
-    name: str,
-) -> None:
-    """Add the rows of one file. embedded: its columns of images; name: the file in their ids."""
+def _held(
+    file: Path, kinds: Mapping[str, Any], columns: tuple[str, Sequence[str]], rows: _Rows
+) -> list[str]:
+    """The columns of encoded images, sorted. Raises UsageError for a column of another kind."""
     image, captions = columns
-    schema = parquet.schema_arrow
-    kinds = {column: schema.field(column).type for column in (image, *captions)}
-    if image not in embedded and not holds_text(kinds[image]):
+    names = {image, rows.called(NEG_IMAGE)}.intersection(kinds)
+    held = sorted(name for name in names if holds_bytes(kinds[name]))
+    if kinds and image not in held and not holds_text(kinds[image]):
         raise UsageError(f"{file}: column {image!r} holds {kinds[image]}, not image paths or bytes")
-    odd = (c for c in captions if c in embedded or not holds_text(kinds[c], lists=True))
-    wrong = next(odd, None)
-    if wrong is not None:
-        raise UsageError(f"{file}: column {wrong!r} holds {kinds[wrong]}, not captions")
-    other = table.called(NEG_IMAGE)
-    negative = EmbeddedImages([file], other).present() if other in embedded else []
-    further = map(table.called, EXTRA_COLUMNS)
-    wanted = {image, *captions, COLUMN, *further}.intersection(schema.names)
-    first = table.builder.rows
-    for batch in parquet.iter_batches(PARQUET_BATCH, columns=sorted(wanted - set(embedded))):
-        for record in batch.to_pylist():
-            row = table.builder.rows
-            if not table.takes(record):
-                continue
-            place = f"row {row - first + 1}"
-            origin = f"{file}, {place}"
-            extras = table.extras(record, origin)
-            if negative and negative[row - first]:
-                extras = replace(extras, negative_image=f"{other}:{row}")
-            texts = [text for column in captions for text in cell_captions(record[column])]
-            if image in embedded:
-                id, path = f"{name}, {place}", f"{image}:{row}"
-            elif record[image] is None:
-                raise CompoclipError(f"{origin} has no image path; mend the row")
-            else:
-                path = relative_image(record[image], table.root, origin)
-                id = f"{path}#{row}"
-            table.builder.add(id, path, texts, extras, origin)
+    for name in captions if kinds else ():
+        if name in held or not holds_text(kinds[name], lists=True):
+            raise UsageError(f"{file}: column {name!r} holds {kinds[name]}, not captions")
+    return held
+
+
+# --- Data sets of Hugging Face. ---
+
+_AT_ONCE = 1024
+_DICT, _ONE = "dataset_dict.json", "state.json"  # what `save_to_disk` leaves in a folder
+
+
+def open_hugging_face(
+    spec: str,
+    images: Path | None = None,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    split: str | None = None,
+) -> TableSource:
+    """Open a data set of the `datasets` library, with the columns that tables may have.
+
+    Args:
+        spec: `hf:NAME/SPLIT`; without the split of a folder, `split` or "train" is read.
+        images: Folder that image paths are relative to, for a column of paths.
+        image_column: Images, encoded bytes or paths; guessed when not given.
+        caption_column: As for `open_table`.
+        split: In place of the one in `spec`.
+
+    Raises:
+        UsageError: For a stream, a name without a split, and a wrong column.
+        CompoclipError: When the library is not installed or cannot open the data set, and for rows
+            that are malformed.
+    """
+    if spec.startswith(STREAM):
+        name = spec.removeprefix(STREAM)
+        raise UsageError(
+            f"{spec}: a stream cannot be trained on: its samples have no numbers, which the order "
+            f"of batches, --resume and --workers need; {HUB}{name} downloads the split once"
+        )
+    data = _loaded(spec, split)
+    names = list(data.column_names)
+    columns = pick_columns(names, image_column, caption_column, Path(spec))
+    held = {name for name in (columns[0], NEG_IMAGE) if name in names and _pictured(data, name)}
+    odd = next((name for name in columns[1] if name in held or _pictured(data, name)), None)
+    if odd is not None:
+        raise UsageError(f"{spec}: column {odd!r} holds images, not captions")
+    if columns[0] not in held and images is None:
+        raise UsageError(
+            f"{spec}: column {columns[0]!r} holds paths: say with --images to what folder"
+        )
+    builder = RowBuilder(spec, images if images is not None else Path())
+    rows = _Rows(builder)
+    for name in sorted(held):
+        # The state is that of the data set's files and of all that was done to them.
+        builder.places.append(ImageColumn(name, _Cells(data, name, spec), str(data._fingerprint)))
+        present = _present(data, name) if name == NEG_IMAGE else []
+        rows.images[name] = (len(builder.places) - 1, present.__getitem__)
+    wanted = [name for name in names if name in {columns[0], *columns[1], *EXTRA_COLUMNS} - held]
+    records = ((f"row {row}", record) for row, record in enumerate(_cells_of(data, wanted), 1))
+    rows.add(records, columns, spec, "")
+    listed = ", ".join(dict.fromkeys((columns[0], *columns[1])))
+    chosen = f", split {split}" if split else ""
+    return builder.build(f"data set {spec}{chosen} (columns {listed})")
+
+
+def _loaded(spec: str, split: str | None) -> Any:
+    """The data set with its images as they are stored, not decoded."""
+    try:
+        library: Any = importlib.import_module("datasets")
+    except ImportError as error:
+        raise CompoclipError(
+            f"{spec}: needs the datasets package: {pip_install('datasets')}"
+        ) from error
+    name, config, part = _parts(spec, split)
+    shown = False
+    try:
+        if shown := library.is_progress_bar_enabled():
+            library.disable_progress_bars()
+        if (Path(name) / _DICT).is_file() or (Path(name) / _ONE).is_file():
+            data = library.load_from_disk(name)
+            if isinstance(data, Mapping):
+                if part not in data:
+                    raise UsageError(f"{spec}: no split {part!r}; it has: {', '.join(data)}")
+                data = data[part]
+        else:
+            data = library.load_dataset(name, config, split=part)
+        for column, feature in data.features.items():
+            if isinstance(feature, library.Image):
+                data = data.cast_column(column, library.Image(decode=False))
+    except CompoclipError:
+        raise
+    except Exception as error:  # no network, no such name, no such split, a damaged file, ...
+        reason = " ".join(str(error).split())[:300]
+        raise CompoclipError(
+            f"{spec}: cannot be opened ({type(error).__name__}: {reason}); check name and split "
+            "(hf:NAME/SPLIT), and the network where it is not downloaded yet"
+        ) from error
+    finally:
+        if shown:
+            library.enable_progress_bars()
+    return data
+
+
+def _parts(spec: str, split: str | None) -> tuple[str, str | None, str]:
+    """Name, configuration and split. Raises UsageError where there is no split."""
+    rest = spec.removeprefix(HUB)
+    if split == ALL:
+        raise UsageError(f"{spec}: name one split: hf:NAME/SPLIT")
+    if rest and Path(rest).is_dir():
+        return rest, None, split or TRAIN
+    if not split:
+        rest, _, split = rest.rpartition("/")
+        if not rest or not split:
+            raise UsageError(f"{spec}: name data set and split: hf:NAME/SPLIT")
+    name, colon, config = rest.rpartition(":")
+    return (name, config, split) if colon else (rest, None, split)
+
+
+def _pictured(data: Any, column: str) -> bool:
+    feature = data.features[column]
+    return hasattr(feature, "decode") or getattr(feature, "dtype", "").endswith("binary")
+
+
+def _cells_of(data: Any, columns: Collection[str]) -> Iterator[dict[str, Any]]:
+    """The rows, of these columns alone."""
+    if not columns:
+        yield from ({} for _ in range(len(data)))
+        return
+    for batch in data.select_columns(list(columns)).with_format("arrow").iter(_AT_ONCE):
+        yield from batch.to_pylist()
+
+
+def _present(data: Any, column: str) -> list[bool]:
+    """Of each row, whether it has an image in a column."""
+    batches = data.select_columns([column]).with_format("arrow").iter(_AT_ONCE)
+    return [held for batch in batches for held in batch.column(0).is_valid().to_pylist()]
+
+
+class _Cells:
+    """The images of one column, by row: encoded, however they are stored."""
+
+    def __init__(self, data: Any, column: str, spec: str) -> None:
+        self._rows, self._column, self._spec = data.select_columns([column]), column, spec
+
+    def __call__(self, image: str) -> bytes:
+        """The encoded image of row `image`; no bytes when it has none, which decoding refuses."""
+        cell = self._rows[int(image)][self._column]
+        if not isinstance(cell, Mapping):
+            return bytes(cell or b"")
+        if cell.get("bytes") is None and cell.get("path"):
+            try:
+                return Path(cell["path"]).read_bytes()
+            except OSError as error:
+                raise CompoclipError(
+                    f"{self._spec}, row {int(image) + 1}: {cell['path']}: cannot be read "
+                    f"({error.strerror}); open the data set anew"
+                ) from error
+        return bytes(cell.get("bytes") or b"")

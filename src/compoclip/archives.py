@@ -1,0 +1,366 @@
+"""Tar and zip files, and encoded images in tables: read where they lie, nothing is unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import struct
+import tarfile
+import zipfile
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from pathlib import Path, PurePosixPath
+from threading import Lock
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compoclip.console import note
+from compoclip.errors import CompoclipError
+from compoclip.files import cache_paths, fingerprint, reason, unreadable, write_cache
+from compoclip.tables import arrow_table, opened_parquet
+
+MOST_BYTES = 1 << 28  # of one image, or of the annotations in an archive: more is a bomb
+_AGAIN = "fetch the archive again"
+
+# --- Tar files. ---
+
+DAMAGED_TAR = (
+    *(tarfile.TarError, EOFError, struct.error, ValueError, OverflowError),
+    *(LookupError, MemoryError),
+)
+"""What reading a damaged tar raises, beside OSError, unless it is compressed as a whole."""
+_MOST_PADDING = 1 << 20  # bytes of zeros at the end of a tar; writers add 10 KiB
+
+
+def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar file in order, up to its end mark.
+
+    The library takes a damaged header for the end of the archive. So what it stops at must be two
+    blocks of zeros, and only zeros may follow, no more than writers add.
+
+    Raises:
+        tarfile.ReadError: For an archive that is damaged or cut off, with the byte, and for a
+            member of a size below 0, which leads back: the archive would be read forever.
+    """
+    for member in archive:
+        if member.size < 0:
+            raise tarfile.ReadError(f"{member.name!a} has a size below 0")
+        yield member
+        archive.members = []  # type: ignore[attr-defined]  # the list would only take memory
+    end: int = archive.offset
+    file: Any = archive.fileobj
+    file.seek(end)
+    tail = file.read(_MOST_PADDING + 1)
+    if len(tail) < 2 * tarfile.BLOCKSIZE:
+        raise tarfile.ReadError(f"cut off at byte {end:,}, before its end mark")
+    if tail.strip(b"\0") or len(tail) > _MOST_PADDING:
+        raise tarfile.ReadError(f"damaged at byte {end:,}, neither a member nor the end mark")
+
+
+def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar in order.
+
+    Raises CompoclipError for a file that is damaged, cut off or no plain tar.
+    """
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            yield from tar_members(tar)
+    except OSError as error:
+        raise unreadable(shard, error) from None
+    except DAMAGED_TAR as error:
+        raise CompoclipError(
+            f"{shard}: not a whole tar file ({reason(error)}); fetch or make the shard again"
+        ) from None
+
+
+def read_at(path: Path, offset: int, size: int) -> bytes:
+    """Return the bytes of a member of a tar. Raises CompoclipError when they are not there."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            data = file.read(size)
+    except OSError as error:
+        raise CompoclipError(f"{path}: {error.strerror}; is the disk still there?") from None
+    if data is None or len(data) < size:
+        raise CompoclipError(f"{path}: shorter than when it was indexed; fetch the shard again")
+    return data
+
+
+# --- Zip files. ---
+
+DAMAGED_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    struct.error,
+    ValueError,  # a name that is no text, a place before the start of the file
+    RuntimeError,  # encrypted, or compressed in a way that is not known here
+)
+"""What the reading of a damaged zip archive raises, beside OSError."""
+
+
+def zip_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """Return the members of a zip file.
+
+    Raises:
+        zipfile.BadZipFile: When bytes come before the first member: the library takes the last list
+            of members that it finds, and those before it would be missing.
+    """
+    members = archive.infolist()
+    before = min((each.header_offset for each in members), default=0)
+    if before:
+        raise zipfile.BadZipFile(f"{before:,} bytes before the first member")
+    return members
+
+
+def read_members(
+    archive: Path, wanted: Mapping[str, str], most: int = MOST_BYTES
+) -> dict[str, tuple[str, bytes]]:
+    """Return key -> (file and member for messages, content) of the members `wanted[key]` of a zip.
+
+    Members may lie in a folder of the archive. Raises CompoclipError when the archive cannot be
+    read, lacks a member, has two of one name, names one with ".." or an absolute path, which no
+    official archive does, or when they unpack to more than `most` bytes together.
+    """
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            members: dict[str, zipfile.ZipInfo] = {}
+            for info in zip_members(opened):
+                pure = PurePosixPath(info.filename.replace("\\", "/"))
+                if pure.is_absolute() or ".." in pure.parts:
+                    raise CompoclipError(
+                        f"{archive}: the member {info.filename!r:.80} leads outside the archive; "
+                        "this is not the official one"
+                    )
+                if info.filename.endswith("/") or "__MACOSX" in pure.parts:
+                    continue
+                if pure.name in wanted.values():
+                    if pure.name in members:
+                        raise CompoclipError(f"{archive}: holds two files {pure.name}; {_AGAIN}")
+                    members[pure.name] = info
+            found = {}
+            left = most
+            for key, name in wanted.items():
+                if name not in members:
+                    raise CompoclipError(
+                        f"{archive}: holds no {name}; {_AGAIN}, or select other parts"
+                    )
+                with opened.open(members[name]) as stream:  # whose stated size may be a lie
+                    data = stream.read(left + 1)
+                if len(data) > left:
+                    raise CompoclipError(f"{archive}: {name}: more than {most >> 20} MiB; {_AGAIN}")
+                left -= len(data)
+                found[key] = f"{archive}: {name}", data
+            return found
+    except OSError as error:
+        raise unreadable(archive, error) from error
+    except DAMAGED_ZIP as error:
+        raise CompoclipError(
+            f"{archive}: cannot be unpacked ({reason(error)}); {_AGAIN}"
+        ) from error
+
+
+# --- Encoded images inside Parquet files, read at random. ---
+#
+# Parquet compresses rows in groups, so that one image costs a whole group. The image column is
+# therefore copied once into an Arrow file (beside the Parquet file or in the cache folder), which
+# is mapped into memory and read at any row.
+
+_SUFFIX = ".compoclip-images"
+_VERSION = 2
+_ROWS = 64  # images per Arrow batch: bounds the memory of the copy
+
+
+class EmbeddedImages:
+    """The images of one column of Parquet files, by row number over all files.
+
+    Attributes:
+        stamp: Size and modification time of every file.
+    """
+
+    def __init__(self, files: Sequence[Path], column: str) -> None:
+        self._files, self._column = files, column
+        self.stamp = " ".join(map(fingerprint, files))
+        self._open_all()
+
+    def __call__(self, image: str) -> bytes:
+        """Return the encoded image of row `image`; no bytes, which decoding refuses, without one.
+
+        Where the copy is damaged it is made again.
+        """
+        row = int(image)
+        value, crc = self._at(row)
+        if zlib.crc32(value) != crc:
+            self._open_all(again=True)
+            value, _ = self._at(row)
+        return value
+
+    def _at(self, row: int) -> tuple[bytes, int]:
+        """The image of a row and its checksum."""
+        batch = bisect_right(self._ends, row)
+        images, checksums = self._batches[batch].columns
+        place = row - (self._ends[batch] - len(images))
+        return images[place].as_py() or b"", checksums[place].as_py()
+
+    def present(self) -> list[bool]:
+        """Return for each row whether it has an image; none is read."""
+        return [held for batch in self._batches for held in batch.column(0).is_valid().to_pylist()]
+
+    def _open_all(self, again: bool = False) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        for file in self._files:
+            self._batches += _copied(file, self._column, again)
+        self._ends = list(accumulate(len(batch) for batch in self._batches))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_batches", "_ends")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._open_all()
+
+
+def _copied(file: Path, column: str, again: bool = False) -> list[pa.RecordBatch]:
+    """The images of `file` and their checksums, mapped from an Arrow file.
+
+    That is made when there is none that is up to date and whole. again: whatever there is.
+    """
+    stamp = json.dumps([_VERSION, fingerprint(file), column])
+    # Each column has a file of its own.
+    suffix = f"{_SUFFIX}-{hashlib.blake2b(column.encode(), digest_size=4).hexdigest()}"
+    for path in () if again else cache_paths(file, suffix):
+        try:
+            return _opened(path, stamp)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, pa.ArrowException) as error:
+            note(f"{path}: {reason(error)}")
+    note(f"copying the images of {file.name} once{' more' * again}, for random access")
+    return _opened(write_cache(file, suffix, partial(_write, file, column, stamp)), stamp)
+
+
+def _opened(path: Path, stamp: str) -> list[pa.RecordBatch]:
+    """Raises OSError, or ValueError for a file that is damaged or of another stamp."""
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    if (reader.schema.metadata or {}).get(b"stamp") != stamp.encode():
+        raise ValueError("of another state of the data")
+    batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    for batch in batches:
+        batch.validate(full=True)  # else a damaged one is read beyond its end
+    return batches
+
+
+def _write(file: Path, column: str, stamp: str, target: Path) -> None:
+    schema = pa.schema(
+        [("image", pa.large_binary()), ("crc32", pa.uint32())], metadata={"stamp": stamp}
+    )
+    with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for images in _read(file, column):
+            checksums = [zlib.crc32(image.as_py() or b"") for image in images]
+            columns = [images, pa.array(checksums, pa.uint32())]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _read(file: Path, column: str) -> Iterator[pa.Array]:
+    # A generator, so that errors of reading are told from errors of writing.
+    with opened_parquet(file) as parquet:
+        for batch in parquet.iter_batches(_ROWS, columns=[column]):
+            images = batch.column(0)
+            if pa.types.is_dictionary(images.type):
+                images = images.dictionary_decode()
+            if pa.types.is_struct(images.type):
+                images = pc.struct_field(images, "bytes")
+            yield images.cast(pa.large_binary())
+
+
+# --- Any image in an archive or a table, by name. ---
+
+SUFFIXES = (".zip", ".tar", ".parquet", ".arrow")
+_Read = Callable[[str], bytes]
+
+
+class Members:
+    """The bytes of a member of an archive; archives stay open. May be called from threads.
+
+    Members are named as in a .zip or .tar file (not compressed as a whole), or "column:row" for a
+    column of images in a .parquet or .arrow file.
+    """
+
+    def __init__(self) -> None:
+        self._opened: dict[tuple[Path, str], _Read] = {}
+        self._lock = Lock()
+
+    def __call__(self, path: Path, member: str) -> bytes:
+        """Return the encoded image. Raises CompoclipError naming the archive and the member."""
+        kind = path.suffix.lower()
+        column, _, row = member.rpartition(":")
+        name, column = (row, column) if kind in (".parquet", ".arrow") else (member, "")
+        openers = {".parquet": _parquet, ".arrow": _arrow, ".zip": _zip}
+        try:
+            with self._lock:
+                if (path, column) not in self._opened:
+                    self._opened[path, column] = openers.get(kind, _tar)(path, column)
+                read = self._opened[path, column]
+            return read(name)
+        except CompoclipError:
+            raise
+        except FileNotFoundError as error:
+            raise unreadable(path, error, "check the data folder") from error
+        except (KeyError, IndexError, ValueError) as error:
+            raise CompoclipError(f"{path}: holds no image {member!r}; {_AGAIN}") from error
+        except Exception as error:  # damaged archives fail with errors of every kind
+            raise CompoclipError(
+                f"{path}: {member!r} cannot be read ({reason(error)}); {_AGAIN}"
+            ) from error
+
+
+def _require_small(path: Path, name: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise CompoclipError(f"{path}: {name!r} is too large for an image; remove it")
+
+
+def _parquet(path: Path, column: str) -> _Read:
+    return EmbeddedImages([path], column)
+
+
+def _arrow(path: Path, column: str) -> _Read:
+    images = arrow_table(path).column(column)
+    if pa.types.is_struct(images.type):
+        images = pc.struct_field(images, "bytes")
+    return lambda row: bytes(images[int(row)].as_py() or b"")
+
+
+def _zip(path: Path, _: str) -> _Read:
+    archive = zipfile.ZipFile(path)
+    zip_members(archive)
+
+    def read(name: str) -> bytes:
+        _require_small(path, name, archive.getinfo(name).file_size)
+        return archive.read(name)
+
+    return read
+
+
+def _tar(path: Path, _: str) -> _Read:
+    with tarfile.open(path, "r:") as archive:
+        places = {
+            member.name: (member.offset_data, member.size)
+            for member in tar_members(archive)
+            if member.isreg() and not member.sparse
+        }
+
+    def read(name: str) -> bytes:
+        offset, size = places[name]
+        _require_small(path, name, size)
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+    return read

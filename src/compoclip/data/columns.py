@@ -1,0 +1,252 @@
+"""What the columns of a row say: its image, its captions, and what only some methods read."""
+
+from __future__ import annotations
+
+import math
+import os
+from ast import literal_eval
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.files import encodable
+from compoclip.tables import text_list
+
+
+def relative_image(image: str, root: Path, origin: str) -> str:
+    """Return the image's path relative to `root`, refusing whatever leads out of it.
+
+    Relative names may not climb above the root, absolute ones must lie in it. Links inside the
+    root may point anywhere: whoever made the folder put them there. Backslashes, as Windows writes
+    them, separate folders where the file then exists. Raises CompoclipError naming `origin` (file
+    and row) otherwise, or when the name is a URL.
+    """
+    if "://" in image:
+        raise CompoclipError(f"{origin}: {image!r} is a URL; download the images first")
+    if "\0" in image or not image.strip():
+        raise CompoclipError(f"{origin}: the image path {image!r} is not usable; mend the file")
+    normal = os.path.normpath(image)
+    if "\\" in normal and not os.path.exists(os.path.join(root, normal)):
+        slashed = os.path.normpath(image.replace("\\", "/"))
+        normal = slashed if os.path.exists(os.path.join(root, slashed)) else normal
+    if os.path.isabs(normal):
+        normal = os.path.relpath(normal, os.path.abspath(root))
+    if normal == ".." or normal.startswith(".." + os.sep):
+        raise CompoclipError(
+            f"{origin}: image {image!r} lies outside {root}; pass --images with the folder that "
+            "holds the images"
+        )
+    return normal
+
+
+# --- Which columns of a table hold the image and the captions. ---
+
+IMAGE_COLUMNS = (
+    *("filepath", "file_name", "filename", "image", "image_path", "image_name", "path", "file"),
+    "jpg",
+)
+CAPTION_COLUMNS = ("title", "caption", "captions", "text", "texts", "sentences", "txt", "comment")
+
+
+def pick_columns(
+    available: Collection[str], image: str | None, caption: str | None, path: Path
+) -> tuple[str, tuple[str, ...]]:
+    """Return the image column and the caption columns.
+
+    caption: one name or several joined by commas. Names not given are guessed from the usual ones.
+    Raises UsageError that lists the columns of the file when a name is not among them.
+    """
+    if image is None:
+        image = _guessed(IMAGE_COLUMNS, available, "image", path)
+    _require_columns([image], available, path)
+    return image, pick_captions(available, caption, path)
+
+
+def pick_captions(available: Collection[str], caption: str | None, path: Path) -> tuple[str, ...]:
+    """Return the caption columns, as for `pick_columns`."""
+    if caption is None:
+        caption = _guessed(CAPTION_COLUMNS, available, "caption", path)
+    captions: Sequence[str] = (caption,)
+    if caption not in available:  # a column whose own name holds a comma comes first
+        captions = [part.strip() for part in caption.split(",")]
+    _require_columns(captions, available, path)
+    return tuple(captions)
+
+
+def usual_column(usual: Iterable[str], available: Iterable[str]) -> str | None:
+    """Return the first column that has one of the usual names, ignoring case."""
+    names = {name.strip().lower(): name for name in reversed([*available])}
+    return next((names[name] for name in usual if name in names), None)
+
+
+def _guessed(usual: Iterable[str], available: Collection[str], kind: str, path: Path) -> str:
+    if (name := usual_column(usual, available)) is not None:
+        return name
+    raise UsageError(
+        f"{path}: no {kind} column found; name it with --{kind}-column, one of: "
+        f"{', '.join(map(str, available)) or 'none'}"
+    )
+
+
+def _require_columns(names: Iterable[str], available: Collection[str], path: Path) -> None:
+    for name in names:
+        if name not in available:
+            listed = ", ".join(map(str, available)) or "none"
+            raise UsageError(f"{path}: no column {name!r}; the columns are: {listed}")
+
+
+# --- Captions. ---
+
+# Reasons for leaving captions and samples out.
+NO_CAPTION = "sample without a caption"
+EMPTY_CAPTION = "empty caption"
+NO_TEXT = "caption that is no text"
+LONGEST_TEXT = 1 << 16  # characters; models read 77 tokens, the rest only takes memory
+CELL = frozenset(("nan", "none", "null", "<na>"))  # what programs write of an empty cell
+EMPTY_CELL = "text that is the word for an empty cell (nan, none, null)"
+LONG_TEXT = f"text of more than {LONGEST_TEXT:,} characters"
+
+
+def cell_captions(value: Any) -> list[Any]:
+    """Return the caption values of one cell.
+
+    They are a text, the entries of a list, or those of a list of texts written as Python or JSON
+    text; none when the value is missing. `usable_texts` keeps the captions among them. Bytes are
+    texts where they are UTF-8.
+    """
+    value = as_text(value)
+    if isinstance(value, str):
+        return text_list(value) or [value]
+    if isinstance(value, list):
+        return [as_text(item) for item in value]
+    missing = value is None or value != value  # tables write NaN for what is missing
+    return [] if missing else [value]
+
+
+def as_text(value: Any) -> Any:
+    """Return bytes, as some writers store texts, as the text they are; anything else as it is."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
+
+
+def usable_texts(values: Iterable[Any], empty: str, left_out: Counter[str]) -> list[str]:
+    """Return the texts among `values`, stripped; what is no text, blank or too long is counted.
+
+    empty: the reason for blank ones.
+    """
+    kept = []
+    for value in values:
+        text = value.strip() if isinstance(value, str) else None
+        if text is None:
+            left_out[NO_TEXT] += 1
+        elif not text:
+            left_out[empty] += 1
+        elif text.lower() in CELL:
+            left_out[EMPTY_CELL] += 1
+        elif len(text) > LONGEST_TEXT:
+            left_out[LONG_TEXT] += 1
+        else:
+            kept.append(text)
+    return kept
+
+
+def require_texts(texts: Iterable[str], origin: str) -> None:
+    """Raise CompoclipError that starts with `origin` for a text that cannot be kept."""
+    for text in texts:
+        if len(text) > LONGEST_TEXT:
+            raise CompoclipError(f"{origin}: a {LONG_TEXT}; shorten or remove it")
+        if not encodable(text):
+            raise CompoclipError(
+                f"{origin}: {text[:40]!a} is not valid text (it holds half a character, a lone "
+                "surrogate); mend or remove it"
+            )
+
+
+# --- Negatives, similar images, groups: columns that only some methods read. ---
+
+NEG_CAPTION, NEG_IMAGE, GROUP = "neg_caption", "neg_image", "group"
+POS_CAPTION = "pos_caption"
+SCORE, IMAGE_SCORE, MIRROR = "score", "image_score", "mirror"
+EXTRA_COLUMNS = (NEG_CAPTION, POS_CAPTION, NEG_IMAGE, MIRROR, GROUP, SCORE, IMAGE_SCORE)
+_MOST_ROWS = 1 << 62
+_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def read_extras(
+    row: Mapping[str, Any], root: Path, origin: str, *, lists: bool = False
+) -> dict[str, Any]:
+    """Return what the extra columns of a row say, under the names of `sources.table.SCHEMA`.
+
+    neg_caption, pos_caption: a text, a list of texts, or such a list as Python text. neg_image: a
+    list of row numbers (also as text), or the path of an image below `root`. mirror: true or false,
+    yes or no, 1 or 0. group: text or number. score, image_score: numbers. Columns that the row has
+    not, or that are empty, are left out.
+
+    lists: neg_caption may be a list only. Raises CompoclipError that names `origin` (file and row)
+    when a cell is none of these.
+    """
+    found: dict[str, Any] = {}
+    for column in EXTRA_COLUMNS:
+        cell = as_text(row.get(column))
+        if cell is None or cell == "":
+            continue
+        blank = isinstance(cell, str) and not cell.strip()
+        match column:
+            case "neg_caption" | "pos_caption":
+                name = "negatives" if column == NEG_CAPTION else "positives"
+                only = lists and column == NEG_CAPTION
+                found[name] = [] if blank else _texts(cell, f"{origin}: {column}", only)
+            case "neg_image" if isinstance(cell, str) and not cell.strip().startswith("["):
+                image = "" if blank else relative_image(cell.strip(), root, origin)
+                found["negative_image"] = image
+            case "neg_image":
+                found["neighbours"] = _rows(cell, f"{origin}: {column}")
+            case "group":
+                found[column] = str(cell)
+            case "mirror":
+                flag = _FLAGS.get(str(cell).strip().lower())
+                if flag is None:
+                    what = f"mirror {shown(cell)} is neither true nor false"
+                    raise CompoclipError(f"{origin}: {what}; mend the row")
+                found[column] = flag
+            case _:
+                found[column] = _score(cell, f"{origin}: {column}")
+    return {name: value for name, value in found.items() if value or type(value) is float}
+
+
+def _texts(cell: object, where: str, lists: bool) -> list[str]:
+    if isinstance(cell, str):
+        listed = lists or cell.strip()[:1] in ("[", "{")
+        cell = text_list(cell) if listed else [cell]
+    texts: list[Any] = list(map(as_text, cell)) if isinstance(cell, list) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise CompoclipError(f"{where} is not a list of texts; mend the row")
+    return texts
+
+
+def _rows(cell: object, where: str) -> list[int]:
+    rows: object = cell
+    if isinstance(cell, str):
+        try:
+            rows = literal_eval(cell.strip()) if len(cell) < 1 << 16 else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+            rows = None
+    if not isinstance(rows, list) or not all(type(r) is int and 0 <= r < _MOST_ROWS for r in rows):
+        raise CompoclipError(
+            f"{where} is neither a list of row numbers nor an image path; mend the row"
+        )
+    return rows
+
+
+def _score(cell: object, where: str) -> float:
+    try:
+        score = float(str(cell))
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise CompoclipError(f"{where} {shown(cell)} is not a number; mend the row")
+    return score

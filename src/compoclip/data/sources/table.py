@@ -1,0 +1,467 @@
+"""A source: rows of one Arrow table, and the places that their images lie in.
+
+Every reader returns a `TableSource`; a mixture is the tables of several, one behind the other, and
+a selection some rows of one. Texts live in Arrow buffers, not Python objects: millions of captions
+stay small, and forked workers share them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from compoclip.archives import read_at
+from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, require_texts, usable_texts
+from compoclip.data.decode import Picture, mirrored
+from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
+from compoclip.data.sources import (
+    GROUP,
+    NEGATIVE_IMAGE,
+    NEGATIVES,
+    NEIGHBOURS,
+    POSITIVES,
+    DrawOrder,
+    Sample,
+    Source,
+)
+from compoclip.errors import CompoclipError
+
+EMPTY_NEGATIVE = "empty negative"
+EMPTY_POSITIVE = "empty positive"
+NO_NEIGHBOUR = "similar image that the data has not"
+
+_CHUNK = 1 << 16
+_TEXT, _TEXTS = pa.large_string(), pa.large_list(pa.large_string())
+SCHEMA = pa.schema(
+    [
+        ("id", _TEXT),
+        ("place", pa.int32()),  # which of the places holds the image
+        ("image", _TEXT),  # what the place calls it
+        ("captions", _TEXTS),
+        ("negatives", _TEXTS),
+        ("neighbours", pa.large_list(pa.int64())),
+        ("negative_place", pa.int32()),
+        ("negative_image", _TEXT),  # "" for none
+        ("mirror", pa.bool_()),  # the negative image is shown mirrored; without one the image is it
+        ("group", _TEXT),
+        ("score", pa.float64()),
+        ("image_score", pa.float64()),
+        ("positives", _TEXTS),
+    ]
+)
+_WITH_ROWS = SCHEMA.append(pa.field("row", pa.int64()))  # the number that neighbours go by
+_SAMPLE = [name for name in SCHEMA.names if name not in ("score", "image_score")]
+
+
+# --- Where images lie. ---
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Images as files below a folder, called by relative path."""
+
+    root: Path
+
+    def __call__(self, image: str) -> Path:
+        return self.root / image
+
+    def stamp(self, image: str) -> str:
+        """Return the name with what changes when the image does."""
+        return f"{image} {file_stamp(f'{self.root}/{image}')}"
+
+
+@dataclass(frozen=True)
+class ImageColumn:
+    """Images encoded in a column of a table, called by row.
+
+    state: a text that changes when any of them does.
+    """
+
+    name: str
+    images: Callable[[str], bytes]
+    state: str
+
+    def __call__(self, image: str) -> bytes:
+        return self.images(image)
+
+    def stamp(self, image: str) -> str:
+        """Return column and row with what changes when the image does."""
+        return f"{self.name}:{image} {self.state}"
+
+
+@dataclass(frozen=True)
+class ImageShard:
+    """Images that are members of a tar file, called "offset:size".
+
+    name: what the ids of its samples begin with.
+    """
+
+    path: Path
+    name: str
+
+    def __call__(self, image: str) -> bytes:
+        return read_at(self.path, *span(image))
+
+    def stamp(self, image: str) -> str:
+        """Return the tar file with what changes when it does."""
+        return f"{self.path} {file_stamp(str(self.path))}"
+
+
+Place = ImageFolder | ImageColumn | ImageShard
+
+
+def span(image: str) -> tuple[int, int]:
+    """Return the offset and size of a member of a tar file; 0 and 0 for no image."""
+    offset, _, size = (image or "0:0").partition(":")
+    return int(offset), int(size)
+
+
+# --- The source. ---
+
+
+class TableSource(Source):
+    """Samples in the order of the rows of a table.
+
+    Args:
+        table: Of `SCHEMA`.
+        places: What its columns place and negative_place count from 0.
+        description: Where the samples come from.
+        left_out: How many captions and samples the reader left out, by reason.
+        made_from: What else a run depends on, by name: of rows, the folder of the images.
+        mix: How the samples of several data sets are drawn.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        places: Sequence[Place],
+        description: str,
+        left_out: Mapping[str, int],
+        made_from: Mapping[str, Any],
+        mix: DrawOrder | None = None,
+    ) -> None:
+        self._table, self._places = table, places
+        self._description, self._made_from, self.mix = description, made_from, mix
+        self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
+        self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
+        columns = {name: table[name] for name in _SAMPLE}  # one chunk is read faster than several
+        self._columns = {k: c.chunk(0) if c.num_chunks == 1 else c for k, c in columns.items()}
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self._sample(index, bare=False)
+
+    def bare(self, index: int) -> Sample:
+        """Return the sample without images that lie in no file of their own."""
+        return self._sample(index, bare=True)
+
+    def _sample(self, index: int, bare: bool) -> Sample:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        row = {name: column[index].as_py() for name, column in self._columns.items()}
+
+        def opened(place: Place, name: str) -> Path | bytes:
+            return b"" if bare and not isinstance(place, ImageFolder) else place(name)
+
+        image = opened(self._places[row["place"]], row["image"])
+        negative: Picture | None = image if row["mirror"] else None
+        if row["negative_image"]:
+            negative = opened(self._places[row["negative_place"]], row["negative_image"])
+        if negative is not None and row["mirror"]:
+            negative = mirrored(negative)
+        key = ""
+        if self._ends is not None:
+            # Ids are unique in one data set only, and what is drawn for a sample hangs on them.
+            key = f"{np.searchsorted(self._ends, index, side='right')}\x1f{row['id']}"
+        return Sample(
+            id=row["id"],
+            image=image,
+            captions=tuple(row["captions"]),
+            negatives=tuple(row["negatives"]),
+            neighbours=tuple(row["neighbours"]),
+            negative_image=negative,
+            group=row["group"],
+            positives=tuple(row["positives"]),
+            key=key,
+        )
+
+    def _rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        """Some columns, row by row, without touching the images."""
+        for batch in self._table.select(names).to_batches(max_chunksize=_CHUNK):
+            yield from zip(*(column.to_pylist() for column in batch.columns))
+
+    def ids(self) -> list[str]:
+        """Return the id of every sample, in order."""
+        return list(self._table["id"].to_pylist())
+
+    def caption_lists(self) -> Iterator[tuple[str, ...]]:
+        """Yield the captions of each sample, in order."""
+        yield from (tuple(captions) for (captions,) in self._rows("captions"))
+
+    def brings(self) -> frozenset[str]:
+        """Return those of the columns that not every method reads of which any row has a value."""
+        mirror = pc.max(self._table["mirror"]).as_py()
+        columns = {name: self._table[name] for name in (NEGATIVES, NEIGHBOURS, POSITIVES)}
+        sizes = {name: pc.list_value_length(column) for name, column in columns.items()}
+        sizes |= {name: pc.binary_length(self._table[name]) for name in (NEGATIVE_IMAGE, GROUP)}
+        found = {name for name, each in sizes.items() if (pc.max(each).as_py() or 0) > 0}
+        return frozenset(found | ({NEGATIVE_IMAGE} if mirror else set()))
+
+    def groups(self) -> tuple[list[str], list[float | None]]:
+        """Return the group of every sample ("" for none), and its score, if any."""
+        return self._table["group"].to_pylist(), self._table["score"].to_pylist()
+
+    def image_scores(self) -> list[float | None]:
+        """Return the score of every sample's image, if any."""
+        return list(self._table["image_score"].to_pylist())
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what the samples hold, see `Source`; images in tables go by the state of those."""
+        columns = {name: self._table[name] for name in COLUMNS}
+        stamps = zip(*self._stamps())
+        columns |= zip(("ids", "images", "negative images", "mirrored images"), stamps)
+        return Fingerprint(self._made_from, checksums(columns))
+
+    def _stamps(self) -> Iterator[tuple[str, str, str, str]]:
+        stamp = cache(lambda place, name: self._places[place].stamp(name) if name else "")
+        names = ("id", "place", "image", "negative_place", "negative_image", "mirror")
+        for id, place, image, other, negative, mirror in self._rows(*names):
+            shard = self._places[place]
+            if isinstance(shard, ImageShard):
+                spans = (*span(image), *span(negative))
+                whole = str((stamp(place, "tar"), *spans, mirror))
+                yield id.removeprefix(f"{shard.name}/"), whole, "", ""
+            else:
+                sides = stamp(place, image), stamp(other, negative)
+                yield id, *sides, "mirrored" if mirror else ""
+
+    def describe(self) -> str:
+        """Return where the samples come from, for logs and results."""
+        return self._description
+
+    def take(
+        self, kept: NDArray[np.int64], description: str, left_out: Mapping[str, int]
+    ) -> TableSource:
+        """Return the samples of some rows; neighbours that are left out are none.
+
+        Args:
+            kept: The rows, ascending.
+            description: Of what is left.
+            left_out: In addition to what the reader left out.
+        """
+        table, _ = renumbered(self._table.take(pa.array(kept)), kept)
+        mix = self.mix and self.mix.of(kept)
+        counts = {**self.left_out, **left_out}
+        source = TableSource(table, self._places, description, counts, self._made_from, mix)
+        source.upright = self.upright
+        return source
+
+    @staticmethod
+    def mixed(parts: Mapping[str, TableSource], description: str, mix: DrawOrder) -> TableSource:
+        """Return the samples of several data sets, one behind the other.
+
+        Args:
+            parts: The data sets by name.
+            description: Of all of them.
+            mix: How they are drawn.
+        """
+        tables: list[pa.Table] = []
+        places: list[Place] = []
+        first = 0
+        for part in parts.values():
+            names, shift = ("place", "negative_place"), pa.scalar(len(places), pa.int32())
+            table = replaced(part._table, {n: pc.add(part._table[n], shift) for n in names})
+            rows = np.arange(len(part))  # of the part, that are rows of the mixture from `first` on
+            tables.append(renumbered(table, rows, first)[0])
+            places += part._places
+            first += len(part)
+        counts = sum((Counter(part.left_out) for part in parts.values()), Counter())
+        made_from = {name: part._made_from for name, part in parts.items()}
+        table = pa.concat_tables(tables)
+        source = TableSource(table, places, description, counts, made_from, mix)
+        source.upright = any(part.upright for part in parts.values())
+        return source
+
+
+def replaced(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    """Return a table with other values in some of its columns."""
+    for name, column in columns.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(name), column)
+    return table
+
+
+def renumbered(table: pa.Table, rows: NDArray[np.int64], first: int = 0) -> tuple[pa.Table, int]:
+    """Return a table whose neighbours, which name rows by number, name them by position.
+
+    Args:
+        table: The table.
+        rows: The number of every row, ascending.
+        first: The position of the first row.
+
+    Returns:
+        The table, without neighbours that are no row of it or the row itself, and how many there
+        were of the first kind.
+    """
+    near = table["neighbours"].combine_chunks()
+    numbers = near.flatten().to_numpy()
+    if not len(numbers):
+        return table, 0
+    owner = np.repeat(np.arange(len(near)), pc.list_value_length(near).to_numpy())
+    found = np.minimum(np.searchsorted(rows, numbers), len(rows) - 1)
+    known = rows[found] == numbers
+    good = known & (found != owner)
+    ends = np.cumsum(np.bincount(owner[good], minlength=len(near)))
+    column = pa.LargeListArray.from_arrays(pa.array([0, *ends], pa.int64()), found[good] + first)
+    return replaced(table, {"neighbours": column}), int((~known).sum())
+
+
+# --- How readers make one. ---
+
+
+class RowBuilder:
+    """Collects rows, leaves out what cannot be used, and counts it.
+
+    Rows of one image become one sample with all their captions, under the id of the first row,
+    unless any row brings more than captions: what goes with a caption then stays with it, and every
+    row is a sample.
+
+    Attributes:
+        rows: How many there were so far.
+        places: Where images lie: below the folder, then in the columns.
+        left_out: How much of what was left out.
+    """
+
+    def __init__(self, origin: object, root: Path, *columns: Place) -> None:
+        self.origin, self.root = str(origin), root
+        self.places: list[Place] = [ImageFolder(root), *columns]
+        self.left_out: Counter[str] = Counter()
+        self.rows = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in _WITH_ROWS.names}
+        self._has_extras, self._captioned = False, 0
+
+    def add(
+        self,
+        id: str,
+        image: str,
+        captions: Iterable[Any],
+        extras: Mapping[str, Any] = MappingProxyType({}),
+        origin: str = "",
+        place: int = 0,
+    ) -> None:
+        """Add one row; captions of no use are left out, and so is a sample that has no other.
+
+        Every call counts as a row, whose number (from 0) neighbours of other rows refer to. Raises
+        CompoclipError for texts that cannot be written as UTF-8.
+
+        Args:
+            id: Of the sample.
+            image: What its place calls the image.
+            captions: Texts, and what else stood in their cells.
+            extras: Other columns of `SCHEMA` that are not empty.
+            origin: File and row for messages.
+            place: Of the image.
+        """
+        kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
+        row = {**_EMPTY, **(extras if kept else {})}
+        self._has_extras |= bool(extras) and bool(kept)
+        self._captioned += bool(kept)
+        row["negatives"] = usable_texts(row["negatives"], EMPTY_NEGATIVE, self.left_out)
+        row["positives"] = usable_texts(row["positives"], EMPTY_POSITIVE, self.left_out)
+        row |= {"id": id, "place": place, "image": image, "captions": kept, "row": self.rows}
+        single = (row[name] for name in ("id", "image", "negative_image", "group"))
+        require_texts((*single, *kept, *row["negatives"], *row["positives"]), origin or self.origin)
+        for name, column in self._columns.items():
+            column.append(row[name])
+        self.rows += 1
+        if len(self._columns["id"]) >= _CHUNK:
+            self._flush()
+
+    def skip(self) -> None:
+        """Count a row that is not read, so that the numbers of those behind it stay."""
+        self.rows += 1
+
+    def _flush(self) -> None:
+        arrays = [pa.array(self._columns[field.name], field.type) for field in _WITH_ROWS]
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=_WITH_ROWS))
+        for column in self._columns.values():
+            column.clear()
+
+    def table(self) -> pa.Table:
+        """Return the samples so far, with the number of their rows in a column "row"."""
+        self._flush()
+        table = pa.Table.from_batches(self._batches, _WITH_ROWS)
+        if not self._has_extras:
+            table = _joined(table)
+        captioned = pc.greater(pc.list_value_length(table["captions"]), 0)
+        self.left_out[NO_CAPTION] += table.num_rows - (pc.sum(captioned).as_py() or 0)
+        return table.filter(captioned)
+
+    def build(self, description: str) -> TableSource:
+        """Return the finished source. Raises CompoclipError when no sample is left."""
+        table = self.table()
+        if table.num_rows < self._captioned:
+            description += f", {table.num_rows:,} photos from {self._captioned:,} rows"
+        folder = {"images folder": str(self.root.absolute())}
+        return finished(table, self.places, description, self.left_out, folder, self.origin)
+
+
+def finished(
+    table: pa.Table,
+    places: Sequence[Place],
+    description: str,
+    left_out: Counter[str],
+    made_from: Mapping[str, Any],
+    origin: str,
+) -> TableSource:
+    """Return the source of a table with the number of each row, which neighbours go by.
+
+    Raises CompoclipError, beginning with `origin`, when it has no row.
+    """
+    if not table.num_rows:
+        counted = ", ".join(f"{reason}: {n}" for reason, n in left_out.items() if n)
+        why = f" (left out: {counted})" if counted else ""
+        raise CompoclipError(f"{origin}: no usable sample{why}")
+    table, lost = renumbered(table, table["row"].to_numpy())
+    left_out[NO_NEIGHBOUR] += lost
+    table = table.drop_columns(["row"]).combine_chunks()
+    return TableSource(table, places, description, left_out, made_from)
+
+
+_EMPTY: Mapping[str, Any] = MappingProxyType(
+    {
+        **dict.fromkeys(("negatives", "positives", "neighbours"), ()),
+        **dict.fromkeys(("negative_image", "group"), ""),
+        **dict.fromkeys(("score", "image_score")),
+        "negative_place": 0,
+        "mirror": False,
+    }
+)
+
+
+def _joined(table: pa.Table) -> pa.Table:
+    """The first row of every image, with the captions of all of its rows."""
+    image = table["image"].combine_chunks().dictionary_encode()
+    if len(image.dictionary) == table.num_rows:
+        return table
+    number = image.indices.to_numpy()  # in the order in which images appear
+    captions = table["captions"].combine_chunks()
+    sizes = pc.list_value_length(captions).to_numpy()
+    ends = np.bincount(number, weights=sizes).cumsum().astype(np.int64)
+    texts = captions.take(pa.array(np.argsort(number, kind="stable"))).flatten()
+    column = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
+    first = table.take(pa.array(np.unique(number, return_index=True)[1]))
+    return replaced(first, {"captions": column})

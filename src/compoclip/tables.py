@@ -1,0 +1,451 @@
+"""Rows of CSV, TSV, JSON-lines, Parquet and Arrow files: the one reading of them.
+
+Data, benchmarks and captions go through here, so that every malformed file ends in one line that
+names the file, the line or row, and the remedy. In messages a line is a line of the file and a row
+is a record, without the header; both are counted from 1.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import gzip
+import io
+import re
+import zlib
+from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, AnyStr
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compoclip.console import counted
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.files import parse_json, reason, unreadable
+
+# --- The files that one name stands for. ---
+
+_GROUP = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
+_LIMIT = 1_000_000
+ROW_FILES = (".parquet", ".jsonl", ".jsonl.gz")
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Return the names that a shell-like brace pattern stands for, first group slowest.
+
+    "a-{000..002}.tar" counts, keeping leading zeros; "{train,val}.tar" lists; groups may be
+    repeated but not nested. Raises UsageError for other braces.
+    """
+    *groups, end = _GROUP.split(pattern)
+    plain, inner = [*groups[::2], end], groups[1::2]
+    if any("{" in part or "}" in part for part in plain):
+        raise UsageError(f"{pattern}: unmatched brace in the pattern")
+    names = [plain[0]]
+    for group, rest in zip(inner, plain[1:]):
+        numbers = _RANGE.fullmatch(group)
+        if numbers:
+            first, last = map(int, numbers.groups())
+            width = max(map(len, numbers.groups())) if group.startswith("0") else 0
+            if not first <= last < first + _LIMIT:
+                raise UsageError(f"{pattern}: the range {{{group}}} is empty or too long")
+            choices = [f"{number:0{width}d}" for number in range(first, last + 1)]
+        elif "," in group:
+            choices = group.split(",")
+        else:
+            raise UsageError(f"{pattern}: {{{group}}} is neither a range like 000..099 nor a list")
+        if len(names) * len(choices) > _LIMIT:
+            raise UsageError(
+                f"{pattern}: stands for more than {_LIMIT:,} names; write a shorter one"
+            )
+        names = [name + choice + rest for name in names for choice in choices]
+    return names
+
+
+def require_local(spec: str | Path) -> None:
+    """Raise UsageError for anything but a local path: a URL, or a command to read from."""
+    text = str(spec)
+    if _REMOTE.match(text):
+        # A Path holds one slash where the URL has two.
+        shown = text if "://" in text else text.replace(":/", "://", 1)
+        raise UsageError(
+            f"{shown}: not supported: data is read from files on this machine; download it first"
+        )
+
+
+def row_files(spec: str | Path) -> list[Path]:
+    """Return the files of rows that `spec` means: one, a brace pattern, or all of a folder.
+
+    Raises CompoclipError for a folder without such files, UsageError as `rows_in` does.
+    """
+    folder = Path(spec)
+    if not folder.is_dir():
+        return [folder] if folder.is_file() else [Path(name) for name in expand_braces(str(spec))]
+    if files := rows_in(folder):
+        return files
+    raise CompoclipError(f"{folder}: holds no {', '.join(ROW_FILES)} file; check the path")
+
+
+def rows_in(folder: Path) -> list[Path]:
+    """Return the files of rows in a folder and in its folder "data", as on the hub, by name.
+
+    They are of one of the kinds `ROW_FILES`; raises UsageError when there are several.
+    """
+    files = sorted(
+        file
+        for place in (folder, folder / "data")
+        for file in (place.iterdir() if place.is_dir() else ())
+        if has_ending(file, *ROW_FILES) and not file.name.startswith(".")
+    )
+    kinds = sorted({str(ending_of(file.name, ROW_FILES)) for file in files})
+    if len(kinds) > 1:
+        raise UsageError(
+            f"{folder}: holds files of several kinds ({', '.join(kinds)}); name those you mean, as "
+            "in 'part-{000..099}.jsonl'"
+        )
+    return files
+
+
+def ending_of(name: str, endings: Iterable[str]) -> str | None:
+    """Return the ending that a file name has, ignoring case; None for another one."""
+    return next((ending for ending in endings if name.lower().endswith(ending)), None)
+
+
+def has_ending(file: Path, *endings: str) -> bool:
+    """Return whether the name has one of these endings, ignoring case."""
+    return ending_of(file.name, endings) is not None
+
+
+# --- Lines, and JSON lines. ---
+
+# A few hundred kilobytes can unpack to more than the memory holds: bounds on what they may become.
+LONGEST_LINE = 1 << 24  # bytes of a line, characters of a cell
+_MOST_RATIO = 100  # unpacked to packed size; captions reach 30
+_SMALL = 1 << 26  # bytes that a file may unpack to whatever its own size
+
+
+def _require_size(path: Path, packed: int, unpacked: int) -> None:
+    """Raise CompoclipError when a file unpacks to more than any real one would."""
+    if unpacked > _SMALL + _MOST_RATIO * packed:
+        raise CompoclipError(
+            f"{path}: unpacks to more than {_MOST_RATIO} times its size; it is no honest data "
+            "file: fetch the file again, or unpack and look at it"
+        )
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) of a UTF-8 file, which may end in .gz.
+
+    Raises CompoclipError that names the file, and the line where there is one, for a file that is
+    missing, damaged or no UTF-8 text, for a line of more than LONGEST_LINE bytes, and for a
+    compressed file that unpacks to far more than its size.
+    """
+    number = unpacked = 0
+    packed = path.suffix.lower() == ".gz"
+    try:
+        with io.BufferedReader(gzip.GzipFile(path)) if packed else path.open("rb") as file:
+            for line in _bounded(file, path):
+                number += 1
+                if packed:
+                    unpacked += len(line)
+                    _require_size(path, path.stat().st_size, unpacked)
+                if number == 1:
+                    line = line.removeprefix(BOM_UTF8)
+                yield number, line.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise CompoclipError(
+            f"{path}: line {number} is not UTF-8 text ({error.reason}); convert the file"
+        ) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CompoclipError(
+            f"{path}: not a whole .gz file ({error}); fetch the file again"
+        ) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _bounded(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
+    """The lines of a file. Raises CompoclipError for one of more than LONGEST_LINE."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise CompoclipError(
+                f"{path}: line {number} is longer than {LONGEST_LINE >> 20} MiB; is this the right "
+                "file? Break or remove the line"
+            )
+        yield line
+
+
+def read_jsonl(
+    path: Path, *, damaged: str = "mend the line", halves: bool = True
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) of every line that is not blank, one JSON object a line.
+
+    damaged, halves: as for `json_row`. Raises CompoclipError as it and `read_lines` do.
+    """
+    for number, line in read_lines(path):
+        if line.strip():
+            yield number, json_row(line, path, number, damaged=damaged, halves=halves)
+
+
+def json_row(
+    line: str, path: Path, number: int, *, damaged: str = "mend the line", halves: bool = True
+) -> dict[str, Any]:
+    """Return the object on a line. Raises CompoclipError naming file and line for anything else.
+
+    damaged: the remedy. halves: whether texts may hold half characters, see `files.parse_json`.
+    """
+    try:
+        row = parse_json(line, halves=halves)
+    except ValueError as error:
+        raise CompoclipError(
+            f"{path}: line {number}: not valid JSON ({error}); {damaged}"
+        ) from None
+    if not isinstance(row, dict):
+        what = f"expected a JSON object, found {kind_of(row)}"
+        raise CompoclipError(f"{path}: line {number}: {what}; {damaged}")
+    return row
+
+
+def kind_of(value: object) -> str:
+    """Return what a value of a JSON file is, in words for messages."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
+    return names.get(type(value), f"the number {value!r:.40}")
+
+
+# --- CSV and TSV. ---
+
+
+def read_delimited(
+    path: Path, delimiter: str = "", quoting: bool = True
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (row number from 1, columns) of a CSV or TSV file with a header line.
+
+    delimiter: by default what the name's ending says or, where the header lacks that, the comma,
+    semicolon, bar or tab that it has most of. quoting: CSV quoting applies, so that cells may hold
+    delimiters and line breaks; without it quotes are text. A row with more or fewer cells than the
+    header is an error: it would shift captions between images.
+    """
+    with _csv_rows(path, delimiter, quoting) as rows:
+        header = next(rows, None)
+        if header is None:
+            raise CompoclipError(f"{path}: the file is empty; a header line is needed")
+        names = [name.strip() for name in header[1]]
+        _require_one_of_each(names, path)
+        filled = (each for each in rows if each[1])
+        for number, (line, row) in enumerate(filled, 1):
+            if len(row) != len(names):
+                raise CompoclipError(
+                    f"{path}: line {line} has {counted(len(row), 'cell')}, the header has "
+                    f"{len(names)}; check quoting and delimiter"
+                )
+            yield number, dict(zip(names, row))
+
+
+def delimited_header(path: Path, delimiter: str = "", quoting: bool = True) -> list[str]:
+    """Return the column names of a CSV or TSV file; none when the file is empty."""
+    with _csv_rows(path, delimiter, quoting) as rows:
+        return [name.strip() for name in next(rows, (0, []))[1]]
+
+
+@contextmanager
+def _csv_rows(
+    path: Path, delimiter: str, quoting: bool
+) -> Iterator[Iterator[tuple[int, list[str]]]]:
+    """(line where it ends, cells) of every row, with errors as CompoclipError."""
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    # The csv module's default of 128 KiB is less than a long list of captions.
+    csv.field_size_limit(LONGEST_LINE)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = next(_bounded(file, path), "")
+            file.seek(0)
+            if not delimiter:
+                delimiter = usual if usual in header else max((usual, *",;|\t"), key=header.count)
+            reader = csv.reader(
+                _bounded(file, path),
+                delimiter=delimiter,
+                strict=True,
+                skipinitialspace=f"{delimiter} " in header,
+                quoting=csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE,
+            )
+            yield ((reader.line_num, row) for row in reader)
+    except csv.Error as error:
+        raise CompoclipError(
+            f"{path}: line {reader.line_num}: {error}; check quoting and delimiter (training data: "
+            "--no-quoting takes quotes as text)"
+        ) from None
+    except UnicodeDecodeError as error:
+        for _ in read_lines(path):  # raises at the line, which decoding in blocks does not know
+            pass
+        raise CompoclipError(f"{path}: not UTF-8 text ({error.reason}); convert the file") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _require_one_of_each(names: Sequence[str], path: Path) -> None:
+    for name, times in Counter(names).items():
+        if name and times > 1:  # unnamed columns may be many
+            raise CompoclipError(f"{path}: two columns are called {name!r:.60}; keep one of them")
+
+
+def text_list(cell: str) -> list[str] | None:
+    """Return the strings of a list or set literal written as text; None for any other text."""
+    cell = cell.strip()
+    if len(cell) > 1 << 20 or (cell[:1], cell[-1:]) not in (("[", "]"), ("{", "}")):
+        return None
+    try:
+        value = ast.literal_eval(cell)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return None
+    if isinstance(value, set):
+        value = sorted(value, key=str)
+    texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return value if texts else None
+
+
+# --- Parquet and Arrow. ---
+
+PARQUET_BATCH = 8192
+_AGAIN = "fetch the file again"
+
+
+@contextmanager
+def opened_parquet(
+    path: Path,
+    damaged: str = _AGAIN,
+    *,
+    most_rows: int | None = None,
+    most_values: int | None = None,
+) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file to read from.
+
+    Args:
+        path: The file.
+        damaged: The remedy when it is not whole.
+        most_rows: Rows that it may have. Given, texts stay packed as they are stored, and little is
+            read ahead: by default all pictures of a table would be in memory at once.
+        most_values: Values that a column may have whose cells are lists.
+
+    Yields:
+        The file.
+
+    Raises:
+        CompoclipError: When it is missing or damaged, also while it is read, unpacks to far more
+            than its size, has more rows or values, or two columns of one name.
+    """
+    try:
+        footer = pq.read_metadata(path)
+        leaves = range(footer.num_columns)
+        options: dict[str, Any] = {}
+        if most_rows is not None:
+            groups = [footer.row_group(k) for k in range(footer.num_row_groups)]
+            values = (sum(group.column(leaf).num_values for group in groups) for leaf in leaves)
+            if footer.num_rows > most_rows or max(values, default=0) > (most_values or most_rows):
+                raise CompoclipError(
+                    f"{path}: more than the {most_rows:,} rows or {most_values:,} values that such "
+                    "a table may have; split it"
+                )
+            texts = (footer.schema.column(leaf) for leaf in leaves)
+            packed = [each.path for each in texts if each.logical_type.type == "STRING"]
+            options = {"read_dictionary": packed, "pre_buffer": False, "buffer_size": 1 << 20}
+        with pq.ParquetFile(path, metadata=footer, **options) as parquet:
+            _require_one_of_each(parquet.schema_arrow.names, path)
+            size = path.stat().st_size
+            parts = (footer.row_group(k).total_byte_size for k in range(footer.num_row_groups))
+            _require_size(path, size, sum(parts))
+            # Repeated values take next to no bytes, rows that name images at least one.
+            if most_rows is None:
+                _require_size(path, size, _MOST_RATIO * footer.num_rows)
+            yield parquet
+    except UnicodeDecodeError as error:
+        raise CompoclipError(
+            f"{path}: holds text that is not UTF-8 ({error.reason}); convert the file"
+        ) from None
+    except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
+        raise _damaged(path, "Parquet", error, damaged) from error
+
+
+def _damaged(path: Path, kind: str, error: Exception, damaged: str) -> CompoclipError:
+    """The error for a file that cannot be read; damage comes as an OSError without a number too."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return unreadable(path, error)
+    why = reason(error).partition("\n")[0]
+    return CompoclipError(f"{path}: not a whole {kind} file ({why}); {damaged}")
+
+
+def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
+    """Return the rows of an Arrow file, of either of its two layouts, without copying them.
+
+    Args:
+        path: The file: a stream, as the datasets library saves it, or a file with a footer.
+        damaged: What to do when it is not whole.
+
+    Returns:
+        The table, checked in full: a damaged one would be read beyond its end.
+
+    Raises:
+        CompoclipError: The file is absent, damaged, or unpacks to far more than its size.
+    """
+    try:
+        size = path.stat().st_size
+        mapped = pa.memory_map(str(path))
+        footer = mapped.read(6) == b"ARROW1"
+        mapped.seek(0)
+        reader = pa.ipc.open_file(mapped) if footer else pa.ipc.open_stream(mapped)
+        numbers = range(reader.num_record_batches) if footer else ()
+        kept, held = [], 0
+        for batch in map(reader.get_batch, numbers) if footer else reader:
+            held += batch.nbytes
+            if held > _MOST_RATIO * size:
+                raise CompoclipError(f"{path}: unpacks to far more than its size; {damaged}")
+            kept.append(batch)
+        table = pa.Table.from_batches(kept, schema=reader.schema)
+        table.validate(full=True)
+        _require_one_of_each(table.column_names, path)
+        return table
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise _damaged(path, "Arrow", error, damaged) from error
+
+
+def holds_bytes(kind: pa.DataType) -> bool:
+    """Return whether a column has encoded images: bytes, or a struct with a field `bytes`."""
+    if pa.types.is_dictionary(kind):
+        return holds_bytes(kind.value_type)
+    if pa.types.is_struct(kind):
+        index = kind.get_field_index("bytes")
+        return index >= 0 and holds_bytes(kind.field(index).type)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
+    """Return whether a column has texts, also as bytes or codes; `lists`: or lists of them."""
+    if lists and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return holds_text(kind.value_type)
+    if pa.types.is_dictionary(kind):
+        return holds_text(kind.value_type)
+    tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary")
+    return any(getattr(pa.types, test, pa.types.is_string)(kind) for test in tests)
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ("line N" or "row N", object) of a JSON-lines file or of a .parquet file."""
+    if path.suffix.lower() != ".parquet":
+        yield from ((f"line {number}", row) for number, row in read_jsonl(path))
+        return
+    with opened_parquet(path) as parquet:
+        batches = parquet.iter_batches(PARQUET_BATCH)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
+
+
+def read_records(spec: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ("file: line N", object) of every row of the files `spec` means, see `row_files`."""
+    for path in row_files(spec):
+        yield from ((f"{path}: {place}", row) for place, row in read_rows(path))
