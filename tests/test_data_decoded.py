@@ -356,10 +356,12 @@ def test_a_run_from_the_cache_is_a_run_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = write_world(tmp_path / "world")
-    cache = f"--decoded-cache={tmp_path / 'cache'}"
+    cache = f"--set=decoded_cache={tmp_path / 'cache'}"
 
     def train(out: str, *more: str, cache: str = cache) -> int:
-        return main([*arguments(world, "fsc-clip", tmp_path / out, "--save-every=2"), cache, *more])
+        return main(
+            [*arguments(world, "fsc-clip", tmp_path / out, "--set=save_every=2"), cache, *more]
+        )
 
     assert train("whole") == 0
     record = json.loads((tmp_path / "whole" / "model" / CHECKPOINT).read_text())["provenance"]
@@ -368,10 +370,10 @@ def test_a_run_from_the_cache_is_a_run_of_its_own(
     # Other workers, and a stop with the cache moved: the same weights to the last bit.
     assert train("workers", "--workers=2") == 0
     assert weights(tmp_path / "workers") == weights(tmp_path / "whole")
-    assert train("stopped", "--stop-after=7") == 0
+    assert train("stopped", "--set=stop_after=7") == 0
     (tmp_path / "cache").rename(tmp_path / "moved")
     capsys.readouterr()
-    moved = f"--decoded-cache={tmp_path / 'moved'}"
+    moved = f"--set=decoded_cache={tmp_path / 'moved'}"
     assert main([*arguments(world, "fsc-clip", tmp_path / "stopped", "--resume")]) == 1
     assert "other settings" in capsys.readouterr().err
     assert train("stopped", "--resume", cache=moved) == 0
@@ -382,5 +384,5 @@ def test_a_run_from_the_cache_is_a_run_of_its_own(
 @pytest.mark.parametrize("method", ["clic", "triplet-clip", "negclip-original", "gnm-clip", "dac"])
 def test_methods_with_images_of_their_own_train_from_it(method: str, tmp_path: Path) -> None:
     world = write_world(tmp_path / "world")
-    command = arguments(world, method, tmp_path / "run", "--stop-after=2")
-    assert main([*command, f"--decoded-cache={tmp_path / 'cache'}"]) == 0
+    command = arguments(world, method, tmp_path / "run", "--set=stop_after=2")
+    assert main([*command, f"--set=decoded_cache={tmp_path / 'cache'}"]) == 0

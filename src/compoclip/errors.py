@@ -81,6 +81,7 @@ _EXTRAS = {
     "track": "tensorboard wandb",
     "ray": "ray",
     "spacy": "spacy",
+    "sweep": "optuna",
 }
 
 

@@ -32,7 +32,6 @@ def macco(
     word_layers: int = 2,
     patch_layers: int = 3,
     rectangles: float = 0.1,
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Words and patches are hidden: rebuilt from the other modality, and contrasted; no negatives.
 
@@ -57,7 +56,6 @@ def macco(
         word_layers: Layers of the predictor of words.
         patch_layers: Layers of the predictor of patches.
         rectangles: With a file, how often a rectangle is hidden in the place of boxes.
-        optim: Optimiser and schedule.
     """
     of_words, of_patches = TokenPrediction(word_layers), PatchPrediction(patch_layers)
     images = hidden == "both"
@@ -73,6 +71,6 @@ def macco(
         paper="MACCO, ACL 2026",
         plan=CaptionPlan(masks=MaskPlan(images, concepts, rectangles)),
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
+        optim=OPTIM,
         differences=DIFFERENCES,
     )
