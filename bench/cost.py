@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import tyro
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,6 +15,7 @@ from bench.captions import drawn_captions
 from bench.rows import PROGRAM, Inputs, Row
 from bench.train import caption_batch
 from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.console import emit_json, table
 from compoclip.data.images import Single
 from compoclip.errors import UsageError
@@ -85,7 +85,7 @@ class Options:
         json: Print JSON.
     """
 
-    recipes: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")] = (
+    recipes: Annotated[tuple[str, ...], Shown("RECIPE", positional=True)] = (
         *("clip-ft", "negclip", "degla", "compo"),
     )
     captions: Path | None = None

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-import tyro
 from torch import Tensor
 
 from bench.captions import world_captions
 from bench.data import photo_like
 from bench.rows import PROGRAM, Inputs, Row
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef, Retrieval
-from compoclip.cli.options import joined, parse
+from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.console import emit_json, table
 from compoclip.data.decode import decode
 from compoclip.errors import UsageError
@@ -216,7 +216,7 @@ class Options:
         json: Print JSON.
     """
 
-    on: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BENCHMARK ...")]
+    on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")]
     data: Path = Path("data")
     model: str = "bundled"
     workers: int = 2
@@ -225,7 +225,7 @@ class Options:
 
 def main(arguments: Sequence[str]) -> int:
     """Count and print; returns the exit code."""
-    options = parse(Options, "evaluate", joined(arguments, "--on"), PROGRAM)
+    options = parse(Options, "evaluate", arguments, PROGRAM)
     if options.workers < 1:
         raise UsageError("--workers must be at least 1")
     if not options.on:

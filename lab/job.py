@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import os
@@ -267,14 +266,15 @@ def method_of(arm: Arm, data: Path) -> Method:
     Raises UsageError for an unknown method or setting, and for values the recipe refuses.
     """
     recipe = load_recipe(arm.method)
-    known = inspect.signature(recipe).parameters
     for name in arm.settings:
-        if name not in known or name == "optim":
-            switches = ", ".join(each for each in known if each != "optim")
+        if name not in recipe.options:
+            switches = ", ".join(recipe.options)
             raise UsageError(
                 f"arm '{arm.name}': {arm.method} has no setting '{name}'; it has: {switches}"
             )
-    settings = {k: str(data / v) if v in FILES else v for k, v in arm.settings.items()}
+    settings: dict[str, Any] = {
+        k: str(data / v) if v in FILES else v for k, v in arm.settings.items()
+    }
     return recipe(**settings)
 
 

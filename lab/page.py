@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
-from compoclip.cli.methods import LAB_BEGINS, lab_table
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.comparison import equivalent
 from compoclip.evaluation.results import too_few
 from compoclip.evaluation.statistics import holm
@@ -21,7 +21,7 @@ from lab.settings import BASE, Arm, Effect, LabSettings
 _NO_SKILLS = ("seeds", "images/s")
 """Columns of the table before and behind those of skills."""
 
-BEGIN, END = LAB_BEGINS, "<!-- lab: end -->"
+BEGIN, END = "<!-- lab: begin -->", "<!-- lab: end -->"
 
 
 @dataclass(frozen=True)
@@ -287,3 +287,32 @@ def write_section(page: Path, text: str) -> None:
         raise CompoclipError(f"{page}: needs the lines '{BEGIN}' and '{END}'; add them")
     new = f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
     write_text(page, new)
+
+
+def lab_table(page: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The columns of the lab's table on a page, and its rows by arm.
+
+    Args:
+        page: Markdown, such as docs/lab.md.
+
+    Returns:
+        Names of columns; for each arm its cells that are not empty.
+
+    Raises:
+        UsageError: When there is no such table.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{page}: cannot be read ({error}); name docs/lab.md") from error
+    lines = iter(text.partition(BEGIN)[2].splitlines())
+    table = takewhile(lambda line: "|" in line, dropwhile(lambda line: "|" not in line, lines))
+    cells = [[cell.strip() for cell in line.strip(" |").split("|")] for line in table]
+    if not cells or cells[0][:1] != ["arm"]:
+        raise UsageError(f"{page}: holds no table of the lab; `make lab` writes one")
+    columns = cells[0][1:]
+    rows = {
+        arm: {name: value for name, value in zip(columns, values) if value}
+        for arm, *values in cells[2:]
+    }
+    return columns, rows

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import gzip
 import io
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
-import tyro
 from open_clip.tokenizer import SimpleTokenizer, bytes_to_unicode
 
 from compoclip.cli.caption_input import read_captions
+from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.console import end_with
 from compoclip.files import write_atomically
 
@@ -113,19 +116,22 @@ def write_merges(merges: Iterable[Pair], path: Path) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """Learn byte-pair merges in the format of CLIP's tokenizer."""
+    """Learn byte-pair merges in the format of CLIP's tokenizer.
 
-    captions: tyro.conf.Positional[tuple[Path, ...]]
-    """caption files or folders (.txt, .json, .jsonl)"""
+    Args:
+        captions: Caption files or folders (.txt, .json, .jsonl).
+        merges: Number of merges to learn.
+        out: The merges file to write.
+    """
+
+    captions: Annotated[tuple[Path, ...], Shown("FILE ...", positional=True)]
     merges: int = 1000
-    """how many merges to learn"""
     out: Path = Path("bpe.txt.gz")
-    """the merges file to write"""
 
 
 def main() -> int:
     """Read, learn, write; prints the vocabulary size and the mean length of a caption."""
-    options = tyro.cli(Options)
+    options = parse(Options, "build_bpe", sys.argv[1:], "scripts")
     captions = [text for path in options.captions for text in read_captions(path)]
     words = count_words(captions)
     write_merges(train_bpe(words, options.merges), options.out)

@@ -427,7 +427,7 @@ def agrees(run: Run) -> None:
             return take(optimizer, loss, size)
 
         out = Path(tempfile.mkdtemp(dir=run.folder)) / "run"
-        words = [w for w in arguments(world, name, out, "--stop-after=1") if "--device" not in w]
+        words = arguments(world, name, out, "--set=stop_after=1")
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(loop, "clip_gradients", keeping))
             stack.enter_context(mock.patch.object(loop, "step_if_finite", taking))

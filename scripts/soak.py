@@ -24,9 +24,9 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-import tyro
 from safetensors.torch import load_file
 
+from compoclip.cli.options import parse
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import ModelConfig
@@ -152,8 +152,8 @@ def command(options: Soak, out: Path, *more: str) -> list[str]:
         *("--model", str(options.folder / "base"), "--data", str(options.folder / "rows.jsonl")),
         *("--out", str(out), "--device=cpu", f"--workers={options.workers}", "--lr=1e-3"),
         *(f"--batch-size={options.batch_size}", f"--epochs={epochs}", "--warmup=10"),
-        *(f"--save-every={max(1, options.steps // 20)}", "--log-every=5"),
-        *(f"--max-bad={options.scenes}", *more),
+        *("--set", f"save_every={max(1, options.steps // 20)}", "log_every=5"),
+        *(f"max_bad={options.scenes}", *more),
     ]
 
 
@@ -208,6 +208,6 @@ def saved(out: Path) -> int:
 
 
 if __name__ == "__main__":
-    outcome = soak(tyro.cli(Soak))
+    outcome = soak(parse(Soak, "soak", sys.argv[1:], "scripts"))
     print(json.dumps(asdict(outcome), indent=1))
     sys.exit(0 if outcome.equal_weights and outcome.equal_counts else 1)

@@ -60,7 +60,7 @@ def root(tmp_path: Path) -> Path:
 def training(table: Path, out: Path, *more: str) -> list[str]:
     config = write_config(table.parent / "config.json")
     start = ["train", "clip-ft", "--from-scratch", f"--model={config}", f"--data={table}"]
-    return [*start, f"--out={out}", "--batch-size=4", "--epochs=1", "--log-every=1", *more]
+    return [*start, f"--out={out}", "--batch-size=4", "--epochs=1", "--set=log_every=1", *more]
 
 
 def tuning(table: Path, out: Path, model: Path | str, *more: str) -> list[str]:

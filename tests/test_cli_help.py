@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
+from pathlib import Path
 
 import pytest
 
 from compoclip.cli import options
-from compoclip.cli.main import Verbs, all_verbs, main
+from compoclip.cli.main import OLD, Verbs, all_verbs, main
 from compoclip.cli.options import processes
+from compoclip.cli.train import KEYS, USUAL
+from compoclip.config import options_of
 from compoclip.errors import UsageError
-from compoclip.methods.registry import method_names
+from compoclip.methods.registry import method_names, recipe_card
+from compoclip.run import TrainOptions
+from compoclip.sweep import SweepOptions
 
 
 def commands() -> list[list[str]]:
@@ -29,14 +35,19 @@ def commands() -> list[list[str]]:
 
 
 def shown(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
-    """The help of a command, without its frames and line breaks."""
+    """The help of a command, without line breaks."""
+    return " ".join(page(capsys, words).split())
+
+
+def page(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    """The whole help of a command."""
     code: object
     try:
-        code = main([*words, "--help"])
+        code = main([*words, "--help-all" if words[0] == "train" and words[1:] else "--help"])
     except SystemExit as ended:
         code = ended.code
     assert code == 0
-    return " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    return capsys.readouterr().out
 
 
 def test_there_are_commands_within_commands() -> None:
@@ -59,6 +70,59 @@ def test_defaults_are_said_in_words(capsys: pytest.CaptureFixture[str], words: l
         assert default[1] in (flag, f"no-{flag}"), flag
     if words[0] == "train" and len(words) == 2:
         assert len(flags) > 5
+
+
+# What went (-) and came (+) since the names were recorded, by command; see CHANGELOG.md.
+CHANGED = {
+    "list": "+json",
+    "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
+    "methods": "-json -lab -table",
+    **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),
+}
+
+
+def test_options_are_those_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    """Recorded: "train" has the options of all methods, "train METHOD" its own."""
+    found: dict[str, set[str]] = {}
+    for words in commands():
+        if words[0] not in ("train", "sweep"):
+            named = re.findall(r"^  (?:-\w(?: \w+)?, )?--([\w-]+)", page(capsys, words), re.M)
+            found[" ".join(words)] = {*named} - {"help"}
+    own = {name: recipe_card(name).options for name in method_names()}
+    names = {f"train {name}": set(options) for name, options in own.items()}
+    names["train"] = {*options_of(TrainOptions), "config", "save_config"}
+    names["sweep"] = {*options_of(SweepOptions), "config"}
+    found |= {key: {name.replace("_", "-") for name in each} for key, each in names.items()}
+    recorded = json.loads((Path(__file__).with_name("golden") / "options.json").read_text())
+    changed = {}
+    for key in {**found, **recorded}:
+        now, then = found.get(key, set()), set(recorded.get(key, ()))
+        if now != then:
+            went, came = sorted(then - now), sorted(now - then)
+            changed[key] = " ".join([*(f"-{e}" for e in went), *(f"+{e}" for e in came)])
+    assert changed == CHANGED
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_train_has_at_most_60_options(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    text = page(capsys, ["train", name])
+    assert len(re.findall(r"^  --", text, re.M)) <= 60
+    keys = set(re.findall(r"^  (\w+)$", text.partition("keys of a --config file")[2], re.M))
+    assert keys == KEYS
+    with pytest.raises(SystemExit):
+        main(["train", name, "--help"])
+    usual = re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.M)
+    assert len(usual) == 3 + len(USUAL) + len(recipe_card(name).options)
+    assert len(USUAL) == 15
+
+
+def test_verbs_of_the_last_release_answer_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in OLD:
+        assert main([verb, "--json"]) == 0
+        old = capsys.readouterr()
+        assert old.err == f"compoclip {verb}: is now compoclip list {verb}\n"
+        assert main(["list", verb, "--json"]) == 0
+        assert capsys.readouterr().out == old.out
 
 
 def test_auto_is_all_cores_where_the_work_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:

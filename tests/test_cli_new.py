@@ -21,7 +21,7 @@ def test_copies_have_the_name_and_pass(tmp_path: Path, capsys: pytest.CaptureFix
         assert main(["new", kind, f"A-{kind}_2", "--out", str(ideas)]) == 0
         assert capsys.readouterr().out.split()[:2] == [str(file), str(test)]
         assert all("my" not in path.read_text().lower() for path in (file, test))
-        assert main([verb, str(file)]) == 0
+        assert main(["list", verb, str(file)]) == 0
         assert str(file) in capsys.readouterr().out
     # Training is tested where the examples lie.
     command = [sys.executable, "-m", "pytest", "-v", "-k", "not trains", "-p", "no:cacheprovider"]

@@ -19,15 +19,13 @@ from compoclip.config import (
     checked,
     config_text,
     is_a,
-    options_of,
     place_in,
     read_config,
 )
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.methods.registry import load_recipe, method_names
+from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
-from compoclip.request import TrainRequest
-from compoclip.run import TrainOptions
+from compoclip.request import TrainRequest, known_options
 from method_data import arguments, write_world
 
 FEW = ("--epochs=0.4", "--warmup=1", "--workers=0")
@@ -219,14 +217,15 @@ def test_a_file_written_is_read_back_whatever_it_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", method_names())
 def test_every_method_is_written_and_read_back(tmp_path: Path, name: str) -> None:
     """Whatever options and parameters there are: none is known by name."""
-    recipe = load_recipe(name)
-    options = options_of(TrainOptions, recipe)
+    options = known_options(name)
     must = {each for each, option in options.items() if option.default is MISSING}
     assert must == {"data", "out"}
     request = TrainRequest.of(name, {"data": "x.tsv", "out": Path("run"), "lr": 0.5})
     values = read_config(written(tmp_path, request.text()))
     assert values.pop("method") == name
-    assert TrainRequest.of(name, checked(tmp_path, values, options, name)) == request
+    again = TrainRequest.of(name, checked(tmp_path, values, options, name))
+    assert again.text() == request.text()
+    assert again.composed().optim == request.composed().optim
     repeated = read_config(written(tmp_path, request.text(repeats=True)))
     assert set(values) - set(repeated) == {
         each for each in values if each in options and options[each].marked(OptionMark.ONCE)
@@ -237,10 +236,13 @@ def test_every_method_is_written_and_read_back(tmp_path: Path, name: str) -> Non
 
 COMPOSED = ("--texts", "+synonym", "--terms", "+hard-positives", "--set", "terms.clip.weight=0.5")
 RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "parameters": ("fsc-clip", ("--gamma=1", "--attention=softmax", "--no-crop", "--beta2=0.9")),
+    "parameters": (
+        "fsc-clip",
+        ("--gamma=1", "--attention=softmax", "--no-crop", "--set=beta2=0.9"),
+    ),
     "composed": ("fsc-clip", (*COMPOSED, "--set", "optim.weight_decay=0.3")),
     "adapters": ("negclip", ("--lora", "--lora-rank=2")),
-    "flags": ("fsc-clip", ("--attention-grad", "--micro-batch=4", "--max-logit-scale=50")),
+    "flags": ("fsc-clip", ("--attention-grad", "--micro-batch=4", "--set=max_logit_scale=50")),
 }
 
 
@@ -291,7 +293,7 @@ def test_a_run_goes_on_from_its_file(world: Path, tmp_path: Path) -> None:
     started = ["train", f"--config={file}"]
     assert main(started) == 0  # the folder, too, is in a file that one asks for
     half = [*started, f"--out={tmp_path / 'half'}"]
-    assert main([*half, "--stop-after=1"]) == 0
+    assert main([*half, "--set=stop_after=1"]) == 0
     assert not (tmp_path / "half" / "model").exists()
     own = ["train", f"--config={tmp_path / 'half' / CONFIG}", f"--out={tmp_path / 'half'}"]
     assert main([*own, "--resume"]) == 0
@@ -303,8 +305,8 @@ def test_a_file_gives_defaults_that_the_help_shows(
 ) -> None:
     file = written(tmp_path, "method: fsc-clip\nlr: 1e-3\ngamma: 3\ndata: x.tsv\ncrop: false\n")
     with pytest.raises(SystemExit):
-        main(["train", f"--config={file}", "--help"])
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        main(["train", f"--config={file}", "--help-all"])
+    text = " ".join(capsys.readouterr().out.split())
     for shown in ("(default: 0.001)", "(default: 3.0)", "(default: x.tsv)", "(default: no-crop)"):
         assert shown in text
 
@@ -317,6 +319,35 @@ def test_flags_of_a_file_are_taken_back(
     assert found["crop"] is True
     assert found["set"] == ["optim.eps=1e-7"]
     assert run_of_file("set: [a.b=1]\n", "--set=optim.eps=1e-3")["set"] == ["optim.eps=1e-3"]
+
+
+def test_rare_options_are_keys_and_old_flags_still_answer(
+    run_of_file: Callable[[str, str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run_of_file("min_lr: 1e-7\n", "--set=max_bad=3")
+    assert (found["min_lr"], found["max_bad"]) == (1e-7, 3)
+    assert "set" not in found
+    assert capsys.readouterr().err == ""
+    assert run_of_file("", "--max-bad=3")["max_bad"] == 3
+    assert capsys.readouterr().err == (
+        "--max-bad: write --set max_bad=3; the old spelling goes in the next release\n"
+    )
+    for word, message in (
+        ("--set=max_bad=many", "--set max_bad: 'many' (str) is not a whole number"),
+        ("--set=max_bat=3", "--set max_bat=3: write PATH=VALUE"),
+    ):
+        assert main(["train", "clip-ft", "--data=x", "--out=y", word, "--save-config=z"]) == 2
+        assert message in said(capsys)
+
+
+def test_options_of_the_optimiser_are_the_method_s_unless_given() -> None:
+    def optim(**values: Any) -> Any:
+        return TrainRequest.of("clip-ft", {"data": "x", "out": "y", **values}).composed().optim
+
+    assert (optim().lr, optim().warmup_share) == (5e-6, 0.1)
+    assert (optim(lora=True).lr, optim(lora=True, lr=1e-5).lr) == (5e-5, 1e-5)
+    assert (optim(warmup=7).warmup, optim(warmup=7).warmup_share) == (7, 1.0)
+    assert optim(set=("optim.lr=2e-6",), lora=True).lr == pytest.approx(2e-5)
 
 
 @pytest.fixture

@@ -55,7 +55,8 @@ def test_numbers_agree_with_their_nouns() -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["rewrites", "losses", "benchmarks", "methods", "data ls", "cache"]
+    "verb",
+    ["list rewrites", "list losses", "list benchmarks", "list methods", "data ls", "cache"],
 )
 def test_lists_fit_the_terminal_and_name_their_columns(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -176,7 +176,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("begun")
     write_config(folder / "config.json", merges=100)
     write_data(folder / "data")
-    for run, more in (("run", "--stop-after=1"), ("done", "--log-every=1")):
+    for run, more in (("run", "--set=stop_after=1"), ("done", "--set=log_every=1")):
         assert main(arguments(folder, run, more)) == 0
     return folder
 

@@ -145,14 +145,14 @@ def test_training_on_one_resumes_and_mixes(library: Any, tmp_path: Path) -> None
 
     def run(out: str, *data: str, more: str = "--seed=0") -> None:
         base = [f"--model={tmp_path / 'base'}", f"--out={tmp_path / out}", "--device=cpu", more]
-        steps = ["--batch-size=4", "--epochs=2", "--warmup=1", "--lr=1e-3", "--log-every=1"]
+        steps = ["--batch-size=4", "--epochs=2", "--warmup=1", "--lr=1e-3", "--set=log_every=1"]
         assert main(["train", "clip-ft", "--data", *data, *base, *steps]) == 0
 
     def losses(out: str) -> list[float]:
         return [each["loss"] for each in read_log(tmp_path / out / "train.jsonl")]
 
     run("whole", f"hf:{tmp_path / 'd'}")
-    run("part", f"hf:{tmp_path / 'd'}", more="--stop-after=2")
+    run("part", f"hf:{tmp_path / 'd'}", more="--set=stop_after=2")
     run("part", f"hf:{tmp_path / 'd'}", more="--resume")
     assert losses("part") == losses("whole")
     assert len(losses("whole")) == 6

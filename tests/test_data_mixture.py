@@ -160,7 +160,7 @@ def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(out: str, *more: str, data: list[str] | None = None) -> int:
-        options = ["--batch-size=10", "--epochs=2", "--lr=1e-3", "--warmup=2", "--log-every=1"]
+        options = ["--batch-size=10", "--epochs=2", "--lr=1e-3", "--warmup=2", "--set=log_every=1"]
         model = [f"--model={folder / 'base'}", f"--out={folder / out}", "--device=cpu"]
         return main(
             ["train", "fsc-clip", *model, "--data", *(data or spec(folder)), *options, *more]
@@ -181,7 +181,7 @@ def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(
     assert record["provenance"]["run"]["drawn"] == drawn
     assert "0.75 of" in record["provenance"]["data"]
 
-    assert run("stopped", "--stop-after=5") == 0
+    assert run("stopped", "--set=stop_after=5") == 0
     assert run("stopped", "--resume") == 0
     assert weights("stopped") == weights("whole")
     assert read_log(folder / "stopped" / "train.jsonl")[-1]["drawn"] == drawn
@@ -190,7 +190,7 @@ def test_a_run_says_what_it_drew_and_resumes_to_the_last_bit(
     others = [each.replace("=0.25", "=0.5") for each in spec(folder)]
     assert run("other", data=others) == 0
     assert weights("other") != weights("whole")
-    assert run("again", "--stop-after=5") == 0
+    assert run("again", "--set=stop_after=5") == 0
     assert run("again", "--resume", data=others) == 1
     assert "other settings" in capsys.readouterr().err
 

@@ -202,7 +202,7 @@ def test_runs_without_distractors_or_counterparts_are_named_so(
     (world / "pairs.jsonl").write_text("\n".join(lines) + "\n")
     for name in ("con-clip", "trohn-img"):
         run = tmp_path / name
-        assert main(arguments(world, name, run, "--stop-after=1")) == 0
+        assert main(arguments(world, name, run, "--set=stop_after=1")) == 0
         assert f"without the loss on them this is {name}-text" in capsys.readouterr().err
 
 

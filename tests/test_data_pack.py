@@ -299,7 +299,7 @@ def test_a_method_trains_from_a_pack_of_its_data(tmp_path: Path) -> None:
     for data, method in (("pairs.jsonl", "triplet-clip"), ("near.tsv", "negclip-original")):
         out = tmp_path / method
         pack(Request(str(world / data)), out, PackSpec(shard_size=16))
-        command = arguments(world, method, tmp_path / f"run-{method}", "--stop-after=3")
+        command = arguments(world, method, tmp_path / f"run-{method}", "--set=stop_after=3")
         command = [f"--data={out}" if word.startswith("--data=") else word for word in command]
         assert main(command) == 0
         assert len(read_log(tmp_path / f"run-{method}" / "train.jsonl")) == 3

@@ -151,7 +151,7 @@ def test_cs_clip_trains_on_it(tmp_path: Path) -> None:
     path = write(world, *records)
     command = ["train", "cs-clip", f"--model={world / 'base'}", f"--data={path}", "--device=cpu"]
     command += [f"--units={path}", "--negatives=given", "--batch-size=8", "--epochs=1"]
-    assert main([*command, f"--out={tmp_path / 'run'}", "--log-every=1"]) == 0
+    assert main([*command, f"--out={tmp_path / 'run'}", "--set=log_every=1"]) == 0
     log = read_log(tmp_path / "run" / "train.jsonl")
     assert all(record["loss/unit"] > 0 for record in log)
     assert all(record["texts"] == 6 * record["images"] for record in log)

@@ -6,14 +6,14 @@ import inspect
 import re
 import runpy
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import tyro
 import yaml
 from PIL import Image
 
-from compoclip.cli import sweep, train
+from compoclip.cli import options, sweep, train
 from compoclip.cli.main import main
 from compoclip.training.settings import RunSettings
 from doc_commands import (
@@ -72,16 +72,11 @@ def only_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     repeats = tmp_path / "runs" / "first" / "config.yaml"
     repeats.parent.mkdir(parents=True)
     shutil.copy(tmp_path / "run.yaml", repeats)
-    real = tyro.cli
-
-    def parse(*given: object, **named: object) -> None:
-        real(*given, **named)  # type: ignore[call-overload]
-        raise ParsedError
 
     def start(*_: object) -> None:
         raise ParsedError
 
-    monkeypatch.setattr(tyro, "cli", parse)
+    monkeypatch.setattr(options, "require_seeds", start)  # the last step of parsing
     monkeypatch.setattr(train, "start", start)
     monkeypatch.setattr(sweep, "start", start)
 
@@ -104,8 +99,8 @@ def test_every_command_is_understood(command: Command, only_parse: None) -> None
             command.run(words)
         assert ended.value.code == 0
     else:
-        with pytest.raises(ParsedError):
-            command.run(words)
+        with suppress(ParsedError):
+            assert command.run(words) == 0  # --save-config, which ends before the run
 
 
 @pytest.mark.slow

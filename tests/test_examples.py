@@ -33,8 +33,13 @@ def test_the_real_photos_configuration_takes_the_image_weights(shared_data: Path
 def test_mosaic_clip_pretrains_small(tower: str, tmp_path: Path) -> None:
     world = write_world(tmp_path / "world")
     model = EXAMPLES / "mosaic-clip" / f"{tower}.json"
-    options = ["--from-scratch", f"--model={model}", f"--out={tmp_path / 'run'}", "--log-every=1"]
-    steps = ["--batch-size=8", "--epochs=0.6", "--warmup=1", "--lr=1e-3"]
+    options = [
+        "--from-scratch",
+        f"--model={model}",
+        f"--out={tmp_path / 'run'}",
+        "--set=log_every=1",
+    ]
+    steps = ["--batch-size=8", "--epochs=0.6", "--warmup=1", "--lr=1e-3", "--set=log_every=1"]
     data = f"--data={world / 'plain.jsonl'}"
     assert main(["train", "mosaic-clip-pretrain", data, *options, *steps]) == 0
     records = read_log(tmp_path / "run" / "train.jsonl")

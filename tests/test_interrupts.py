@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from compoclip import interrupts
-from compoclip.cli import methods
+from compoclip.cli import lists
 from compoclip.cli.main import main
 from compoclip.errors import RunInterruptedError
 from compoclip.interrupts import Ending, StopRequests, TerminatedError, signal_of
@@ -66,9 +66,9 @@ def test_an_interrupt_that_a_library_swallows_still_counts(
             raise ImportError("cannot load module more than once per process") from None
         return 0
 
-    monkeypatch.setattr(methods, "main", swallowing)
-    assert main(["methods"]) == 130
-    assert capsys.readouterr().err == "compoclip methods: interrupted\n"
+    monkeypatch.setattr(lists, "main", swallowing)
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == "compoclip list: interrupted\n"
 
 
 @pytest.mark.parametrize(

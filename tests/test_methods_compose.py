@@ -195,7 +195,7 @@ def test_a_loss_without_a_state_has_none_behind_a_filter() -> None:
 def test_a_composed_run_is_recorded(world: Path, tmp_path: Path) -> None:
     words = ["--texts", "+mosaic", "+hard-positives", "--set", "terms.local_hn.weight=0.5"]
     run = tmp_path / "run"
-    assert main(arguments(world, "fsc-clip", run, *words, "--stop-after=2")) == 0
+    assert main(arguments(world, "fsc-clip", run, *words, "--set=stop_after=2")) == 0
     assert main(arguments(world, "fsc-clip", run, "--resume")) == 1  # not the same run
     assert main(arguments(world, "fsc-clip", run, *words, "--resume")) == 0
     provenance = load_model(run / "model").provenance
@@ -231,7 +231,7 @@ def test_a_stopped_run_goes_on_bit_by_bit(name: str, world: Path, tmp_path: Path
     more = mined.get(name, [])
     more.append("--epochs=3")
     assert main(arguments(world, name, tmp_path / "whole", *more)) == 0
-    assert main(arguments(world, name, tmp_path / "parts", *more, "--stop-after=7")) == 0
+    assert main(arguments(world, name, tmp_path / "parts", *more, "--set=stop_after=7")) == 0
     state = latest_state(tmp_path / "parts" / "state")
     assert state is not None
     progress = Progress(**json.loads((state / "progress.json").read_text()))
@@ -250,7 +250,7 @@ def test_resume_notices_another_caption_column(
     data.write_text("".join(json.dumps({**row, "other": row["caption"][1]}) + "\n" for row in rows))
     words = [f"--data={data}", "--epochs=2"]
     run = tmp_path / "run"
-    assert main(arguments(world, "clip-ft", run, *words, "--stop-after=2")) == 0
+    assert main(arguments(world, "clip-ft", run, *words, "--set=stop_after=2")) == 0
     assert main(arguments(world, "clip-ft", run, *words, "--resume", "--caption-column=other")) == 1
     assert "other settings" in capsys.readouterr().err
     again = arguments(world, "clip-ft", run, *words, "--resume", "--caption-column=caption")
@@ -289,7 +289,7 @@ def test_a_resumed_run_must_show_images_alike(
 ) -> None:
     run = tmp_path / "run"
     asked = arguments(world, "triplet-clip", run, "--epochs=0.4")
-    assert main([*asked, "--stop-after=1"]) == 0
+    assert main([*asked, "--set=stop_after=1"]) == 0
     assert main([*asked, "--resume", "--crop"]) == 1
     assert "other settings" in capsys.readouterr().err
     # What the method does by itself and what is asked for are the same run if they come to it.
@@ -299,8 +299,8 @@ def test_a_resumed_run_must_show_images_alike(
 def test_the_help_says_in_words_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     for name, words in (("clic", "no-crop"), ("fsc-clip", "crop")):
         with pytest.raises(SystemExit):
-            main(["train", name, "--help"])
-        text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+            main(["train", name, "--help-all"])
+        text = " ".join(capsys.readouterr().out.split())
         assert "--crop, --no-crop Show random crops" in text
         assert f"(default: {words})" in text
         assert "--fsdp, --no-fsdp Split weights" in text
@@ -377,12 +377,12 @@ def test_switches_of_the_recipes() -> None:
 
 
 def test_the_list_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["methods"]) == 0
+    assert main(["list", "methods"]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[0] for line in lines[2 : 2 + len(method_names())]]
     assert names == method_names()
     assert "0.5 contrast + 0.5 negative + uni + clip (single)" in "\n".join(lines)
-    assert main(["methods", "ce-clip", "--json"]) == 0
+    assert main(["list", "methods", "ce-clip", "--json"]) == 0
     (record,) = json.loads(capsys.readouterr().out)
     assert record["paper"] == "Zhang et al., CVPR 2024"
     assert [term["weight"] for term in record["terms"]] == [1.0, 0.2, 0.3]
@@ -390,31 +390,31 @@ def test_the_list_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
     (imc,) = record["differences"]
     assert (imc["option"], imc["default"], imc["released"]) == ("imc", "paper", "head")
     assert record["crop"] is True
-    assert main(["methods", "ce-klip"]) == 2
+    assert main(["list", "methods", "ce-klip"]) == 2
     assert "no method 'ce-klip'; did you mean ce-clip" in capsys.readouterr().err
 
 
 def test_a_method_tells_where_paper_and_released_code_differ(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["methods"]) == 0
+    assert main(["list", "methods"]) == 0
     assert "differ" not in capsys.readouterr().out
-    assert main(["methods", "fsc-clip-l14", "triplet-clip", "clip-ft", "dac"]) == 0
+    assert main(["list", "methods", "fsc-clip-l14", "triplet-clip", "clip-ft", "dac"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for line in (
         "fsc-clip-l14: where the paper and the released code differ, or one is silent",
-        "  --weights stated (released: effective)",
-        "  --hn-reduction valid (as released; paper: batch)",
-        "  --missing-hn mask (as in the paper; released: zero)",
-        "  --attention-grad off (as released)",
-        "  --crop off (as released)",
-        "  --lr 5e-06 (released: 0.0005)",
+        "  weights stated (released: effective)",
+        "  hn_reduction valid (as released; paper: batch)",
+        "  missing_hn mask (as in the paper; released: zero)",
+        "  attention_grad off (as released)",
+        "  crop off (as released)",
+        "  lr 5e-06 (released: 0.0005)",
         "clip-ft: no option over which paper and released code differ",
-        "  --negatives none",
-        "  --lora-init zero (released: xavier_ab)",
+        "  negatives none",
+        "  lora_init zero (released: xavier_ab)",
     ):
         assert line in lines
-    why = lines[lines.index("  --weights stated (released: effective)") + 1]
+    why = lines[lines.index("  weights stated (released: effective)") + 1]
     assert why.startswith("      The formula's;")
 
 
@@ -447,7 +447,7 @@ def test_a_recipe_in_a_file_of_one_s_own(
     with pytest.raises(SystemExit):
         main(["train", f"{file}:mine", "--help"])
     assert "Of its loss. (default: 1.0)" in capsys.readouterr().out
-    assert main(["methods", str(file)]) == 0
+    assert main(["list", "methods", str(file)]) == 0
     assert capsys.readouterr().out.splitlines()[2].startswith("mine ")
     file.write_text(
         f"{OWN}\n@variant(mine, weight=2.0)\ndef twice(method: Method) -> Method:\n"

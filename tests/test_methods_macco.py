@@ -69,7 +69,14 @@ def test_its_terms_go_with_another_method(world: Path, tmp_path: Path) -> None:
     assert set(made.heads) == {"masks"}
     words = compose(made, settings=["texts.masks.images=false"])
     assert words.plan.masks == MaskPlan(images=False)
-    more = ("--terms", "+macco", "+degla.distill", "--micro-batch=3", "--lora", "--stop-after=2")
+    more = (
+        "--terms",
+        "+macco",
+        "+degla.distill",
+        "--micro-batch=3",
+        "--lora",
+        "--set=stop_after=2",
+    )
     assert main(arguments(world, "fsc-clip", tmp_path / "run", *more)) == 0
     for record in read_log(tmp_path / "run" / "train.jsonl"):
         assert {"loss/contrast", "loss/words", "loss/distill"} <= record.keys()

@@ -45,7 +45,13 @@ def photos(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 def arguments(name: str, photos: tuple[str, ...], out: Path) -> list[str]:
-    options = ["--epochs=1", f"--batch-size={BATCH}", "--warmup=2", "--lr=1e-4", "--log-every=1"]
+    options = [
+        "--epochs=1",
+        f"--batch-size={BATCH}",
+        "--warmup=2",
+        "--lr=1e-4",
+        "--set=log_every=1",
+    ]
     return ["train", name, *photos, f"--out={out}", *options]
 
 

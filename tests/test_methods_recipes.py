@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import pickle
@@ -10,11 +9,10 @@ import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import get_type_hints
 
+import list_recipes
 import pytest
 import torch
-import tyro
 from torch.nn.functional import cross_entropy, normalize
 
 from compoclip.data.caption_plan import OneOf
@@ -60,15 +58,10 @@ def test_names() -> None:
 
 def test_the_table_lists_every_recipe() -> None:
     folder = Path(registry.__file__).parent
-    rows = []
-    packages = [path.parent for path in folder.glob("*/__init__.py")]
-    for path in sorted([*folder.glob("*.py"), *packages]):
-        module = importlib.import_module(f"compoclip.methods.{path.stem}")
-        for name, made in registry.recipes_of(vars(module)).items():
-            summary = (inspect.getdoc(made) or "").partition("\n")[0]
-            rows.append(f"{name.replace('_', '-')}\t{path.stem}\t{summary}\n")
-    table = (folder / "recipes.tsv").read_text(encoding="utf-8")
-    assert table == "".join(sorted(rows)), "write these rows to methods/recipes.tsv"
+    table = (folder / "recipes.json").read_text(encoding="utf-8")
+    assert table == list_recipes.catalogue(), "run scripts/list_recipes.py"
+    for name in NAMES:
+        assert registry.recipe_card(name) == load_recipe(name).card
 
 
 def test_listing_imports_no_torch() -> None:
@@ -88,10 +81,9 @@ def test_every_recipe(name: str) -> None:
     summary = method_summaries()[name]
     assert summary == inspect.getdoc(recipe).partition("\n")[0]  # type: ignore[union-attr]
     assert summary.endswith(".")
-    for parameter in inspect.signature(recipe).parameters.values():
-        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        assert parameter.default is not inspect.Parameter.empty
-        assert f"        {parameter.name}: " in (recipe.__doc__ or ""), parameter.name
+    for option in recipe.options.values():
+        assert option.default is not inspect.Parameter.empty
+        assert option.help.endswith("."), option.name
     assert len({t.name for t in method.losses}) == len(method.losses)
     other = recipe(optim=Optim(lr=0.25))
     assert other.optim.lr == 0.25
@@ -348,7 +340,7 @@ def test_differences_name_options_with_their_values(name: str) -> None:
     method = recipe()
     options = [each.option for each in method.differences]
     assert len(set(options)) == len(options)
-    known = inspect.signature(recipe).parameters
+    known = recipe.options
     for each in method.differences:
         default = method.value_of(each.option)
         assert each.why.endswith(".")
@@ -447,21 +439,14 @@ def test_a_variant_is_a_recipe_of_its_own() -> None:
     method = mine_twice(words="b")
     assert (method.name, method.losses[0].weight, method.optim.lr) == ("mine-twice", 0.5, 0.5)
     assert method.settings == {"weight": 0.25, "times": 2, "words": "b"}
-    parameters = inspect.signature(mine_twice).parameters
-    assert list(parameters) == ["weight", "times", "words", "optim"]
-    assert {each.kind for each in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
-    assert get_type_hints(mine_twice) == {
-        "weight": float,
-        "times": int,
-        "words": str,
-        "optim": Optim,
-        "return": Method,
-    }
-    assert inspect.getdoc(mine_twice) == (
-        "A variant of it.\n\nArgs:\n    weight: Of the loss,\n        in two lines.\n"
-        "    times: How often.\n    words: Described anew.\n    optim: Optimiser and schedule."
-    )
-    made = tyro.cli(mine_twice, args=["--times", "4", "--optim.lr", "1e-3"])
+    found = [(o.name, o.kind, o.default, o.help) for o in mine_twice.options.values()]
+    assert found == [
+        ("weight", float, 0.25, "Of the loss, in two lines."),
+        ("words", str, "", "Described anew."),
+        ("times", int, 2, "How often."),
+    ]
+    assert mine_twice.card.about == "A variant of it."
+    made = mine_twice(times=4, optim=Optim(lr=1e-3))
     assert (made.losses[0].weight, made.optim.lr) == (1.0, 1e-3)
     with pytest.raises(TypeError, match="wight"):
         mine_twice(wight=1.0)
@@ -474,11 +459,3 @@ def test_unknown_method() -> None:
         load_recipe("NegCLIPP")
     with pytest.raises(UsageError, match=r"known: (\S+, )*ce-clip, clic, clip"):
         load_recipe("zzz")
-
-
-def test_command_line_from_the_signature() -> None:
-    arguments = ["--gamma", "0", "--attention", "softmax", "--attention-grad", "--optim.lr", "1e-4"]
-    method = tyro.cli(fsc_clip.fsc_clip, args=arguments)
-    assert method.optim.lr == 1e-4
-    assert method.settings["attention"] == "softmax"
-    assert method.settings["attention_grad"] is True

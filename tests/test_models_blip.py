@@ -206,7 +206,7 @@ def test_a_tiny_blip_trains_with_mosaic_clip_and_is_measured_on_the_world(
     write_blip(tmp_path / "blip")
     world = write_world(tmp_path / "world")
     options = [f"--model={tmp_path / 'blip'}", f"--data={world / 'plain.jsonl'}"]
-    steps = ["--batch-size=8", "--epochs=4", "--lr=1e-3", "--warmup=2", "--log-every=1"]
+    steps = ["--batch-size=8", "--epochs=4", "--lr=1e-3", "--warmup=2", "--set=log_every=1"]
     run = tmp_path / "run"
     assert main(["train", "mosaic-clip", *options, *steps, f"--out={run}", "--seed=3"]) == 0
     records = read_log(run / "train.jsonl")

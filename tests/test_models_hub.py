@@ -148,7 +148,7 @@ def test_train_and_convert_push_what_they_wrote(
 ) -> None:
     world = write_world(tmp_path / "world")
     run = [*arguments(world, "negclip", tmp_path / "run"), "--push-to-hub=me/negclip"]
-    assert main([*run, "--stop-after=1"]) == 0
+    assert main([*run, "--set=stop_after=1"]) == 0
     assert "not pushed to me/negclip: the run is not finished" in capsys.readouterr().err
     assert pushed["files"] == {}
     assert main([*run, "--resume"]) == 0
@@ -158,7 +158,9 @@ def test_train_and_convert_push_what_they_wrote(
     assert {"README.md", "compoclip.json", "open_clip_config.json"} < set(pushed["files"])
 
     pushed["files"].clear()
-    lora = arguments(world, "negclip", tmp_path / "lora", "--lora", "--no-merge", "--epochs=0.5")
+    lora = arguments(
+        world, "negclip", tmp_path / "lora", "--lora", "--set=merge=false", "--epochs=0.5"
+    )
     assert main([*lora, "--push-to-hub=me/adapter"]) == 0
     weights = {"adapter_config.json", "adapter_model.safetensors"}
     assert set(pushed["files"]) == {"adapter.json", *weights}

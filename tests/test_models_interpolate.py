@@ -277,7 +277,7 @@ def test_training_starts_from_the_mean(tmp_path: Path, capsys: pytest.CaptureFix
     words = ["train", "clip-ft", f"--data={data}", "--batch-size=8", "--epochs=2", "--lr=1e-3"]
     assert main([*words, f"--out={tmp_path / 'whole'}", *start]) == 0
     cut = [*words, f"--out={tmp_path / 'cut'}"]
-    assert main([*cut, "--stop-after=2", *start]) == 0
+    assert main([*cut, "--set=stop_after=2", *start]) == 0
     assert main([*cut, "--resume", f"--model={paths[0]}"]) == 1
     assert "other settings" in capsys.readouterr().err
     assert main([*cut, "--resume", *start]) == 0

@@ -78,7 +78,7 @@ def test_a_changed_file_is_noticed_on_resume(
         return main([*arguments(world, str(method), tmp_path / out), *FEW, *more, *options])
 
     assert run("whole") == 0
-    assert run("part", "--stop-after=2") == 0
+    assert run("part", "--set=stop_after=2") == 0
     for file, code in (
         (method, own_files.METHOD),
         (rewrite, own_files.REWRITE),
@@ -114,7 +114,7 @@ def test_two_files_of_one_name_and_what_they_import_are_noticed_on_resume(
     method, rewrite, term, _ = files
     more = (f"--texts=+{rewrite}", f"--terms=+{term}")
     run = [*arguments(world, str(method), tmp_path / "run"), *FEW, *more]
-    assert main([*run, "--stop-after=2"]) == 0
+    assert main([*run, "--set=stop_after=2"]) == 0
     for file, name in files.items():
         code = file.read_text()
         file.write_text(f"{code}\n# another\n")
@@ -182,7 +182,7 @@ def test_a_benchmark_of_one_s_own(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert again.data_hash != whole.data_hash  # so that no result of the earlier file is kept
     stored = read_json(tmp_path / "out" / "m" / "mugs.json")
     assert stored["data_hash"] == again.data_hash
-    assert main(["benchmarks", str(file)]) == 0
+    assert main(["list", "benchmarks", str(file)]) == 0
     assert "Mugs" in capsys.readouterr().out
     assert main(["data", "check", str(file), f"--data={tmp_path}"]) == 0
 
@@ -255,7 +255,7 @@ def test_a_file_that_ends_the_process_is_an_error_that_names_it(
         run = arguments(world, "clip-ft", tmp_path / "run")
         commands = {
             "method.py": [["train", str(file), *run[2:]]],
-            "recipe.py": [["train", str(file), *run[2:]], ["methods", str(file)]],
+            "recipe.py": [["train", str(file), *run[2:]], ["list", "methods", str(file)]],
             "loss.py": [[*run, *FEW, f"--terms=+{file}"]],
             "rewrite.py": [
                 ["rewrite", LINES[0], f"--rewrites={file}"],
@@ -352,13 +352,13 @@ def test_other_packages_add_all_four(
         ("losses", "their-half"),
         ("benchmarks", "mugs"),
     ):
-        assert main([verb]) == 0
+        assert main(["list", verb]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[-2:] for line in lines if line.startswith(f"{name} ")] == [
             [f"their_{verb}", "1.0"]
         ]
         assert sum(line.endswith("  compoclip") for line in lines) > 5
-        assert main([verb, "--json"]) == 0
+        assert main(["list", verb, "--json"]) == 0
         listed = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
         origin = "from" if verb == "methods" else "origin"
         assert listed[name][origin] == f"their_{verb} 1.0"

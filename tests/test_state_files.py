@@ -272,7 +272,7 @@ def test_a_spoilt_log(
     data, out = write_data(tmp_path / "data"), tmp_path / "run"
     arguments = ["train", "clip-ft", "--from-scratch", f"--model={tmp_path / 'config.json'}"]
     arguments += [f"--data={data}", f"--out={out}", "--batch-size=8", "--epochs=1", "--resume"]
-    assert main([*arguments, "--stop-after=2"]) == 0
+    assert main([*arguments, "--set=stop_after=2"]) == 0
     (out / "train.jsonl").write_bytes(content)
     assert runs_on(arguments, capsys) is (message is None)
     if message is None:

@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[list[str], list[str], int, list[str]]] = {
         [FEW],
         [f"一匹の犬が公園で{i}" for i in range(12)],
         1,
-        ["finds no negative for nearly all captions (0 of 12", "--allow-no-negatives"],
+        ["finds no negative for nearly all captions (0 of 12", "allow_no_negatives=true"],
     ),
 }
 
@@ -85,11 +85,15 @@ NOTED: dict[str, tuple[list[str], list[str], list[str]]] = {
         ["100.0% have the same caption or photo: they are left out of contrasts"],
     ),
     "a loss as published": (
-        [FEW, "--no-mask-duplicates"],
+        [FEW, "--set=mask_duplicates=false"],
         PLAIN,
         ["9.1% have the same caption or photo: they count as wrong"],
     ),
-    "other languages": ([FEW, "--allow-no-negatives"], [f"犬{i}" for i in range(12)], ["data: "]),
+    "other languages": (
+        [FEW, "--set=allow_no_negatives=true"],
+        [f"犬{i}" for i in range(12)],
+        ["data: "],
+    ),
 }
 
 
@@ -105,15 +109,15 @@ def test_what_a_user_should_know_is_a_line(
 
 def test_equal_captions_are_no_signal_unless_asked_for(folder: Path, tmp_path: Path) -> None:
     losses = {}
-    for name in ("--mask-duplicates", "--no-mask-duplicates"):
+    for name in ("--mask-duplicates", "--set=mask_duplicates=false"):
         place = tmp_path / name
         place.mkdir()
-        more = (FEW, "--log-every=1", "--allow-no-negatives", name, "--set=texts.hn_fraction=0")
+        more = (FEW, "--set=log_every=1", "--allow-no-negatives", name, "--set=texts.hn_fraction=0")
         assert trained(folder, place, *more, captions=PLAIN[:1] * 12) == 0
         log = (place / "run" / "train.jsonl").read_text().splitlines()
         losses[name] = [json.loads(line)["loss"] for line in log]
     assert set(losses["--mask-duplicates"]) == {0.0}
-    assert min(losses["--no-mask-duplicates"]) > 1
+    assert min(losses["--set=mask_duplicates=false"]) > 1
 
 
 class Few(Source):

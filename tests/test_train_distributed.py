@@ -224,7 +224,7 @@ def test_the_command_under_torchrun(folder: Path) -> None:
         f"--data={folder / 'data' / 'data.tsv'}",
         "--batch-size=8",
         "--epochs=1",
-        "--log-every=1",
+        "--set=log_every=1",
         f"--out={folder / 'run'}",
     ]
     done = torchrun(2, command)

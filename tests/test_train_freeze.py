@@ -121,7 +121,7 @@ def test_a_run_leaves_the_frozen_bit_for_bit(
     method: str, words: tuple[str, ...], world: Path, tmp_path: Path
 ) -> None:
     lora = load_recipe(method)().lora is not None
-    run = arguments(world, method, tmp_path / "run", "--stop-after=6", "--epochs=1.2")
+    run = arguments(world, method, tmp_path / "run", "--set=stop_after=6", "--epochs=1.2")
     assert main([*run, "--freeze", *words]) == (2 if lora and ":" in words[0] else 0)
     if lora and ":" in words[0]:
         return
@@ -176,7 +176,7 @@ def test_a_run_goes_on_with_the_same_frozen_alone(world: Path, tmp_path: Path) -
     more = ("--epochs=2", "--freeze", "image-trunk", "text:1")
     assert main(arguments(world, "negclip", tmp_path / "whole", *more)) == 0
     cut = arguments(world, "negclip", tmp_path / "cut", *more)
-    assert main([*cut, "--stop-after=7"]) == 0
+    assert main([*cut, "--set=stop_after=7"]) == 0
     other = arguments(world, "negclip", tmp_path / "cut", "--epochs=2", "--resume")
     assert main([*other, "--freeze", "image-trunk"]) == 1
     assert main([*cut, "--resume"]) == 0

@@ -24,7 +24,7 @@ from models_thin import config, timm_config
 from test_train_gradcache import loaded
 from train_helpers import FEW, write_data
 
-FROZEN = ("--lora", "--lora-towers=text", "--no-crop", "--epochs=2")
+FROZEN = ("--lora", "--set=lora_towers=text", "--no-crop", "--epochs=2")
 TRUNK = ("--freeze", "image-trunk")
 
 
@@ -93,7 +93,7 @@ def test_the_same_run_with_each_image_encoded_once(
         ("later", ("--cache-frozen",), 0),
         ("pieces", ("--cache-frozen", "--micro-batch=5"), 0),
         ("seed", ("--cache-frozen", "--seed=3"), 0),
-        ("elsewhere", (f"--features={tmp_path / 'features'}",), 40),
+        ("elsewhere", (f"--set=features={tmp_path / 'features'}",), 40),
         ("reading", ("--cache-frozen", "--workers=2"), 0),
     ):
         encoded.clear()
@@ -109,7 +109,7 @@ def test_the_same_run_with_each_image_encoded_once(
         assert_equal(tmp_path / name, tmp_path / "first")
     # Resumed in the second epoch: still the same.
     cut = arguments(world, "fsc-clip", tmp_path / "cut", *FROZEN, "--cache-frozen")
-    assert main([*cut, "--stop-after=7"]) == 0
+    assert main([*cut, "--set=stop_after=7"]) == 0
     assert main([*cut, "--resume"]) == 0
     assert_equal(tmp_path / "cut", tmp_path / "first")
 
@@ -119,7 +119,7 @@ def test_every_recipe_learns_the_same_from_kept_features(
     name: str, world: Path, tmp_path: Path, encoded: list[int]
 ) -> None:
     lora = load_recipe(name)().lora is not None
-    alone = ("--lora-towers=text",) if lora else TRUNK
+    alone = ("--set=lora_towers=text",) if lora else TRUNK
     for run, more in (("plain", ()), ("kept", ("--cache-frozen",))):
         encoded.clear()
         crops = "--crops=2" if load_recipe(name)().crop else "--no-crop"
@@ -152,7 +152,7 @@ def test_a_teacher_sees_the_kept_features(
         assert all(record["loss/distill"] >= 0 for record in read_log(out / "kept/train.jsonl"))
         assert any(record["loss/distill"] > 0 for record in read_log(out / "kept/train.jsonl"))
         cut = arguments(world, method, out / "cut", *kept)
-        assert main([*cut, "--stop-after=4"]) == 0
+        assert main([*cut, "--set=stop_after=4"]) == 0
         assert main([*cut, "--resume"]) == 0
         assert_equal(out / "cut", out / "kept")
 
@@ -206,7 +206,7 @@ def test_what_is_damaged_or_cut_short_is_told_and_made_anew(
 
     def run(name: str) -> str:
         encoded.clear()
-        more = (*TRUNK, "--no-crop", "--epochs=1", f"--features={tmp_path / 'features'}")
+        more = (*TRUNK, "--no-crop", "--epochs=1", f"--set=features={tmp_path / 'features'}")
         assert main(arguments(world, "negclip", tmp_path / name, *more)) == 0
         return capsys.readouterr().err
 
@@ -278,7 +278,7 @@ def test_what_does_not_fit_the_disk_is_refused(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    more = (*TRUNK, "--crops=2", f"--features={tmp_path / 'features'}")
+    more = (*TRUNK, "--crops=2", f"--set=features={tmp_path / 'features'}")
     assert main(arguments(world, "negclip", tmp_path / "run", *more)) == 1
     told = capsys.readouterr().err
     assert "features of 40 images take" in told
@@ -316,7 +316,7 @@ def test_where_nothing_would_be_remembered_it_is_refused(
     asked = arguments(world, "clip-ft", tmp_path / "no", "--cache-frozen")
     assert main([*asked, "--no-crop"]) == 2
     assert "clip-ft trains the image tower" in capsys.readouterr().err
-    assert main([*asked, "--lora", "--lora-towers=text"]) == 2
+    assert main([*asked, "--lora", "--set=lora_towers=text"]) == 2
     assert "add --no-crop" in capsys.readouterr().err
     assert main([*asked[:-1], "--no-crop", "--crops=2"]) == 2
     assert "leave --no-crop out" in capsys.readouterr().err
@@ -381,7 +381,7 @@ def test_a_trunk_without_a_projection_cannot_be_kept(
     cfg = config(vision=vision, text={"vocab_size": 49408, "context_length": 77})
     save_model(create_model(ModelConfig(cfg)), tmp_path / "resnet", provenance={})
     run = arguments(world, "clip-ft", tmp_path / "run", f"--model={tmp_path / 'resnet'}")
-    asked = [*run, "--cache-frozen", "--no-crop", f"--features={tmp_path / 'features'}"]
+    asked = [*run, "--cache-frozen", "--no-crop", f"--set=features={tmp_path / 'features'}"]
     assert main([*asked, "--freeze", "image-trunk"]) == 2
     assert "features of a frozen image trunk cannot be kept" in capsys.readouterr().err
     assert main([*asked, "--epochs=1", "--freeze", "image"]) == 0

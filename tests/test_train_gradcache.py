@@ -92,7 +92,7 @@ def test_every_recipe_has_the_gradients_of_the_whole_batch(
         return step(model, tokenize, method, batch, settings)
 
     monkeypatch.setattr(loop, "step", checked)
-    asked = arguments(world, name, tmp_path / "run", "--stop-after=2", "--warmup=50")
+    asked = arguments(world, name, tmp_path / "run", "--set=stop_after=2", "--warmup=50")
     assert main(asked) == 0
     assert len(seen) == 2
 
@@ -275,7 +275,7 @@ def test_a_run_in_pieces_resumes_exactly_and_says_so(world: Path, tmp_path: Path
     options = ("--micro-batch=3", "--grad-checkpointing", "--epochs=1")
     assert main(arguments(world, "fsc-clip", tmp_path / "whole", *options)) == 0
     cut = arguments(world, "fsc-clip", tmp_path / "cut", *options)
-    assert main([*cut, "--stop-after=2"]) == 0
+    assert main([*cut, "--set=stop_after=2"]) == 0
     assert main([*cut, "--resume"]) == 0
     one, other = (load_model(tmp_path / run / "model") for run in ("whole", "cut"))
     for name, value in one.encoder.model.state_dict().items():

@@ -151,7 +151,7 @@ def command(folder: Path, *more: str, recipe: str = "clip-ft", out: str = "run")
         "--batch-size=8",
         "--epochs=1",
         "--warmup=0",
-        "--log-every=1",
+        "--set=log_every=1",
         *more,
     ]
 
@@ -161,7 +161,7 @@ def first_lr(folder: Path, out: str = "run") -> float:
 
 
 def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command(folder, "--lora", "--lora-rank=2", "--lora-towers=text", "--json")) == 0
+    assert main(command(folder, "--lora", "--lora-rank=2", "--set=lora_towers=text", "--json")) == 0
     shown = capsys.readouterr()
     summary = json.loads(shown.out)
     assert summary["adapter"] == str(folder / "run" / "adapter")
@@ -174,7 +174,7 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_given_learning_rate_is_taken_as_it_is(folder: Path) -> None:
     assert main(command(folder, "--lora", "--lr=2e-4")) == 0
     assert first_lr(folder) == 2e-4
-    lora = ["--lr", "5e-6", "--lora-alpha=2"]  # the lr of full fine-tuning, but asked for
+    lora = ["--lr", "5e-6", "--set=lora_alpha=2"]  # the lr of full fine-tuning, but asked for
     assert main(command(folder, *lora, recipe="fsc-clip-lora", out="other")) == 0
     assert first_lr(folder, "other") == 5e-6
     assert load_model(folder / "other" / "model").provenance["lora"]["alpha"] == 2
@@ -184,7 +184,7 @@ def test_a_given_learning_rate_is_taken_as_it_is(folder: Path) -> None:
     ("more", "said"),
     [
         (["--lora-rank=2"], "--lora-rank goes with --lora"),
-        (["--no-merge"], "--no-merge goes with --lora"),
+        (["--set=merge=false"], "--no-merge goes with --lora"),
         (["--lora", "--lora-rank=0"], "LoRA rank 0: must be at least 1"),
         (["--lora", "--from-scratch"], "leave --lora or --from-scratch out"),
     ],

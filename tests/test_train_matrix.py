@@ -209,7 +209,7 @@ def test_cached_runs_are_the_run_and_encode_each_caption_once(
     assert scales[0] == pytest.approx(1.0, abs=0.01)
     # Stopped and gone on with: the same to the last bit.
     cut = arguments(world, "lab-clip", tmp_path / "cut", "--epochs=3")
-    assert main([*cut, "--stop-after=4"]) == 0
+    assert main([*cut, "--set=stop_after=4"]) == 0
     assert main([*cut, "--resume"]) == 0
     again = weights(tmp_path / "cut")
     assert all(torch.equal(again[name], one[name]) for name in one)

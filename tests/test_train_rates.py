@@ -106,7 +106,7 @@ def test_early_layers_learn_slower() -> None:
 def test_a_first_step_moves_weights_by_their_learning_rate(world: Path, tmp_path: Path) -> None:
     """The first step of AdamW is lr times the sign of the gradient, where weights do not decay."""
     more = ("--lr=1e-3", "--warmup=0", "--weight-decay=0", "--eps=1e-12", "--epochs=0.2")
-    rates = ("--lr-image=1e-4", "--layer-decay=0.5")
+    rates = ("--set=lr_image=1e-4", "--set=layer_decay=0.5")
     assert main(arguments(world, "negclip", tmp_path / "run", *more, *rates)) == 0
     before, after = state(world / "base"), state(tmp_path / "run" / "model")
     for name, lr in {
@@ -126,9 +126,9 @@ def test_a_first_step_moves_weights_by_their_learning_rate(world: Path, tmp_path
 @pytest.mark.parametrize(
     "more",
     [
-        ("--lr-image=1e-4", "--lr-text=3e-4", "--layer-decay=0.7"),
-        ("--ema=0.8",),
-        ("--ema=0.8", "--lora", "--freeze", "image"),
+        ("--set=lr_image=1e-4", "--set=lr_text=3e-4", "--set=layer_decay=0.7"),
+        ("--set=ema=0.8",),
+        ("--set=ema=0.8", "--lora", "--freeze", "image"),
     ],
     ids=["rates", "average", "average of adapters"],
 )
@@ -138,7 +138,7 @@ def test_resumed_bit_for_bit(
     words = ("--epochs=2", *more)
     assert main(arguments(world, "fsc-clip", tmp_path / "whole", *words)) == 0
     cut = arguments(world, "fsc-clip", tmp_path / "cut", *words)
-    assert main([*cut, "--stop-after=4"]) == 0
+    assert main([*cut, "--set=stop_after=4"]) == 0
     other = arguments(world, "fsc-clip", tmp_path / "cut", "--epochs=2", "--resume")
     assert main([*other, *more[1:]]) == 1  # without the first of the options
     assert main([*cut, "--resume"]) == 0
@@ -156,7 +156,7 @@ def test_what_is_handed_out_is_the_average_of_the_weights(
         seen.append({name: value.detach().clone() for name, value in self._now.items()})
         update(self)
 
-    more = ("--epochs=1", "--ema=0.75", "--freeze", "text:1")
+    more = ("--epochs=1", "--set=ema=0.75", "--freeze", "text:1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AveragedWeights, "update", noted)
         assert main(arguments(world, "negclip", tmp_path / "run", *more)) == 0
@@ -197,7 +197,7 @@ def test_averages_leave_equal_weights_and_masks_alone() -> None:
 def test_a_state_without_its_averages_is_damaged(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cut = arguments(world, "clip-ft", tmp_path / "cut", "--ema=0.9", "--stop-after=2")
+    cut = arguments(world, "clip-ft", tmp_path / "cut", "--set=ema=0.9", "--set=stop_after=2")
     assert main(cut) == 0
     newest = latest_state(tmp_path / "cut" / "state")
     assert newest is not None
@@ -212,10 +212,10 @@ def test_a_state_without_its_averages_is_damaged(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--ema=1",), "--ema 1: must be at least 0 and below 1"),
-        (("--layer-decay=0",), "--layer-decay 0: must be above 0"),
-        (("--lr-image=-1",), "--lr-image -1: must be a number"),
-        (("--lr-text=1e-3", "--lr=0"), "--lr-text goes without --lr 0"),
+        (("--set=ema=1",), "--ema 1: must be at least 0 and below 1"),
+        (("--set=layer_decay=0",), "--layer-decay 0: must be above 0"),
+        (("--set=lr_image=-1",), "--lr-image -1: must be a number"),
+        (("--set=lr_text=1e-3", "--lr=0"), "--lr-text goes without --lr 0"),
         (("--precision=fp16",), "--precision fp16 is for GPUs without bf16"),
     ],
 )
@@ -257,7 +257,7 @@ def test_fp16_learns_with_a_scaled_loss_and_is_resumed_bit_for_bit(
     assert scaler["scale"] == 2.0**6
     assert scaler["_growth_tracker"] == 5
     cut = arguments(world, "fsc-clip", tmp_path / "cut", *words)
-    assert main([*cut, "--stop-after=2"]) == 0
+    assert main([*cut, "--set=stop_after=2"]) == 0
     assert main([*cut, "--resume"]) == 0
     assert_equal(state(tmp_path / "cut" / "model"), state(tmp_path / "whole" / "model"))
 

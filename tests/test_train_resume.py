@@ -37,8 +37,8 @@ def arguments(folder: Path, out: str, *more: str) -> list[str]:
         "--epochs=6",
         "--lr=1e-3",
         "--warmup=3",
-        "--save-every=3",
-        "--log-every=1",
+        "--set=save_every=3",
+        "--set=log_every=1",
         "--seed=5",
         *more,
     ]
@@ -93,20 +93,20 @@ def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
 @pytest.mark.parametrize("stop", [1, 4, 5, 17])
 def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -> None:
     assert main(arguments(folder, "whole")) == 0
-    assert main(arguments(folder, "stopped", f"--stop-after={stop}")) == 0
+    assert main(arguments(folder, "stopped", f"--set=stop_after={stop}")) == 0
     assert not (folder / "stopped" / "model").exists()
     assert main(arguments(folder, "stopped", "--resume")) == 0
     assert weights(folder / "stopped") == weights(folder / "whole")
     assert account(folder / "stopped") == account(folder / "whole")
 
 
-@pytest.mark.parametrize("lora", [(), ("--lora",), ("--lora", "--no-merge")])
+@pytest.mark.parametrize("lora", [(), ("--lora",), ("--lora", "--set=merge=false")])
 def test_the_state_goes_when_nothing_can_resume_it(
     tmp_path: Path, lora: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     world, out = write_world(tmp_path / "world"), tmp_path / "run"
     run = method_data.arguments(world, "clip-ft", out, "--epochs=0.5", *lora)
-    assert main([*run, "--stop-after=1"]) == 0
+    assert main([*run, "--set=stop_after=1"]) == 0
     assert latest_state(out / "state") is not None
 
     def full(*_: object, **__: object) -> None:
@@ -118,16 +118,18 @@ def test_the_state_goes_when_nothing_can_resume_it(
         assert main([*run, "--resume"]) == 1
     assert latest_state(out / "state") is not None  # all steps done, nothing written
     assert main([*run, "--resume"]) == 0
-    assert (out / "state").exists() == ("--no-merge" in lora)  # which --resume may still merge
+    assert (out / "state").exists() == (
+        "--set=merge=false" in lora
+    )  # which --resume may still merge
     capsys.readouterr()
     assert main(run) == 2
     assert "holds a finished run" in capsys.readouterr().err
     assert main([*run, "--resume"]) == 0  # a job that is queued again
-    written = out / ("adapter" if "--no-merge" in lora else "model")
+    written = out / ("adapter" if "--set=merge=false" in lora else "model")
     said = capsys.readouterr()
     assert f"already finished: {written}" in said.err
     assert f"-> {written}" in said.out
-    if "--no-merge" in lora:
+    if "--set=merge=false" in lora:
         assert main([*run[:-1], "--resume"]) == 0
         assert not (out / "state").exists()
 
@@ -140,7 +142,7 @@ def test_workers_do_not_change_the_result(folder: Path) -> None:
 
 
 def test_resume_refuses_other_settings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(folder, "run", "--stop-after=3")) == 0
+    assert main(arguments(folder, "run", "--set=stop_after=3")) == 0
     assert main(arguments(folder, "run")) == 2
     assert "unfinished run; add --resume" in capsys.readouterr().err
     assert main(arguments(folder, "run", "--resume", "--gamma=1.0")) == 1
@@ -149,7 +151,7 @@ def test_resume_refuses_other_settings(folder: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_damaged_state_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(folder, "run", "--stop-after=3")) == 0
+    assert main(arguments(folder, "run", "--set=stop_after=3")) == 0
     state = latest_state(folder / "run" / "state")
     assert state is not None
     tensors = state / "tensors.safetensors"
@@ -163,7 +165,7 @@ def test_a_damaged_state_is_named(folder: Path, capsys: pytest.CaptureFixture[st
 def test_a_full_disk_keeps_the_last_state(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments(folder, "run", "--stop-after=3")) == 0
+    assert main(arguments(folder, "run", "--set=stop_after=3")) == 0
     kept = latest_state(folder / "run" / "state")
 
     def full(*_: object, **__: object) -> None:

@@ -53,7 +53,7 @@ def still(name: str) -> Method:
 def test_scale_and_bias_learn_and_are_written_for_everybody(folder: Path) -> None:
     command = ["train", "clip-ft", f"--model={folder / 'base'}", f"--out={folder / 'run'}"]
     command += [f"--data={folder / 'data' / 'data.tsv'}", "--batch-size=8", "--epochs=1"]
-    assert main([*command, "--lr=1e-3", "--warmup=1", "--log-every=1"]) == 0
+    assert main([*command, "--lr=1e-3", "--warmup=1", "--set=log_every=1"]) == 0
     log = read_log(folder / "run" / "train.jsonl")
     assert log[-1]["loss"] < log[0]["loss"]
     assert log[-1]["logit_bias"] != log[0]["logit_bias"] != -10
@@ -153,7 +153,7 @@ def test_what_contrasts_are_can_be_chosen(folder: Path, capsys: pytest.CaptureFi
     assert losses["auto"] == losses["sigmoid"] != losses["softmax"]
     bias = [gradient for gradient in found["softmax"]["gradients"][0] if gradient is None]
     assert len(bias) == 1  # a softmax has no use for it
-    command = ["train", "clip-ft", "--contrast=sigmoid", f"--out={folder / 'run'}"]
+    command = ["train", "clip-ft", "--set=contrast=sigmoid", f"--out={folder / 'run'}"]
     assert main([*command, f"--data={folder / 'data' / 'data.tsv'}"]) == 2
     assert "--contrast sigmoid: the logits of bundled have no bias" in capsys.readouterr().err
 

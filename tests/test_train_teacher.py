@@ -278,7 +278,7 @@ def test_a_resumed_run_is_bit_identical(
         arguments(world, method, tmp_path / name, "--epochs=2", *more) for name in ("whole", "cut")
     )
     assert main(whole) == 0
-    assert main([*cut, "--stop-after=4"]) == 0
+    assert main([*cut, "--set=stop_after=4"]) == 0
     state = latest_state(tmp_path / "cut" / "state")
     assert state is not None
     kept = load_file(state / "tensors.safetensors")

@@ -85,8 +85,8 @@ def test_a_resumed_run_has_every_step_once_and_what_its_log_has(
         monkeypatch.delenv(name, raising=False)
     world = write_world(tmp_path / "world")
     out = tmp_path / "run"
-    options = ["--track", "tensorboard", "--track=wandb", "--epochs=1.6", "--save-every=3"]
-    assert main(arguments(world, "clip-ft", out, *options, "--stop-after=5")) == 0
+    options = ["--track", "tensorboard", "--track=wandb", "--epochs=1.6", "--set=save_every=3"]
+    assert main(arguments(world, "clip-ft", out, *options, "--set=stop_after=5")) == 0
     # As if the process had been killed two steps after the last state, its files half written.
     (state,) = (out / "state").iterdir()
     progress = json.loads((state / "progress.json").read_text())

@@ -95,7 +95,7 @@ def test_a_step_asks_its_device_for_nothing(
         return step(encoder, tokenize, method, batch, *rest)
 
     monkeypatch.setattr(loop, "step", without_content)
-    assert main(arguments(world, name, tmp_path / "run", "--stop-after=3")) == 0
+    assert main(arguments(world, name, tmp_path / "run", "--set=stop_after=3")) == 0
     assert len(seen) == 3
     # The pixels and one buffer, and what a second pass hides of images, and where that is. In the
     # first step losses say which indices they want: some more arrays of the host that are copied,

@@ -59,7 +59,14 @@ def arguments(folder: Path, out: str, *more: str, method: str = "fsc-clip") -> l
     return [
         *("train", method, f"--model={folder / 'base'}", f"--out={folder / out}"),
         *(f"--data={folder / 'data' / 'data.tsv'}", "--batch-size=10", "--epochs=2", "--lr=1e-3"),
-        *("--warmup=2", "--log-every=1", "--save-every=3", "--seed=5", "--device=cpu", *more),
+        *(
+            "--warmup=2",
+            "--set=log_every=1",
+            "--set=save_every=3",
+            "--seed=5",
+            "--device=cpu",
+            *more,
+        ),
     ]
 
 
@@ -110,11 +117,11 @@ def test_measuring_changes_no_weight(folder: Path, more: tuple[str, ...]) -> Non
 
 
 def test_the_best_step_is_the_model_whenever_the_run_is_stopped(folder: Path) -> None:
-    best = watching(folder, f"--keep-best={BENCHMARK}:odd", "--patience=3")
+    best = watching(folder, f"--keep-best={BENCHMARK}:odd", "--set=patience=3")
     assert main(arguments(folder, "whole", *best)) == 0
     for number, stop in enumerate((1, 4, 5)):
         out = f"stopped-{number}"
-        assert main(arguments(folder, out, *best, f"--stop-after={stop}")) == 0
+        assert main(arguments(folder, out, *best, f"--set=stop_after={stop}")) == 0
         assert not (folder / out / "model").exists()
         assert main(arguments(folder, out, *best, "--resume")) == 0
         assert weights(folder / out) == weights(folder / "whole")
@@ -155,7 +162,7 @@ def test_of_a_run_with_an_average_the_average_is_measured_and_kept(
         update(self)
         seen[len(seen) + 1] = {name: each.clone() for name, each in self.tensors.items()}
 
-    best = watching(folder, "--ema=0.7", f"--keep-best={BENCHMARK}:odd")
+    best = watching(folder, "--set=ema=0.7", f"--keep-best={BENCHMARK}:odd")
     with monkeypatch.context() as patch:
         patch.setattr(AveragedWeights, "update", noted)
         assert main(arguments(folder, "whole", *best)) == 0
@@ -187,13 +194,13 @@ def test_of_a_run_with_an_average_the_average_is_measured_and_kept(
     (there,) = load_results(folder / "whole" / "eval" / f"step-{told['step']:08d}")
     assert record(folder / "whole")["identity"]["weights"] == there.identity["weights"]
     for stop in (3, 4):
-        assert main(arguments(folder, f"cut-{stop}", *best, f"--stop-after={stop}")) == 0
+        assert main(arguments(folder, f"cut-{stop}", *best, f"--set=stop_after={stop}")) == 0
         assert main(arguments(folder, f"cut-{stop}", *best, "--resume")) == 0
         assert weights(folder / f"cut-{stop}") == weights(folder / "whole")
         assert logged(folder / f"cut-{stop}") == logged(folder / "whole")
     # Measuring changes no average either.
-    assert main(arguments(folder, "plain", "--ema=0.7")) == 0
-    assert main(arguments(folder, "watched", "--ema=0.7", *watching(folder))) == 0
+    assert main(arguments(folder, "plain", "--set=ema=0.7")) == 0
+    assert main(arguments(folder, "watched", "--set=ema=0.7", *watching(folder))) == 0
     assert weights(folder / "watched") == weights(folder / "plain")
 
 
@@ -201,8 +208,8 @@ def test_resuming_with_another_rule_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     best = watching(folder, f"--keep-best={BENCHMARK}")
-    assert main(arguments(folder, "run", *best, "--stop-after=3")) == 0
-    assert main(arguments(folder, "run", *best, "--patience=2", "--resume")) == 1
+    assert main(arguments(folder, "run", *best, "--set=stop_after=3")) == 0
+    assert main(arguments(folder, "run", *best, "--set=patience=2", "--resume")) == 1
     assert "other settings" in capsys.readouterr().err
     kept = folder / "run" / "best" / "step-00000002.safetensors"
     kept.unlink()
@@ -372,7 +379,7 @@ def test_a_limit_of_steps_is_a_whole_run(folder: Path) -> None:
     assert main(arguments(folder, "four", "--max-steps=4")) == 0
     assert main(arguments(folder, "more", "--epochs=1", "--max-steps=9")) == 0
     assert weights(folder / "epoch") == weights(folder / "four") == weights(folder / "more")
-    assert main(arguments(folder, "cut", "--max-steps=4", "--stop-after=2")) == 0
+    assert main(arguments(folder, "cut", "--max-steps=4", "--set=stop_after=2")) == 0
     assert main(arguments(folder, "cut", "--max-steps=5", "--resume")) == 1
     assert main(arguments(folder, "cut", "--max-steps=4", "--resume")) == 0
     assert weights(folder / "cut") == weights(folder / "four")
@@ -428,7 +435,7 @@ def test_wrong_names_and_options(folder: Path, capsys: pytest.CaptureFixture[str
     assert "--keep-best goes with --on" in refused("--keep-best=x")
     on = (f"--on={BENCHMARK}", f"--eval-data={folder}")
     assert "--keep-best goes with --eval-every" in refused(*on, "--keep-best=foils")
-    assert "--keep-best NAME" in refused(*watching(folder, "--patience=2"))
+    assert "--keep-best NAME" in refused(*watching(folder, "--set=patience=2"))
     assert "--eval-every must not be negative" in refused(*on, "--eval-every=-1")
     wrong = refused(*watching(folder, "--keep-best=foils:nope"))
     assert "foils has no 'nope'; it has micro, macro, positive_score, even, odd" in wrong

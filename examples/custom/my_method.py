@@ -8,8 +8,6 @@ from torch import Tensor
 from compoclip.losses import Features, Layout, Role, negclip_loss
 from compoclip.methods import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, recipe
 
-OPTIM = Optim(lr=1e-6)
-
 
 def margin_loss(features: Features, layout: Layout) -> Tensor:
     """Return by how much negatives come closer than 0.2 to the score of the caption, on average."""
@@ -23,19 +21,18 @@ def margin_loss(features: Features, layout: Layout) -> Tensor:
 
 
 @recipe
-def my_method(*, margin_weight: float = 0.5, optim: Optim = OPTIM) -> Method:
+def my_method(*, margin_weight: float = 0.5) -> Method:
     """NegCLIP with a margin between each caption and its negatives.
 
     Args:
         margin_weight: Weight of the loss with the margin.
-        optim: Optimiser and schedule.
     """
     return Method(
         name="my-method",
-        plan=CaptionPlan(rewrites=("negclip", "replace")),  # compoclip rewrites lists them
+        plan=CaptionPlan(rewrites=("negclip", "replace")),  # compoclip list rewrites
         losses=(
             LossTerm("negclip", negclip_loss, reads=NEGATIVES),
             LossTerm("margin", margin_loss, weight=margin_weight, reads=NEGATIVES),
         ),
-        optim=optim,
+        optim=Optim(lr=1e-6),
     )

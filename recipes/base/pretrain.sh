@@ -14,7 +14,7 @@ draw() { # NAME COUNT CAPTIONS SEED CONFIG
 
 text_tower() { # METHOD MODEL DATA RUN EPOCHS WARMUP [OPTION...]
   [ -d "$work/$4/model" ] || compoclip train "$1" --model "$2" --data "$work/$3" --out "$work/$4" --epochs "$5" \
-    --warmup "$6" --batch-size 128 --lr 1e-3 --clip-grad 1 --no-crop --precision bf16 --seed 0 --workers 1 --save-every 200 \
+    --warmup "$6" --batch-size 128 --lr 1e-3 --set clip_grad=1 --no-crop --precision bf16 --seed 0 --workers 1 --set save_every=200 \
     --resume --set trains.image_tower=false --cache-frozen "${@:7}"
 }
 
@@ -23,7 +23,7 @@ python scripts/pretrain_image_tower.py --model $recipe/model.json --world $recip
 draw lesson-1 20000 2 21 lesson-1.json
 draw lesson-2 30000 2 22 lesson-2.json
 draw captions 40000 5 15 captions.json
-text_tower clip $recipe/model.json lesson-1 1 3 100 --from-scratch --image-weights "$work/tower/tower.safetensors"
+text_tower clip $recipe/model.json lesson-1 1 3 100 --from-scratch --set image_weights="$work/tower/tower.safetensors"
 text_tower negclip "$work/1/model" lesson-2 2 1.5 20
 text_tower clip "$work/2/model" captions 3 4 100
 python scripts/bundle_base.py "$work/3/model" --world $recipe/world.json

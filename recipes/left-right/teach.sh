@@ -12,7 +12,7 @@ learn() { # MODEL RUN EPOCHS LR WEIGHT [OPTION...]
   [ -d "$work/$2/model" ] || compoclip train fsc-clip --texts given --terms +compo.distill \
     --global-weight "$5" --local-weight 0 --gamma 0 --beta 0 --model "$1" --out "$work/$2" \
     --data "$work/pairs/lessons.jsonl=0.5 $work/captions=0.5" --epochs "$3" --lr "$4" --batch-size 128 --warmup 50 \
-    --clip-grad 1 --no-crop --precision bf16 --seed "$seed" --workers 1 --cache-frozen --features "$work/features" "${@:6}"
+    --set clip_grad=1 --no-crop --precision bf16 --seed "$seed" --workers 1 --cache-frozen --set features="$work/features" "${@:6}"
 }
 
 [ -d "$work/pairs" ] || compoclip world pairs --out "$work/pairs" --config recipes/left-right/pairs.json --seed 5 \

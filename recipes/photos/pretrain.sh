@@ -13,11 +13,11 @@ python -m lab.photos "$data" "$photos"
 
 if [ ! -d "$work/model" ]; then
   [ -d "$work/clip/model" ] || compoclip train clip --from-scratch --model recipes/photos/model.json \
-    --image-weights "$data/weights/mobilenetv2_100_imagenet.safetensors" \
-    --data "$photos/Flickr8k.token.txt" --split train --out "$work/clip" --resume --save-every 100 --seed 0 \
-    --freeze image-trunk --cache-frozen --features "$work/features" --no-crop \
+    --set image_weights="$data/weights/mobilenetv2_100_imagenet.safetensors" \
+    --data "$photos/Flickr8k.token.txt" --split train --out "$work/clip" --resume --set save_every=100 --seed 0 \
+    --freeze image-trunk --cache-frozen --set features="$work/features" --no-crop \
     --texts +other-caption --terms +read-clip.alignment \
-    --epochs 25 --batch-size 256 --lr 1e-3 --warmup 100 --weight-decay 0.5 --clip-grad 1 --ema 0.99
+    --epochs 25 --batch-size 256 --lr 1e-3 --warmup 100 --weight-decay 0.5 --set clip_grad=1 --set ema=0.99
   rm -rf "$work/model.part"
   cp -r "$work/clip/model" "$work/model.part"
   mv "$work/model.part" "$work/model"

@@ -13,7 +13,7 @@ for seed in 0 1; do
     stage=()
     [ $method = mosaic-clip ] && stage=(--second-stage 1)
     compoclip train $method --model "$work/4/model" --data "$work/captions" --out "$work/$method-$seed" \
-      --epochs 2 --batch-size 128 --lr 5e-4 --warmup 10 --clip-grad 1 --no-crop --precision bf16 --seed $seed "${stage[@]}"
+      --epochs 2 --batch-size 128 --lr 5e-4 --warmup 10 --set clip_grad=1 --no-crop --precision bf16 --seed $seed "${stage[@]}"
   done
   python scripts/measure_relations.py "$work"/{4,{clip-ft,mosaic-clip,negclip,fsc-clip}-$seed}/model
 done

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$1
 recipe=recipes/relations
-same=(--lr 1e-3 --clip-grad 1 --no-crop --precision bf16 --seed 0)
+same=(--lr 1e-3 --set clip_grad=1 --no-crop --precision bf16 --seed 0)
 
 draw() { # NAME SEED SKILL=COUNT...
   compoclip world pairs --out "$work/$1" --config $recipe/pairs.json --seed "$2" --skills "${@:3}"
@@ -24,7 +24,7 @@ compoclip train clip --from-scratch --model $recipe/model.json --data "$work/sin
 
 draw mixed 7 position=4000 relation=4000 swap-object=4000 swap-colour=3000 object=3000
 compoclip train gnm-clip --variations 2 --pairs 0 --model "$work/1/model" --data "$work/mixed/pairs.jsonl" \
-  --images "$work/mixed" --out "$work/2" --epochs 3 --batch-size 128 --min-lr 0 --warmup 50 "${same[@]}"
+  --images "$work/mixed" --out "$work/2" --epochs 3 --batch-size 128 --set min_lr=0 --warmup 50 "${same[@]}"
 
 draw places 11 swap-place=5000 position=2500 swap-colour=2000 relation=1500 swap-object=1500
 from_own_twin "$work/2/model" places 3 128

@@ -16,26 +16,23 @@ Mistakes raise `CompoclipError` (or `UsageError`, one of them) with a line that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
-    TypeVar,
     cast,
-    get_type_hints,
     overload,
 )
 
 from compoclip import run
-from compoclip.config import as_kind, closest, options_of, require
+from compoclip.config import as_kind, options_of, require
 from compoclip.errors import CompoclipError, UsageError, shown
-from compoclip.methods.registry import load_recipe
 from compoclip.own import fence
 from compoclip.ranks import device_named
-from compoclip.request import TrainRequest, recipe_arguments
+from compoclip.request import TrainRequest
 from compoclip.rewrites.base import rewrites_named
 from compoclip.rewrites.records import Settings, records
 from compoclip.run import EvaluateOptions, TrainOptions, named_models
@@ -65,7 +62,7 @@ __all__ = [
 ]
 
 _BATCH = 64  # images or texts at once
-_Options = TypeVar("_Options", EvaluateOptions, TrainOptions)
+_UNSET = TrainOptions(data="", out=Path())
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,7 @@ class Model:
             UsageError: For options of another type or model.
             CompoclipError: For what `compoclip evaluate` reports.
         """
-        options = _tidy(options, EvaluateOptions)
+        options = _tidy(options)
         require("name", name, str | None)
         if options.models or options.activation:
             raise UsageError("this evaluates the loaded model: leave models and activation out")
@@ -189,21 +186,8 @@ class Model:
             UsageError: For parameters that the method does not have, and options of another model.
             CompoclipError: For what `compoclip train` reports.
         """
-        return self._train(method, options, parameters)
-
-    def _train(
-        self,
-        method: str | Method,
-        options: TrainOptions,
-        parameters: Mapping[str, Any],
-        given: Collection[str] = (),
-    ) -> Model:
-        options = _tidy(options, TrainOptions)
-        unset = TrainOptions(data="", out=Path())
-        for name in ("model", "activation", "from_scratch", "image_weights"):
-            if getattr(options, name) != getattr(unset, name):
-                raise UsageError(f"this trains the loaded model: leave {name} out")
-        return _train(method, options, parameters, lambda: _copy(self.loaded), given)
+        require("options", options, TrainOptions)
+        return _train(method, {**vars(options), **parameters}, self)
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a checkpoint.
@@ -287,42 +271,21 @@ def train(
         UsageError: For settings that there are not, or of another type.
         CompoclipError: For what `compoclip train` reports.
     """
+    from compoclip.methods.base import Method
+
     if isinstance(method, TrainOptions):
         if data is not None or out is not None:
             raise UsageError("data and out are among the TrainOptions: leave them out here")
-        require("method", model, _method_type())
-        named = cast("str | Method", model)
-        return _train(named, _tidy(method, TrainOptions), settings, lambda: None)
+        require("method", model, str | Method)
+        return _train(cast("str | Method", model), {**vars(method), **settings})
     require("model", model, str | Path | Model)
-    require("method", method, _method_type() | TrainOptions)
+    require("method", method, str | Method | TrainOptions)
     if data is None or out is None:
         raise UsageError("name the data and the run folder: train(model, method, data, out=...)")
-    known = {each.name for each in fields(TrainOptions)}
-    of_run = {name: value for name, value in settings.items() if name in known}
-    parameters = {name: value for name, value in settings.items() if name not in known}
-    if not isinstance(method, str):
-        method, parameters = _with_optim(method, parameters)
+    values = {"data": data, "out": out, **settings}
     if isinstance(model, Model):
-        options = TrainOptions(data=str(data), out=Path(out), **of_run)
-        return model._train(method, options, parameters, settings)
-    options = TrainOptions(data=str(data), out=Path(out), model=str(model), **of_run)
-    return _train(method, _tidy(options, TrainOptions), parameters, lambda: None, settings)
-
-
-def _method_type() -> Any:
-    from compoclip.methods.base import Method
-
-    return str | Method
-
-
-def _with_optim(method: Method, parameters: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
-    """A method with those of the parameters that are its optimiser's, and the other parameters."""
-    kinds = get_type_hints(type(method.optim))
-    steps = {name: value for name, value in parameters.items() if name in kinds}
-    for name, value in steps.items():
-        require(name, value, kinds[name])
-    rest = {name: value for name, value in parameters.items() if name not in kinds}
-    return replace(method, optim=replace(method.optim, **steps)), rest
+        return _train(method, values, model)
+    return _train(method, {**values, "model": model})
 
 
 def evaluate(
@@ -342,7 +305,7 @@ def evaluate(
         UsageError: For options of another type, and when there is no model.
         CompoclipError: For what `compoclip evaluate` reports.
     """
-    options = _tidy(options, EvaluateOptions)
+    options = _tidy(options)
     named: Mapping[str, str | Path | Model] = models or named_models(options.models)
     if not named or (models and options.models):
         raise UsageError("name the models, either in options.models or in models")
@@ -386,41 +349,21 @@ def rewrite(
 
 
 @fence()
-def _train(
-    method: str | Method,
-    options: TrainOptions,
-    parameters: Mapping[str, Any],
-    start: Callable[[], LoadedModel | None],
-    given: Collection[str] = (),
-) -> Model:
-    """Train what `start` gives, or what the options name, once all else is known to be right."""
+def _train(method: str | Method, values: Mapping[str, Any], of_model: Model | None = None) -> Model:
+    """Train a copy of the model, or what the options name, once the options are known to fit."""
     from compoclip.methods.base import Method
 
     require("method", method, str | Method)
-    given = {*given, *parameters}
-    config = ""
-    if isinstance(method, Method):
-        if parameters:
-            raise UsageError(f"{method.name} is made already: leave {next(iter(parameters))} out")
-        composed = run.composed_method(options, method, given)
-    else:
-        request = TrainRequest(method, options, _arguments(method, parameters), given)
-        composed, config = request.composed(), request.text(repeats=True)
-    own = start()
-    model, summary = run.train(options, composed, own, config="" if own else config)
-    run.push(options, summary)
+    request = TrainRequest.of(method, values)
+    for name in ("model", "activation", "from_scratch", "image_weights") if of_model else ():
+        if getattr(request.options, name) != getattr(_UNSET, name):
+            raise UsageError(f"this trains the loaded model: leave {name} out")
+    composed = request.composed()
+    config = "" if of_model or not isinstance(method, str) else request.text(repeats=True)
+    copy = _copy(of_model.loaded) if of_model else None
+    model, summary = run.train(request.options, composed, copy, config)
+    run.push(request.options, summary)
     return load(summary.model) if summary.model else Model(model)
-
-
-def _arguments(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """What the recipe of that name is called with for these parameters and its optimiser's."""
-    known = options_of(load_recipe(name))
-    odd = next((each for each in parameters if each not in known), None)
-    if odd is not None:
-        raise UsageError(f"{name} has no parameter '{odd}'; {closest(odd, known)}")
-    for each, value in parameters.items():
-        require(each, value, known[each].kind)
-    return recipe_arguments(load_recipe(name), parameters)
 
 
 def _copy(loaded: LoadedModel) -> LoadedModel:
@@ -433,16 +376,12 @@ def _copy(loaded: LoadedModel) -> LoadedModel:
     return replace(other, identity=identity, provenance=loaded.provenance)
 
 
-def _tidy(options: _Options, kind: type[_Options]) -> _Options:
-    """Options with the types they state, where a notebook has a text for a path, or the reverse.
-
-    Raises UsageError for a value that is of another type.
-    """
-    require("options", options, kind)
-    given = {
-        name: as_kind(getattr(options, name), each.kind) for name, each in options_of(kind).items()
-    }
-    for name, each in options_of(kind).items():
+def _tidy(options: EvaluateOptions) -> EvaluateOptions:
+    """Return options of the types they state, where a notebook has a text for a path, say."""
+    require("options", options, EvaluateOptions)
+    given = {}
+    for name, each in options_of(EvaluateOptions).items():
+        given[name] = as_kind(getattr(options, name), each.kind)
         require(name, given[name], each.kind)
     return replace(options, **given)
 

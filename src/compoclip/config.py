@@ -1,7 +1,7 @@
-"""Configuration files: the options of a run in YAML, and the file that repeats a run.
+"""Options as data: their types, defaults and help, and configuration files that hold them.
 
 An option is a field of a dataclass or a parameter of a recipe. Nothing here knows one by name: what
-a file may hold, and of which type, follows from the annotations.
+a file or the command line may hold, and of which type, follows from the annotations.
 
     method: fsc-clip
     data: world/train
@@ -16,15 +16,25 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import yaml
 
@@ -34,6 +44,7 @@ from compoclip.files import encodable, read_text, reason
 
 CONFIG = "config.yaml"
 """In a run folder: the file that repeats the run."""
+T = TypeVar("T")
 _LONGEST = 1 << 16  # characters of a file
 REMOVED = {"decoded_cache": "images are read as they are; `compoclip data pack` makes small ones"}
 """Options that old files name -> what is done instead of what they asked for."""
@@ -42,81 +53,127 @@ RELATIVE_TO = "relative_to"
 
 
 class OptionMark(Enum):
-    """What is special about an option, beside its type in `Annotated`.
+    """A property of an option, in its `Annotated` beside the type.
 
-    PLACE: a text that may hold the path of a file or folder. ONCE: of a call of the command, and
-    not of the run that it makes, so that the file that repeats the run does not hold it.
+    PLACE: a text that may hold the path of a file or folder. ONCE: of one call of the command, not
+    of the run that it makes; the file that repeats the run leaves it out. WORDS: a text of several
+    words on the command line.
     """
 
     PLACE = "place"
     ONCE = "once"
+    WORDS = "words"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How the command line shows an option, in its `Annotated` beside the type.
+
+    metavar: Stands for the value. short: Another name, "-o". positional: Given without a name.
+    hint: Replaces the default in the help.
+    """
+
+    metavar: str = ""
+    short: str = ""
+    positional: bool = False
+    hint: str = ""
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option that a file may hold.
+    """An option of the command line or of a file.
 
     Args:
+        name: With _ for -.
         kind: Its annotation.
-        default: Its value when it is not given; `dataclasses.MISSING` when it must be.
+        default: Its value when it is not given; `dataclasses.MISSING` when it is required.
+        help: One paragraph.
+        group: The class that declares it.
     """
 
+    name: str
     kind: Any
-    default: Any
+    default: Any = MISSING
+    help: str = ""
+    group: str = ""
+
+    @property
+    def flag(self) -> str:
+        """Return the name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def plain(self) -> Any:
+        """Return the annotation without marks and without None."""
+        kind = get_args(self.kind)[0] if get_origin(self.kind) is Annotated else self.kind
+        parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+        left = [each for each in parts if each is not NoneType]
+        return left[0] if len(left) == 1 else kind
+
+    @property
+    def shown(self) -> Shown:
+        """Return how the command line shows it."""
+        return next((m for m in get_args(self.kind)[1:] if isinstance(m, Shown)), Shown())
 
     def marked(self, mark: OptionMark) -> bool:
-        """Whether the annotation has that mark."""
+        """Return whether the annotation has that mark."""
         return get_origin(self.kind) is Annotated and mark in get_args(self.kind)
 
     @property
     def is_place(self) -> bool:
-        """Whether a value may be, or hold, the path of a file or folder."""
-        return self.marked(OptionMark.PLACE) or Path in self.types
-
-    @property
-    def types(self) -> set[Any]:
-        """The annotation's types and their generic forms, those of the elements of lists too."""
-        return _types(self.kind)
+        """Return whether a value may be, or hold, the path of a file or folder."""
+        return self.marked(OptionMark.PLACE) or Path in _types(self.kind)
 
 
-def options_of(*makers: Callable[..., Any]) -> dict[str, Option]:
-    """What dataclasses and functions take, by name.
+def options_of(kind: type) -> dict[str, Option]:
+    """Return the fields of a dataclass as options by name, documented by `Args:` of its classes.
 
-    Args:
-        *makers: A parameter whose default is a dataclass stands for the fields of it.
-
-    Returns:
-        The options, in order.
+    A field that is a dataclass stands for the fields of that.
     """
+    hints = get_type_hints(kind, include_extras=True)
+    help_of: dict[str, str] = {}
+    group_of: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        help_of |= described(base.__doc__ or "")
+        group_of = dict.fromkeys(inspect.get_annotations(base), base.__name__) | group_of
     found: dict[str, Option] = {}
-    for maker in makers:
-        hints = get_type_hints(maker, include_extras=True)
-        for name, parameter in inspect.signature(maker).parameters.items():
-            default = MISSING if parameter.default is parameter.empty else parameter.default
-            if is_dataclass(default) and not isinstance(default, type):
-                inner = options_of(type(default))
-                now = {each: getattr(default, each) for each in inner}
-                found |= {each: Option(inner[each].kind, now[each]) for each in inner}
-            else:
-                found[name] = Option(hints[name], default)
+    for each in fields(kind):
+        if is_dataclass(hints[each.name]):
+            found |= options_of(hints[each.name])
+            continue
+        default = each.default_factory() if callable(each.default_factory) else each.default
+        about = help_of.get(each.name, "")
+        found[each.name] = Option(each.name, hints[each.name], default, about, group_of[each.name])
     return found
+
+
+def built(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Make a dataclass of values by name, as `options_of` names them."""
+    hints = get_type_hints(kind)
+    parts: dict[str, Any] = {}
+    for each in fields(cast(Any, kind)):
+        if is_dataclass(hints[each.name]):
+            parts[each.name] = built(hints[each.name], values)
+        elif each.name in values:
+            parts[each.name] = values[each.name]
+    return kind(**parts)
+
+
+def described(doc: str) -> dict[str, str]:
+    """Return the entries of the section `Args:` of a docstring, each as one paragraph."""
+    listed = f"\n{inspect.cleandoc(doc)}".partition("\nArgs:\n")[2]
+    entries = re.split(r"^    (\w+): ", re.split(r"^\S", listed, flags=re.M)[0], flags=re.M)
+    return {name: " ".join(text.split()) for name, text in zip(entries[1::2], entries[2::2])}
 
 
 # --- Values and the types that they are annotated with. ---
 
 
 def as_kind(value: Any, kind: Any) -> Any:
-    """A value as what its annotation wants, where it says the same in another form.
+    """Convert a value of a file or notebook to the form that its annotation wants.
 
-    A text for a path and the reverse, one value or a list for a tuple, a whole number for another.
-    All else stays as it is.
-
-    Args:
-        value: Of a file, or of a notebook.
-        kind: The annotation.
-
-    Returns:
-        The value.
+    A text becomes a path and the reverse, one value or a list a tuple, a whole number another
+    number. Other values stay as they are.
     """
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -138,7 +195,7 @@ def as_kind(value: Any, kind: Any) -> Any:
 
 
 def is_a(value: object, kind: Any) -> bool:
-    """Whether a value is of the type that it is annotated with."""
+    """Return whether a value is of the type that it is annotated with."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return is_a(value, parts[0])
@@ -158,26 +215,47 @@ def is_a(value: object, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
+def of_text(text: str, kind: Any) -> Any:
+    """Return the value that a word of the command line stands for; ValueError for another type."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Annotated, tuple):
+        return of_text(text, parts[0])
+    if origin in (Union, UnionType):
+        for part in (each for each in parts if each is not NoneType):
+            try:
+                return of_text(text, part)
+            except ValueError:
+                continue
+    elif kind is bool:
+        return {"true": True, "false": False}[text]
+    elif origin is not Literal:
+        return kind(text)
+    elif text in parts:
+        return text
+    raise ValueError(text)
+
+
 def require(name: str, value: object, kind: Any) -> None:
     """Raise UsageError unless a value is of the type that it is annotated with."""
     if not is_a(value, kind):
-        raise UsageError(f"{name}: {shown(value)} is not {_spelled(kind)}")
+        raise UsageError(f"{name}: {shown(value)} is not {kind_named(kind)}")
 
 
 _SPELLED = {str: "a text", Path: "a path", int: "a whole number", float: "a number"}
 _SPELLED[bool] = "true or false"
 
 
-def _spelled(kind: Any) -> str:
+def kind_named(kind: Any) -> str:
+    """Return a type in words, for messages."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _spelled(parts[0])
+        return kind_named(parts[0])
     if origin in (Union, UnionType):
-        return " or ".join(map(_spelled, parts))
+        return " or ".join(map(kind_named, parts))
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}"
     if origin is tuple:
-        return f"a list, each of it {_spelled(parts[0])}"
+        return f"a list, each of it {kind_named(parts[0])}"
     return _SPELLED.get(kind) or ("None" if kind is NoneType else str(kind.__name__))
 
 
@@ -190,24 +268,17 @@ def _types(kind: Any) -> set[Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a configuration file.
-
-    Args:
-        path: Of the file; JSON is YAML, too.
-
-    Returns:
-        What it holds, by name, with _ for -; nothing is checked but that it is a list of names with
-        values, each once.
+    """Read a configuration file (YAML or JSON): its values by name, with _ for -, not yet checked.
 
     Raises:
         CompoclipError: When the file cannot be read, or is no text.
-        UsageError: When it is something else.
+        UsageError: When it is not a list of names with values, each once.
     """
     return parsed_config(read_text(path, damaged="mend the file"), path)
 
 
 def parsed_config(text: str, path: Path) -> dict[str, Any]:
-    """The same of the text of a file; path: for messages."""
+    """Parse the text of a file as `read_config` does; path: for messages."""
     if len(text) > _LONGEST:
         raise UsageError(f"{path}: too long for a list of options; name another file")
     try:
@@ -233,20 +304,19 @@ def parsed_config(text: str, path: Path) -> dict[str, Any]:
 def checked(
     path: Path, values: Mapping[str, Any], options: Mapping[str, Option], what: str
 ) -> dict[str, Any]:
-    """What a file says of options, of the types that they want.
+    """Check the values of a file against the options that it may hold; return them, converted.
 
     Args:
         path: Of the file, for messages.
         values: What it holds. Under `RELATIVE_TO` it may say where relative paths start.
-        options: What it may hold.
+        options: The options that it may hold, by name.
         what: Whose options they are, for messages.
 
     Returns:
         The values, by name.
 
     Raises:
-        UsageError: For a name that there is not, with the closest one, and for a value of another
-            type.
+        UsageError: For an unknown name, with the closest one, and for a value of another type.
     """
     given: dict[str, Any] = {}
     folder = Path.cwd()
@@ -274,20 +344,20 @@ def checked(
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """A hint at the names closest to one that there is not."""
+    """Return a hint at the known names closest to an unknown one."""
     close = difflib.get_close_matches(name, list(known))
     return f"did you mean {' or '.join(close)}?" if close else f"it has: {', '.join(known)}"
 
 
 def config_text(heading: str, values: Mapping[str, Any]) -> str:
-    """The text of a file that holds these values.
+    """Return YAML that `read_config` and `checked` turn into these values again, read anywhere.
 
     Args:
         heading: Lines of comment above them.
-        values: By name. None and empty lists, which say that an option is not given, are left out.
+        values: By name. None and empty lists stand for options not given, and are left out.
 
     Returns:
-        YAML that `read_config` and `checked` turn into the same values again, wherever it is read.
+        The text.
     """
     said = {name: _plain(value) for name, value in values.items()}
     said = {name: value for name, value in said.items() if value is not None and value != []}
@@ -298,31 +368,12 @@ def config_text(heading: str, values: Mapping[str, Any]) -> str:
 
 
 def read_value(text: str) -> Any:
-    """A value as a file would hold it, "1e-5" or "[a, b]"; what is no YAML is a text."""
+    """Return the value that a file would hold: "1e-5", "[a, b]"; what is no YAML is a text."""
     try:
         value = _yaml(text)
     except yaml.YAMLError:
         return text
     return text if isinstance(value, dict) else value
-
-
-def one_line(value: Any) -> str:
-    """A value as YAML on one line; the reverse of `read_value`."""
-    text: str = yaml.dump(
-        _plain(value), Dumper=_YamlWriter, default_flow_style=True, width=math.inf
-    )
-    return text.removesuffix("\n").removesuffix("\n...")
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by name, with the fields of a dataclass in its place."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if is_dataclass(value) and not isinstance(value, type):
-            found |= {each.name: getattr(value, each.name) for each in fields(value)}
-        else:
-            found[name] = value
-    return found
 
 
 def _plain(value: Any) -> Any:
@@ -349,14 +400,9 @@ def _moved(value: Any, folder: Path) -> Any:
 
 
 def place_in(value: str, folder: Path) -> str:
-    """A text that may hold a path, with the path absolute if there is such a one in the folder.
+    """Make the path in a text absolute where the folder has such a file or folder.
 
-    Args:
-        value: PATH, PATH:NAME, PATH=NUMBER, ARCHITECTURE@PATH or local-dir:PATH, perhaps with a +.
-        folder: Where a relative path starts.
-
-    Returns:
-        The text, as it was where nothing is found.
+    value: PATH, PATH:NAME, PATH=NUMBER, ARCHITECTURE@PATH or local-dir:PATH, perhaps with a +.
     """
     match = _PLACE.match(value)
     assert match is not None

@@ -82,6 +82,7 @@ _EXTRAS = {
     "track": "tensorboard wandb",
     "ray": "ray",
     "spacy": "spacy",
+    "sweep": "optuna",
 }
 
 

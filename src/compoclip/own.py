@@ -41,7 +41,7 @@ PACKAGE = "compoclip"
 """Where what the package itself brings comes from, in lists."""
 
 _SUFFIX = ".py"
-_PARSER = "tyro"  # of options
+_PARSER = "argparse"  # of options
 _DIGEST = "__digest__"  # of the source that a module was made from
 __path__: list[str] = []  # makes this module one that others can stand below
 

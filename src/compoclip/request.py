@@ -1,15 +1,15 @@
-"""A run that can be written down, and be repeated from that."""
+"""A training request: a method and its options, saved as YAML and rerun from that."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from compoclip.config import OptionMark, config_text, flat, options_of
-from compoclip.methods.registry import load_recipe
-from compoclip.run import CHOSEN, TrainOptions, composed_method, require_options
+from compoclip.config import Option, OptionMark, as_kind, closest, config_text, options_of, require
+from compoclip.errors import UsageError
+from compoclip.methods.registry import load_recipe, recipe_card
+from compoclip.run import TrainOptions, require_options
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method
@@ -17,52 +17,77 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What is to be trained: a method by name, its parameters, and the options of the run.
+    """A method, its parameters, and the options of the run.
 
     Args:
-        method: As on the command line: a name, or the file of a recipe of one's own.
+        method: As on the command line: a name, or the file of a recipe of one's own. Or a method.
         options: What is trained, on what and how.
-        parameters: What the recipe is called with.
-        given: Those of the options `CHOSEN` that were given for this run; see `composed_method`.
+        parameters: Those of the recipe that are given.
     """
 
-    method: str
+    method: str | Method
     options: TrainOptions
     parameters: Mapping[str, Any]
-    given: Collection[str] = CHOSEN
 
     @classmethod
-    def of(cls, method: str, values: Mapping[str, Any]) -> Self:
-        """Make a request of values by name, as a configuration file has them.
+    def of(cls, method: str | Method, values: Mapping[str, Any]) -> Self:
+        """Make a request of values by name, as a file, the command line or a notebook has them.
 
         Args:
-            method: As on the command line.
-            values: Fields of `TrainOptions`, parameters of the recipe and fields of its optimiser.
+            method: As for the class.
+            values: Options of the run and parameters of the recipe.
 
         Returns:
             The request.
 
         Raises:
-            UsageError: For a method that there is not.
-            TypeError: For values that there are not, or lack.
+            UsageError: For an unknown method or name, and a value of another type.
         """
-        of_run = {each.name for each in fields(TrainOptions)}
-        options = TrainOptions(**{k: v for k, v in values.items() if k in of_run})
-        parameters = recipe_arguments(load_recipe(method), values)
-        return cls(method, options, parameters, {*CHOSEN}.intersection(values))
+        of_run = options_of(TrainOptions)
+        known = known_options(method)
+        given = {}
+        for name, value in values.items():
+            if name not in known:
+                if not isinstance(method, str):
+                    raise UsageError(f"{method.name} is made already: leave {name} out")
+                raise UsageError(f"{method} has no option '{name}'; {closest(name, known)}")
+            given[name] = as_kind(value, known[name].kind)
+            require(name, given[name], known[name].kind)
+        options = TrainOptions(**{name: given.pop(name) for name in of_run if name in given})
+        return cls(method, options, given)
 
     def composed(self) -> Method:
-        """Return the method to train with.
+        """Return the method to train with: its parts, optimiser and adapters as the options say.
 
-        Raises UsageError as recipes, `composed_method` and `require_options` do.
+        Adapters scale the learning rate unless one is given; a warm-up that is not given is at most
+        a tenth of the run. Raises UsageError for options that do not go together.
         """
-        made = load_recipe(self.method)(**self.parameters)
-        method = composed_method(self.options, made, self.given)
-        require_options(self.options, method)
+        from compoclip.methods.base import Lora
+        from compoclip.methods.compose import compose
+
+        options, method = self.options, self.method
+        if isinstance(method, str):
+            method = load_recipe(method)(**self.parameters)
+        given = options.optimiser()
+        method = replace(method, optim=replace(method.optim, **given))
+        method = compose(method, options.texts, options.terms, options.set)
+        if method.optim.warmup_share == 1 and not {"warmup", "warmup_share"} & {*given}:
+            method = replace(method, optim=replace(method.optim, warmup_share=0.1))
+        names = ("rank", "alpha", "towers", "targets", "init")
+        lora = {name: getattr(options, f"lora_{name}") for name in names}
+        lora = {name: value for name, value in lora.items() if value is not None}
+        if options.lora or method.lora:
+            lr = method.optim.lr if "lr" in given else None
+            method = method.with_lora(replace(method.lora or Lora(), **lora), lr)
+        elif lora:
+            raise UsageError(f"--lora-{next(iter(lora))} goes with --lora")
+        elif not options.merge:
+            raise UsageError("--no-merge goes with --lora")
+        require_options(options, method)
         return method
 
     def text(self, repeats: bool = False) -> str:
-        """The request as a configuration file.
+        """Return the request as a configuration file.
 
         Args:
             repeats: Leave out where the run was written to, and what else a repetition says anew.
@@ -70,42 +95,33 @@ class TrainRequest:
         Returns:
             The text of the file.
         """
-        kinds = options_of(TrainOptions)
+        assert isinstance(self.method, str)
+        known = options_of(TrainOptions)
         options = {
             name: getattr(self.options, name)
-            for name, kind in kinds.items()
-            if not (repeats and kind.marked(OptionMark.ONCE))
+            for name, option in known.items()
+            if not (repeats and option.marked(OptionMark.ONCE))
         }
-        parameters = flat(self.parameters)
-        if self.options.lora and "lr" not in self.given:
-            del parameters["lr"]  # adapters raise the recipe's own
-        for name in {"warmup", "warmup_share"}.difference(self.given):
-            del parameters[name]  # the run bounds the recipe's own
+        card = recipe_card(self.method)
+        # Adapters raise the method's own rate, and the run bounds its own warm-up.
+        left = {"crop", "warmup", "warmup_share", *(["lr"] if self.options.lora else [])}
+        usual = {
+            name: as_kind(value, known[name].kind)
+            for name, value in card.defaults.items()
+            if name not in left
+        }
+        usual |= {name: option.default for name, option in card.options.items()}
+        given = {**options, **self.parameters}
+        values = {**given, **{k: v for k, v in usual.items() if given.get(k) is None}}
         heading = "The options of a run: compoclip train --config FILE"
         if repeats:
             heading = (
                 "The run of this folder; to repeat it:\ncompoclip train --config FILE --out RUN"
             )
-        return config_text(heading, {"method": self.method, **options, **parameters})
+        return config_text(heading, {"method": self.method, **values})
 
 
-def recipe_arguments(recipe: Callable[..., Method], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the arguments of a recipe from values by name.
-
-    Args:
-        recipe: With defaults for all.
-        values: Its parameters and the fields of its optimiser; others are not looked at.
-
-    Returns:
-        All arguments, by name.
-    """
-    arguments: dict[str, Any] = {}
-    for name, parameter in inspect.signature(recipe).parameters.items():
-        default = parameter.default
-        if is_dataclass(default) and not isinstance(default, type):
-            own = {each.name for each in fields(default)}
-            changed = {each: value for each, value in values.items() if each in own}
-            arguments[name] = replace(default, **changed)
-        else:
-            arguments[name] = values.get(name, default)
-    return arguments
+def known_options(method: str | Method) -> dict[str, Option]:
+    """Return the options of a run with a method, those of the recipe too, by name."""
+    recipe = recipe_card(method).options if isinstance(method, str) else {}
+    return {**options_of(TrainOptions), **recipe}

@@ -12,15 +12,13 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
-from compoclip.config import OptionMark
+from compoclip.config import OptionMark, Shown
 from compoclip.console import counted, note
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
 from compoclip.own import fence
 from compoclip.ranks import device_named, launched, process_group
-from compoclip.training.settings import RunSettings, WatchSettings
+from compoclip.training.settings import OptimOptions, RunSettings, WatchSettings
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +143,7 @@ class TrainingInputs(DataOptions):
         activation: Override the activation a checkpoint states; recorded in the new one.
     """
 
-    data: Annotated[str, OptionMark.PLACE]
+    data: Annotated[str, OptionMark.PLACE, OptionMark.WORDS]
     model: Annotated[str, OptionMark.PLACE] = "bundled"
     init_from: Annotated[tuple[str, ...], OptionMark.PLACE] = ()
     from_scratch: bool = False
@@ -154,7 +152,7 @@ class TrainingInputs(DataOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
+class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
     """What to train, on what, and how the run is executed.
 
     Args:
@@ -171,9 +169,10 @@ class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
             method's own.
         terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method,
             +./my_loss.py those of a file of yours.
-        set: Compose: PATH=VALUE, e.g. terms.local_hn.weight=0.5 or texts.hn_fraction=0.5.
+        set: PATH=VALUE changes a part of the method: terms.local_hn.weight=0.5 or
+            texts.hn_fraction=0.5. NAME=VALUE sets a key that --help-all lists: save_every=100.
         push_to_hub: When all steps are done, put the checkpoint on the Hugging Face hub too, as
-            `compoclip push OUT/model REPO` does (OUT/adapter with --no-merge).
+            `compoclip push OUT/model REPO` does (OUT/adapter with merge=false).
         json: Print the summary as JSON.
     """
 
@@ -192,44 +191,6 @@ class TrainOptions(WatchSettings, RunSettings, TrainingInputs):
     json: Annotated[bool, OptionMark.ONCE] = False
 
 
-CHOSEN = ("lr", "warmup", "warmup_share")
-"""Options of the optimiser whose default depends on the run, unless they are given for it."""
-
-
-def composed_method(options: TrainOptions, method: Method, given: Collection[str]) -> Method:
-    """The method with the parts and the adapters that the options ask for.
-
-    Args:
-        options: `texts`, `terms`, `set` and all that begin with `lora` are read.
-        method: What the recipe returns.
-        given: Those of the options `CHOSEN` that were given for this run. Adapters scale a learning
-            rate that was not, and a warm-up that was not is at most a tenth of the run.
-
-    Returns:
-        The method to train with.
-
-    Raises:
-        UsageError: For settings of adapters without adapters, and parts that do not exist.
-    """
-    from compoclip.methods.base import Lora
-    from compoclip.methods.compose import compose
-
-    method = compose(method, options.texts, options.terms, options.set)
-    if method.optim.warmup_share == 1 and not {"warmup", "warmup_share"}.intersection(given):
-        method = replace(method, optim=replace(method.optim, warmup_share=0.1))
-    names = ("rank", "alpha", "towers", "targets", "init")
-    lora = {name: getattr(options, f"lora_{name}") for name in names}
-    lora = {name: value for name, value in lora.items() if value is not None}
-    if not (options.lora or method.lora):
-        if lora:
-            raise UsageError(f"--lora-{next(iter(lora))} goes with --lora")
-        if not options.merge:
-            raise UsageError("--no-merge goes with --lora")
-        return method
-    changed = method.with_lora(replace(method.lora or Lora(), **lora))
-    return replace(changed, optim=method.optim) if "lr" in given else changed
-
-
 @fence()
 def train(
     options: TrainOptions, method: Method, model: LoadedModel | None = None, config: str = ""
@@ -240,7 +201,7 @@ def train(
 
     Args:
         options: What is trained, on what and how.
-        method: The composed method (see `composed_method`).
+        method: The composed method (see `TrainRequest.composed`).
         model: What is trained in place of what `options.model` names. Changes in place.
         config: The text of the file that repeats the run, for its folder.
 
@@ -381,10 +342,7 @@ class Measuring:
         seed: Seed of the bootstrap.
     """
 
-    on: Annotated[
-        tuple[str, ...],
-        tyro.conf.arg(metavar="BENCHMARK ...", help_behavior_hint="(required to measure)"),
-    ] = ()
+    on: Annotated[tuple[str, ...], Shown("BENCHMARK ...", hint="(required to measure)")] = ()
     data: Path = Path("data")
     images: Path | None = None
     batch_size: int | None = None
@@ -484,11 +442,7 @@ class EvaluateOptions(Measuring):
         json: Print the results as JSON.
     """
 
-    models: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
-    ] = ()
+    models: Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")] = ()
     out: Path = Path("results")
     score: Literal["itc", "itm"] = "itc"
     precision: Literal["fp32", "bf16"] = "fp32"

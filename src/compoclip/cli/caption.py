@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from compoclip import console
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.caption_input import Item, caption_items
 from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
 from compoclip.interrupts import signal_of
@@ -74,7 +73,7 @@ class CaptionOptions:
         json: Print the summary as JSON.
     """
 
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
+    data: Annotated[str, Shown("DATA", positional=True)]
     task: str
     model: str
     out: Path

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import Check, check
 from compoclip.benchmarks.fetch import FetchJob, fetch, find_missing, rebased
@@ -19,6 +17,7 @@ from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import WorkerCount, parse, processes
+from compoclip.config import Shown
 from compoclip.console import counted, note, progress_bar, table, tell
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable
@@ -72,7 +71,7 @@ class LsOptions:
         json: Print JSON.
     """
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ()
+    names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
     json: bool = False
 
 
@@ -176,7 +175,7 @@ class CheckOptions:
         json: Print JSON.
     """
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ()
+    names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
     data: Path = Path("data")
     images: Path | None = None
     decode: bool = False
@@ -282,7 +281,7 @@ class FetchOptions:
         json: Print what was fetched, and what of it is not verified, as JSON.
     """
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME ...")] = ()
+    names: Annotated[tuple[str, ...], Shown("NAME ...", positional=True)] = ()
     data: Path = Path("data")
     annotations_only: bool = False
     url_base: str | None = None
@@ -382,7 +381,7 @@ class PackOptions(DataOptions):
         json: Print JSON.
     """
 
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
+    data: Annotated[str, Shown("DATA", positional=True)]
     out: Path
     size: int = 256
     quality: int = 90

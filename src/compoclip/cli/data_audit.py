@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from compoclip.benchmarks.audit import (
     FAULTS,
     MEANING,
@@ -30,7 +28,8 @@ from compoclip.benchmarks.solvability import (
     solvability,
 )
 from compoclip.benchmarks.targets import named_or_present
-from compoclip.cli.options import joined, parse
+from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.console import counted, emit_json, note, table
 from compoclip.errors import UsageError
 from compoclip.files import write_text
@@ -71,11 +70,11 @@ class AuditOptions(DataOptions):
         json: Print counts and defects as JSON.
     """
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ()
+    names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
     data: Path = Path("data")
     images: Path | None = None
-    train: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE ...")] = ()
-    overlap: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
+    train: Annotated[tuple[str, ...], Shown("FILE ...")] = ()
+    overlap: Annotated[tuple[Path, ...], Shown("FILE ...")] = ()
     kept: Path | None = None
     decode: bool = False
     text_only: bool = False
@@ -85,7 +84,7 @@ class AuditOptions(DataOptions):
 
 def main(argv: Sequence[str]) -> int:
     """Audit, print counts, write the list."""
-    options = parse(AuditOptions, "data audit", joined(joined(argv, "--train"), "--overlap"))
+    options = parse(AuditOptions, "data audit", argv)
     if options.kept is not None and not (options.overlap and len(options.train) == 1):
         raise UsageError("--kept goes with --overlap and one --train")
     held_out = _held_out(options.overlap)

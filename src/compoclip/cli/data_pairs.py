@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from compoclip.cli.options import joined, parse
+from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.console import note, tell
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import write_text
@@ -43,10 +42,10 @@ class MirrorOptions:
         json: Print counts as JSON.
     """
 
-    boxes: Annotated[Path, tyro.conf.Positional]
+    boxes: Annotated[Path, Shown(positional=True)]
     out: Path
     captions: Path | None = None
-    without: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = ()
+    without: Annotated[tuple[Path, ...], Shown("FILE ...")] = ()
     human: float = 0.5
     seed: int = 0
     json: bool = False
@@ -54,8 +53,9 @@ class MirrorOptions:
 
 def mirror_main(argv: Sequence[str]) -> int:
     """Write the table, print what it holds."""
-    options = parse(MirrorOptions, "data mirror-pairs", joined(argv, "--without"))
     from compoclip.benchmarks.photo_set import coco_boxes  # torch comes with sources
+
+    options = parse(MirrorOptions, "data mirror-pairs", argv)
     from compoclip.data.boxes import mirror_rows
     from compoclip.data.overlap import coco_number, held_out_photos
     from compoclip.data.sources.published import open_coco
@@ -107,7 +107,7 @@ class CcNegOptions:
         json: Print counts as JSON.
     """
 
-    pickle: Annotated[Path, tyro.conf.Positional]
+    pickle: Annotated[Path, Shown(positional=True)]
     out: Path
     json: bool = False
 

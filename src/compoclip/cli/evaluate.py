@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from compoclip import console
-from compoclip.cli.options import joined, parse
+from compoclip.cli.options import parse
 from compoclip.errors import UsageError
 from compoclip.run import EvaluateOptions, evaluate, named_models
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     """Parse, evaluate every model, print a table a benchmark."""
-    return run(parse(EvaluateOptions, "evaluate", joined(argv, "--on")))
+    return run(parse(EvaluateOptions, "evaluate", argv))
 
 
 def run(options: EvaluateOptions) -> int:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
 from compoclip import console
 from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.errors import CompoclipError
 from compoclip.files import require_writable
 
@@ -37,7 +36,7 @@ class InspectOptions:
         json: Print it as JSON.
     """
 
-    checkpoint: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CKPT")]
+    checkpoint: Annotated[str, Shown("CKPT", positional=True)]
     base: str | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
     json: bool = False
@@ -119,13 +118,13 @@ class ConvertOptions:
         json: Print what was written as JSON.
     """
 
-    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
-    destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
+    source: Annotated[str, Shown("SRC", positional=True)]
+    destination: Annotated[Path, Shown("DST", positional=True)]
     to: Literal["open-clip", "hf", "hf-vision", "hf-text", "lora", "peft", "merged", "onnx"]
     base: str | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
     dtype: Literal["float32", "float16"] = "float32"
-    push_to_hub: Annotated[str | None, tyro.conf.arg(metavar="REPO")] = None
+    push_to_hub: Annotated[str | None, Shown("REPO")] = None
     json: bool = False
 
 
@@ -181,9 +180,9 @@ class PushOptions:
         json: Print what was uploaded as JSON.
     """
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    repository: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="REPO")]
-    results: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RESULTS ...")] = ()
+    folder: Annotated[Path, Shown("FOLDER", positional=True)]
+    repository: Annotated[str, Shown("REPO", positional=True)]
+    results: Annotated[tuple[Path, ...], Shown("RESULTS ...")] = ()
     private: bool = False
     message: str = ""
     json: bool = False

@@ -65,10 +65,7 @@ class Verbs:
 VERBS = {
     "train": ("fine-tune with a published method, or pre-train with --from-scratch", "train"),
     "sweep": ("train with many settings, measure each: one table, one report", "sweep"),
-    "methods": ("list the training methods: paper, texts, losses, defaults", "methods"),
-    "rewrites": ("list the caption rewrites, and where they come from", "lists:rewrites_main"),
-    "losses": ("list the losses, and where they come from", "lists:losses_main"),
-    "benchmarks": ("list the benchmarks, and where they come from", "lists:benchmarks_main"),
+    "list": ("list methods, losses, rewrites or benchmarks, and where they come from", "lists"),
     "new": ("write a method, rewrite, loss or benchmark of your own to start from", "new"),
     "evaluate": ("measure models on benchmarks", "evaluate"),
     "compare": ("paired comparison of results, with significance", "compare"),
@@ -103,6 +100,13 @@ VERBS = {
     "serve": ("embeddings and scores over HTTP, requests encoded together", "serve"),
     "cache": ("what is kept between commands, its size; --clear removes it", "cache"),
 }
+OLD = {
+    "methods": ("list", "methods"),
+    "rewrites": ("list", "rewrites"),
+    "losses": ("list", "losses"),
+    "benchmarks": ("list", "benchmarks"),
+}
+"""Verbs of the last release -> words that replace them; they still answer, with a line."""
 _NOTES = (
     "",
     "every verb takes --json (machine-readable output) and --debug (full traceback)",
@@ -122,6 +126,10 @@ def main(argv: Sequence[str]) -> int:
     if arguments[:1] in (["-V"], ["--version"]):
         print(__version__)
         return 0
+    if arguments and arguments[0] in OLD:
+        now = OLD[arguments[0]]
+        print(f"compoclip {arguments[0]}: is now compoclip {' '.join(now)}", file=sys.stderr)
+        arguments = [*now, *arguments[1:]]
     verb = arguments[0] if arguments else ""
     try:
         known = _PROGRAM if verb in VERBS else all_verbs()

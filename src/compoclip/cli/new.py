@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
 from compoclip import own
 from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.console import emit_json
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unwritable, write_text
@@ -39,10 +38,9 @@ class NewOptions:
 
     kind: Annotated[
         Literal["method", "rewrite", "loss", "benchmark"],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="method|rewrite|loss|benchmark"),
+        Shown("method|rewrite|loss|benchmark", positional=True),
     ]
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    name: Annotated[str, Shown("NAME", positional=True)]
     out: Path = Path()
     json: bool = False
 

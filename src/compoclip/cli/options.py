@@ -1,188 +1,185 @@
-"""Parsing the arguments of a verb into its option class, with help that says defaults in words."""
+"""Parsing the arguments of a verb by the table of its options; help that says defaults in words."""
 
 from __future__ import annotations
 
+import argparse
 import inspect
-import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
-import tyro
-from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
-
+from compoclip.config import (
+    Option,
+    OptionMark,
+    Shown,
+    built,
+    closest,
+    kind_named,
+    of_text,
+    options_of,
+)
 from compoclip.errors import UsageError
 from compoclip.run import require_seeds
 from compoclip.workers import available_cores
 
 T = TypeVar("T")
-
-MARKERS = (tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes)
-"""None is what an option is when it is not given, and cannot be asked for."""
-
-
 WorkerCount = int | Literal["auto"]
-Models = Annotated[
-    tuple[str, ...],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="MODEL ...", help_behavior_hint="(required)"),
-]
-ResultPaths = Annotated[
-    tuple[Path, ...],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="RESULTS ...", help_behavior_hint="(required)"),
-]
+Models = Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")]
+ResultPaths = Annotated[tuple[Path, ...], Shown("RESULTS ...", positional=True, hint="(required)")]
 
 
-def parse(
-    options: Callable[..., T], verb: str, arguments: Sequence[str], program: str = "compoclip"
-) -> T:
-    """`options` built from the arguments of `compoclip VERB`, or of another program's verb.
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Breaks no name at its hyphens."""
 
-    options: a dataclass, whose docstring up to "Args:" heads the help. Ends the process with code 2
-    and a message on wrong usage, with 0 after --help. Raises UsageError for a seed that not every
-    generator of random numbers takes.
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+class OptionParser(argparse.ArgumentParser):
+    """A parser of the options of a table; `read` returns the values that were given, by name.
+
+    Args:
+        program: For the usage line.
+        about: The head of the help.
+        groups: Title -> options, in the order of the help; those of "" are not shown.
+        required: Refuse a call without the options that have no default.
     """
-    about = (inspect.getdoc(options) or "").partition("\nArgs:")[0].strip()
-    parsed = understood(options, f"{program} {verb}", arguments, about)
+
+    def __init__(
+        self,
+        program: str,
+        about: str,
+        groups: Mapping[str, Iterable[Option]],
+        required: bool = True,
+    ) -> None:
+        super().__init__(
+            prog=program,
+            usage=" ".join([program, *map(_place, _positional(groups)), "[options]"]),
+            description=about,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
+        )
+        self._known: dict[str, Option] = {}
+        for title, options in groups.items():
+            group = self if title in ("", "options") else self.add_argument_group(title)
+            for option in options:
+                self._add(group, option, required, hidden=not title)
+
+    def read(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return the values of the options that the arguments give, by name."""
+        words = [
+            word.partition("=")[0].replace("_", "-") + "".join(word.partition("=")[1:])
+            if word.startswith("--")
+            else word
+            for word in arguments
+        ]
+        values = vars(self.parse_intermixed_args(words))
+        for name, value in values.items():
+            option = self._known[name]
+            if option.marked(OptionMark.WORDS) and isinstance(value, list):
+                values[name] = value[0] if len(value) == 1 else shlex.join(value)
+            elif isinstance(value, list):
+                values[name] = tuple(value)
+        return values
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; unlike argparse's, a reader that has gone away is noticed."""
+        print(self.format_help(), end="", file=file)
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with code 2 and one line, which names the closest options."""
+        unknown = message.partition("unrecognized arguments: ")[2].split()
+        flags = [option.flag for option in self._known.values() if not option.shown.positional]
+        hint = f"; {closest(unknown[0], flags)}" if unknown and unknown[0][:2] == "--" else ""
+        self.exit(2, f"{self.prog}: {message}{hint if len(hint) < 200 else ''}; see --help\n")
+
+    def _add(self, group: Any, option: Option, required: bool, hidden: bool) -> None:
+        self._known[option.name] = option
+        shown, kind = option.shown, option.plain
+        several = get_origin(kind) is tuple
+        must = required and option.default is MISSING
+        told: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else help_text(option)}
+        if kind is bool:
+            group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **told)
+            return
+
+        def convert(text: str) -> Any:
+            try:
+                return of_text(text, option.kind)
+            except (ValueError, KeyError):
+                raise argparse.ArgumentTypeError(f"{text!r} is not {kind_named(kind)}") from None
+
+        told |= {"type": convert, "metavar": _place(option)}
+        if several or option.marked(OptionMark.WORDS):
+            told["nargs"] = "*" if several else "+"
+        if shown.positional:
+            if not several and not must:
+                told["nargs"] = "?"
+            group.add_argument(option.name, **told)
+            return
+        if several:
+            told["action"] = "extend"
+        names = [shown.short, option.flag] if shown.short else [option.flag]
+        group.add_argument(*names, dest=option.name, required=must, **told)
+
+
+def help_text(option: Option) -> str:
+    """Return the help of an option, with its default in words."""
+    flag, default = option.flag[2:], option.default
+    if option.shown.hint:
+        hint = option.shown.hint
+    elif default is MISSING:
+        hint = "(required)"
+    elif isinstance(default, bool):
+        hint = f"(default: {flag if default else f'no-{flag}'})"
+    elif default is None or default == "" or default == ():
+        hint = "" if "default" in option.help else "(optional)"
+    else:
+        value = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        hint = f"(default: {value})"
+    return f"{option.help} {hint}".strip().replace("%", "%%")
+
+
+def _positional(groups: Mapping[str, Iterable[Option]]) -> list[Option]:
+    return [each for options in groups.values() for each in options if each.shown.positional]
+
+
+def _place(option: Option) -> str:
+    return option.shown.metavar.removesuffix(" ...") or _metavar(option.plain)
+
+
+def _metavar(kind: Any) -> str:
+    """Return what stands for a value of a type in the usage: INT, PATH, {a,b}."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return f"{{{','.join(map(str, parts))}}}"
+    if origin in (tuple, Annotated):
+        return _metavar(parts[0])
+    return "|".join(map(_metavar, parts)) or str(kind.__name__).upper()
+
+
+def parse(options: type[T], verb: str, arguments: Sequence[str], program: str = "compoclip") -> T:
+    """Build `options`, a dataclass, from the arguments of `compoclip VERB` or another program's.
+
+    Its docstring up to "Args:" heads the help. Ends the process with code 2 and a message on wrong
+    usage, with 0 after --help. Raises UsageError for a seed out of range.
+    """
+    about = f"{inspect.getdoc(options) or ''}\n".partition("\nArgs:")[0].strip()
+    known = options_of(options).values()
+    parser = OptionParser(f"{program} {verb}", about, {"options": known})
+    parsed = built(options, parser.read(arguments))
     require_seeds(parsed)
     return parsed
 
 
-def understood(
-    function: Callable[..., T],
-    program: str,
-    arguments: Sequence[str],
-    about: str | None = None,
-    given: Mapping[str, Any] | None = None,
-    words: Mapping[str, str] | None = None,
-    fixed: tuple[type, Mapping[str, Any]] = (type(None), {}),
-) -> T:
-    """What `function` makes of command-line arguments: a dataclass, or annotated with such.
-
-    given: other defaults, by option, from a configuration file; what must be given, it may give.
-    words: defaults to show in the help, by option, in place of the values. fixed: a dataclass, and
-    values of fields that are no options here. Ends the process as `parse` does.
-    """
-    given, words, asked = given or {}, words or {}, set[int]()
-    registry = ConstructorRegistry()
-
-    @registry.struct_rule
-    def told(info: StructTypeInfo) -> StructConstructorSpec | None:
-        """The rule for dataclasses, with defaults given and told."""
-        if not is_dataclass(info.type) or id(info) in asked:
-            return None
-        asked.add(id(info))  # the rules are asked again, for what they say without this one
-        spec = ConstructorRegistry.get_struct_spec(info)
-        asked.discard(id(info))
-        if not isinstance(spec, StructConstructorSpec):
-            return None
-        held = fixed[1] if info.type is fixed[0] else {}
-        changed = []
-        for each in spec.fields:
-            kind: Any = _told(each.type, each.name, each.helptext, given, words)
-            default = given.get(each.name, each.default)
-            if each.name in held:
-                kind, default = Annotated[each.type, *_HELD], held[each.name]
-            changed.append(replace(each, default=default, type=kind))
-        return replace(spec, fields=tuple(changed))
-
-    plain = is_dataclass(function)
-    return tyro.cli(
-        function if plain else told_function(function, given, words, function),
-        prog=program,
-        args=list(arguments),
-        description=about,
-        config=MARKERS,
-        registry=registry,
-    )
-
-
-def told_function(
-    function: Callable[..., Any],
-    given: Mapping[str, Any],
-    words: Mapping[str, str],
-    call: Callable[..., T],
-) -> Callable[..., T]:
-    """`call`, as a function that takes what `function` does, with defaults given and told."""
-
-    def same(**values: Any) -> T:
-        return call(**values)
-
-    hints = get_type_hints(function, include_extras=True)
-    entries = re.split(r"^ +(\w+): ", inspect.getdoc(function) or "", flags=re.MULTILINE)
-    described = dict(zip(entries[1::2], entries[2::2]))
-    parameters = [
-        each.replace(
-            default=given.get(each.name, each.default),
-            annotation=_told(hints[each.name], each.name, described.get(each.name), given, words),
-        )
-        for each in inspect.signature(function).parameters.values()
-    ]
-    same.__doc__, same.__name__ = function.__doc__, function.__name__
-    same.__annotations__ = {each.name: each.annotation for each in parameters}
-    same.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return same
-
-
-_HELD = (tyro.conf.Fixed, tyro.conf.Suppress)
-_NOT_GIVEN = ("None", "")
-
-
-def _told(
-    kind: Any,
-    name: str,
-    about: str | Callable[[], str | None] | None,
-    given: Mapping[str, Any],
-    words: Mapping[str, str],
-) -> Any:
-    """The annotation of an option, with what its help says of the default.
-
-    about: its help, where the default may be stated already.
-    """
-    flag = name.replace("_", "-")
-
-    def said(spelled: str) -> str:
-        value = " ".join(shlex.split(spelled))  # the parser quotes as a shell needs it
-        if name in words and name not in given:
-            return f"(default: {words[name]})"
-        if value in ("True", "False"):
-            return f"(default: {flag if value == 'True' else f'no-{flag}'})"
-        if value not in _NOT_GIVEN:
-            return f"(default: {value})"
-        stated = (about() if callable(about) else about) or ""
-        return "" if "default" in stated else "(optional)"
-
-    own = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    if any(getattr(each, "help_behavior_hint", None) for each in own):
-        return kind
-    return Annotated[kind, tyro.conf.arg(help_behavior_hint=said)]
-
-
-def joined(argv: Sequence[str], option: str) -> list[str]:
-    """`argv` with all `option`s as one, at the end: of several the parser would keep the last.
-
-    option: e.g. "--on", which takes one or more values.
-    """
-    rest: list[str] = []
-    values: list[str] = []
-    taking = seen = False
-    for argument in argv:
-        if argument == option or argument.startswith(f"{option}="):
-            taking, seen = argument == option, True
-            values += [] if taking else [argument.removeprefix(f"{option}=")]
-            continue
-        taking = taking and not argument.startswith("-")
-        (values if taking else rest).append(argument)
-    return [*rest, option, *values] if seen else rest
-
-
 def processes(workers: WorkerCount, work: float, enough: float) -> int:
-    """The number of worker processes: what is asked for, or by "auto" what the work is worth.
+    """Return the number of worker processes: the one asked for, or what "auto" comes to.
 
-    work, enough: how much there is, and from how much on all cores are worth the seconds that
+    work, enough: the amount, and the amount from which on all cores are worth the seconds that
     processes take to start. Raises UsageError for less than one.
     """
     if workers == "auto":
@@ -190,14 +187,3 @@ def processes(workers: WorkerCount, work: float, enough: float) -> int:
     if workers < 1:
         raise UsageError("--workers must be at least 1")
     return workers
-
-
-def value_of(argv: Sequence[str], option: str) -> str | None:
-    """The value of an option that takes one; None when it is not there."""
-    found = None
-    for place, word in enumerate(argv):
-        if word == option and place + 1 < len(argv):
-            found = argv[place + 1]
-        elif word.startswith(f"{option}="):
-            found = word.removeprefix(f"{option}=")
-    return found

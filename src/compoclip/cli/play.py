@@ -8,10 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
-import tyro
-
 from compoclip import console, own
 from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.errors import UsageError
 from compoclip.run import load_models
 
@@ -40,13 +39,9 @@ class PlayOptions:
         json: Print the address as JSON.
     """
 
-    models: Annotated[
-        tuple[str, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="MODEL [MODEL]", help_behavior_hint="(required)"),
-    ]
+    models: Annotated[tuple[str, ...], Shown("MODEL [MODEL]", positional=True, hint="(required)")]
     host: str = "127.0.0.1"
-    names: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    names: Annotated[tuple[str, ...], Shown("NAME ...")] = ()
     port: int = 7860
     device: str = "auto"
     json: bool = False

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from compoclip import console
 from compoclip.cli.options import ResultPaths, parse
+from compoclip.config import Shown
 from compoclip.errors import UsageError
 from compoclip.files import require_writable
 from compoclip.run import load_models, require_least
@@ -41,9 +40,9 @@ class ReportOptions:
     """
 
     results: ResultPaths
-    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
-    runs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...")] = ()
-    maps: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=MODEL ...")] = ()
+    out: Annotated[Path, Shown(short="-o")] = Path("report.html")
+    runs: Annotated[tuple[Path, ...], Shown("RUN ...")] = ()
+    maps: Annotated[tuple[str, ...], Shown("NAME=MODEL ...")] = ()
     tables: Path | None = None
     base: str | None = None
     title: str = "Compositionality report"

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from compoclip import console
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse as parse_caption
@@ -24,6 +22,7 @@ from compoclip.cli.caption_input import (
     caption_file,
 )
 from compoclip.cli.options import WorkerCount, parse, processes
+from compoclip.config import Shown
 from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
 from compoclip.corpora.run import CorpusOutcome, Engine, process
 from compoclip.corpora.shard import find_shards, kind_of, names_shards
@@ -63,8 +62,8 @@ class CorpusOptions:
         json: Print records (a text) or statistics (a file) as JSON.
     """
 
-    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT|FILE")]
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    source: Annotated[str, Shown("TEXT|FILE", positional=True)]
+    out: Annotated[Path | None, Shown(short="-o")] = None
     column: str | None = None
     workers: WorkerCount = "auto"
     engine: Engine = "local"

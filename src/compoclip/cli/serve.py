@@ -8,10 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
-import tyro
-
 from compoclip import console
 from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.errors import UsageError
 from compoclip.run import load_models, require_least
 
@@ -46,9 +45,9 @@ class ServeOptions:
         json: Print the address as JSON.
     """
 
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    model: Annotated[str, Shown("MODEL", positional=True)]
     host: str = "127.0.0.1"
-    names: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    names: Annotated[tuple[str, ...], Shown("NAME ...")] = ()
     port: int = 8000
     device: str = "auto"
     max_batch: int = 64

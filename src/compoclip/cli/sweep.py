@@ -2,135 +2,77 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from pathlib import Path
+import csv
+import io
+from collections.abc import Sequence
 from typing import Any
 
 from compoclip import console
-from compoclip.cli.train import Called, ConfigFile
-from compoclip.config import OptionMark, one_line, options_of
+from compoclip.cli.train import CONFIG_FILE, called
+from compoclip.config import options_of
+from compoclip.errors import UsageError
+from compoclip.files import only_writer, require_writable, write_text
 from compoclip.request import TrainRequest
-from compoclip.run import TrainOptions
-from compoclip.sweep import (
-    BASE,
-    TABLE,
-    SweepOptions,
-    SweepTable,
-    held_options,
-    own_options,
-    sweep,
-)
+from compoclip.run import evaluate
+from compoclip.sweep import SweepOptions, measuring_of, sweep
 
 
 def main(argv: Sequence[str]) -> int:
     """Parse, train and measure every run, print the table; 1 when a run failed."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(usage())
+        print("usage: compoclip sweep METHOD --data DATA --grid NAME=VALUE,VALUE ... --out OUT\n")
+        print("trains with every combination of values; sweep METHOD --help lists all options")
         return 0 if argv else 2
-    own, held = own_options(), held_options()
-    called = Called.by(argv, "sweep", own, set(held) - set(own))
-    called = replace(called, rest={name: _texts(value) for name, value in called.rest.items()})
-
-    def parsed(
-        options: SweepOptions, run: TrainOptions, method: dict[str, Any], config: ConfigFile = None
-    ) -> int:
-        return start(options, called.request(with_shared(run, options), method))
-
-    # The rest of the docstring heads the options of the sweep.
-    examples = (inspect.getdoc(SweepOptions) or "").partition("\nArgs:")[0].partition("Examples:")
-    about = "".join(examples[1:]).strip()
-    return called.understood(parsed, f"compoclip sweep {called.name}", about, held, own)
-
-
-def usage() -> str:
-    """The text of `compoclip sweep --help`."""
-    return "\n".join(
-        [
-            "usage: compoclip sweep METHOD --data DATA --grid NAME=VALUE,VALUE ... --out OUT",
-            "       compoclip sweep --config FILE    (docs/guide/configuration.md)",
-            "       compoclip sweep METHOD --help lists all options, those of train among them",
-            "",
-            "trains a method with every combination of values, measures each run on --on",
-            "BENCHMARK ..., and writes one table and one report; the same command goes on",
-        ]
-    )
-
-
-def _texts(value: Any) -> Any:
-    """A mapping of a file, NAME: VALUES, as the command line spells it; all else as it is."""
-    if not isinstance(value, dict):
-        return value
-    return tuple(
-        f"{name}={each if isinstance(each, str) else one_line(_listed(each))}"
-        for name, each in value.items()
-    )
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    own = options_of(SweepOptions)
+    without = ("resume", "stop_after", "push_to_hub")
+    method, values = called(argv, "sweep", (CONFIG_FILE, *own.values()), without)
+    options = SweepOptions(**{name: values.pop(name) for name in own if name in values})
+    return start(options, TrainRequest.of(method, values))
 
 
 def start(options: SweepOptions, request: TrainRequest) -> int:
-    """Carry out the sweep, print its table; returns the exit code."""
-    table = sweep(options, request)
-    if options.json:
-        console.emit_json(_record(options.out, table))
-    else:
-        _show(options.out, table)
-    return 1 if table.failed else 0
+    """Execute the sweep; write OUT/sweep.csv and OUT/report.html, print the table."""
+    run, out = request.options, request.options.out
+    require_writable(out)
+    measuring = measuring_of(run, out)
+    names = [each.name for each in measuring.benchmarks()] if run.on else []
+    by = options.sort_by or next(iter(names), "loss")
+    if by not in (*names, "loss"):
+        raise UsageError(f"--sort-by {by}: there is {', '.join([*names, 'loss'])}")
 
+    def rank(line: dict[str, Any]) -> tuple[bool, float, str]:
+        score = line["loss"] if by == "loss" else -line["scores"].get(by, 0)
+        return bool(line["error"]), score or 0.0, line["name"]
 
-def _show(out: Path, table: SweepTable) -> None:
-    """The table without the names of runs, which their values tell, and where everything is."""
+    with only_writer(out, folder=True):
+        lines = sorted(sweep(options, request, by), key=rank)
+        scored = ["base", *(each["name"] for each in lines if each["scores"])]
+        if len(scored) > 1:
+            from compoclip.report.write import write_report
+
+            evaluate(measuring, {"base": run.model})
+            runs = [out / "runs" / name for name in scored[1:]]
+            results = [out / "results" / name for name in scored]
+            write_report(results, out / "report.html", runs=runs, base="base", title="Sweep")
+    varied = [*lines[0]["point"]]
     rows = [
-        row[1:] if each.name != BASE else [BASE, *row[2:]]
-        for row, each in zip(table.rows, table.lines)
+        [
+            each["name"],
+            *(str(each["point"][name]) for name in varied),
+            "failed" if each["error"] else f"{each['loss']:.4f}",
+            *(f"{100 * each['scores'][n]:.1f}" if n in each["scores"] else "-" for n in names),
+        ]
+        for each in lines
     ]
-    print(console.table(rows, table.header[1:], left=len(table.varied)))
-    if table.best is not None:
-        print(f"best by {table.sort_by}: {out / 'runs' / table.best}")
-    print(f"table: {out / TABLE}{f'   report: {table.report}' if table.report else ''}")
-    for each in table.failed:
-        console.note(f"{each.name} failed: {each.error}")
-    if table.failed:
-        many = console.counted(len(table.failed), "run")
-        console.note(f"{many} failed; the same command tries again")
-
-
-def _record(out: Path, table: SweepTable) -> Any:
-    """The same for --json."""
-    runs = [
-        {**vars(each), "folder": None if each.name == BASE else str(out / "runs" / each.name)}
-        for each in table.lines
-    ]
-    place = str(table.report) if table.report else None
-    return _plain({"runs": runs, "sorted_by": table.sort_by, "report": place})
-
-
-def _plain(value: Any) -> Any:
-    """A value in the types of JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def with_shared(run: TrainOptions, sweep: SweepOptions) -> TrainOptions:
-    """The options of the run, with those that a sweep has, too, where the run makes use of them.
-
-    It does when another option that is declared with them is given: a benchmark to measure on is
-    passed on to a run that measures while it trains.
-    """
-    known = {each.name for each in fields(sweep)}
-    options = options_of(type(run))
-    own = {name for name in known & {*options} if not options[name].marked(OptionMark.ONCE)}
-    for declaring in type(run).__mro__:
-        names = set(inspect.get_annotations(declaring))
-        shared = names & own
-        asked = any(getattr(run, name) != options[name].default for name in names - known)
-        if shared and asked:
-            run = replace(run, **{name: getattr(sweep, name) for name in shared})
-    return run
+    header = ["run", *varied, "loss", *names]
+    text = io.StringIO()
+    errors = ["error", *(each["error"] for each in lines)]
+    csv.writer(text).writerows([*row, e] for row, e in zip([header, *rows], errors))
+    write_text(out / "sweep.csv", text.getvalue())
+    table = console.table([row[1:] for row in rows], header[1:], left=len(varied))
+    failed = [each for each in lines if each["error"]]
+    best = f"best by {by}: {out / 'runs' / lines[0]['name']}"
+    console.tell(run.json, {"runs": lines, "sorted_by": by}, f"{table}\n{best}")
+    if failed:
+        console.note(f"{console.counted(len(failed), 'run')} failed; the same command tries again")
+    return 1 if failed else 0

@@ -2,43 +2,73 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import json
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from compoclip import console
-from compoclip.cli.options import joined, told_function, understood, value_of
+from compoclip.cli.options import OptionParser, help_text
 from compoclip.config import (
     RELATIVE_TO,
     Option,
+    as_kind,
     checked,
     is_a,
     options_of,
     place_in,
     read_config,
+    read_value,
+    require,
 )
 from compoclip.errors import UsageError, shown
 from compoclip.files import write_text
-from compoclip.methods.registry import load_recipe, method_summaries
+from compoclip.methods.registry import method_summaries, recipe_card
 from compoclip.request import TrainRequest
-from compoclip.run import CHOSEN, TrainOptions, push, train
+from compoclip.run import TrainOptions, push, train
 
 if TYPE_CHECKING:
-    from compoclip.methods.base import Method
     from compoclip.training.run import RunSummary
 
-T = TypeVar("T")
-ConfigFile = Annotated[
+USUAL = (
+    *("data", "model", "images", "out", "epochs", "batch_size", "lr", "seed", "device"),
+    *("lora", "texts", "terms", "set", "on", "resume"),
+)
+"""Options that the help of every method shows; --help-all shows the others."""
+
+KEYS = frozenset(
+    (
+        *("quoting", "orientation", "decoded_cache", "image_weights", "activation"),
+        *("warmup_lr", "min_lr", "beta1", "beta2", "eps", "warmup_share", "clip_grad"),
+        *("max_logit_scale", "contrast", "features", "layer_decay", "lr_image", "lr_text"),
+        *("draft", "allow_no_negatives", "max_bad", "log_every", "save_every", "stop_after"),
+        *("compile", "grad_checkpointing", "mask_duplicates", "merge", "ema", "patience"),
+        *("eval_images", "allow_partial", "lora_alpha", "lora_towers", "lora_targets"),
+        "lora_init",
+    )
+)
+"""Options that are keys of a file, or --set NAME=VALUE. As flags they go in the next release."""
+
+_GROUPS = {
+    "DataOptions": "data",
+    "TrainingInputs": "data and model",
+    "OptimOptions": "optimiser",
+    "RunSettings": "run",
+    "WatchSettings": "evaluation while training",
+    "TrainOptions": "adapters and parts of other methods",
+}
+CONFIG_FILE = Option(
+    "config",
     Path | None,
-    tyro.conf.arg(
-        help="Read options from this YAML file, each under its name, and the method under "
-        "'method'; the command line wins over the file."
-    ),
-]
+    None,
+    "Read options from this YAML file, each under its name, and the method under 'method'; the "
+    "command line overrides it.",
+)
+SAVE_CONFIG = Option(
+    "save_config", Path | None, None, "Write all options to this file for --config; do not train."
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,127 +76,125 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return 0 if argv else 2
-    called = Called.by(argv)
-
-    def parsed(
-        run: TrainOptions,
-        method: dict[str, Any],
-        config: ConfigFile = None,
-        save_config: Annotated[
-            Path | None,
-            tyro.conf.arg(help="Write all options to this file for --config, and do not train."),
-        ] = None,
-    ) -> int:
-        request = called.request(run, method)
-        if save_config is None:
-            return start(request)
-        request.composed()  # says what does not go together
-        write_text(save_config, request.text())
-        record = {"config": str(save_config)}
-        return console.tell(run.json, record, f"{save_config}: the run as a file for --config")
-
-    return called.understood(parsed, f"compoclip train {called.name}")
+    method, values = called(argv, "train", (CONFIG_FILE, SAVE_CONFIG))
+    file = values.pop("save_config", None)
+    request = TrainRequest.of(method, values)
+    if file is None:
+        return start(request)
+    request.composed()  # says what does not go together
+    write_text(file, request.text())
+    told = f"{file}: the run as a file for --config"
+    return console.tell(request.options.json, {"config": str(file)}, told)
 
 
-@dataclass(frozen=True)
-class Called:
-    """A call of a verb with a method, by name or in a configuration file.
+def called(
+    argv: Sequence[str], verb: str, own: Sequence[Option], without: Collection[str] = ()
+) -> tuple[str, dict[str, Any]]:
+    """Read the arguments of `compoclip VERB METHOD ...` and the file that --config names.
 
-    arguments: those behind the method. given: what the file says of the options of the run and of
-    the method. rest: what else it says.
+    Args:
+        argv: Behind the verb.
+        verb: For messages.
+        own: Options of the verb itself.
+        without: Options of a run that the verb does not have.
+
+    Returns:
+        The method, and the values that are given by name; the command line overrides the file.
     """
+    method, words = (None, argv) if argv[0].startswith("-") else (argv[0], argv[1:])
+    program = f"compoclip {verb}"
+    file, values = _file_named(words)
+    said = values.pop("method", None)
+    if not is_a(said, str | None):
+        raise UsageError(f"{file}: method: {shown(said)} is not the name of a method")
+    if said and isinstance(values.get(RELATIVE_TO), str):
+        said = place_in(said, Path(values[RELATIVE_TO]))
+    method = method or said
+    if method is None:
+        where = f" or in {file} (method: NAME)" if file else ""
+        raise UsageError(f"name a method first: {program} METHOD ...{where}; see {program} --help")
+    card = recipe_card(method)
+    run = {k: option for k, option in options_of(TrainOptions).items() if k not in without}
+    verbs = {each.name: each for each in own}
+    in_file = {**run, **card.options, **{k: verbs[k] for k in verbs if verbs[k].group}}
+    values = checked(file or Path(), values, in_file, method)
 
-    name: str
-    recipe: Callable[..., Method]
-    arguments: Sequence[str]
-    given: Mapping[str, Any] = field(default_factory=dict)
-    rest: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def by(
-        cls,
-        argv: Sequence[str],
-        verb: str = "train",
-        more: Mapping[str, Option] | None = None,
-        held: Collection[str] = (),
-    ) -> Self:
-        """Read the arguments of `compoclip VERB` as far as the method and --config.
-
-        more: Options that are of the verb, and not of the run or the method. held: those of the
-        run that the verb does not have.
-        """
-        named, words = (None, argv) if argv[0].startswith("-") else (argv[0], argv[1:])
-        file = value_of(words, "--config")
-        values = read_config(Path(file)) if file else {}
-        said = values.pop("method", None)
-        if not is_a(said, str | None):
-            raise UsageError(f"{file}: method: {shown(said)} is not the name of a method")
-        if said and isinstance(values.get(RELATIVE_TO), str):
-            said = place_in(said, Path(values[RELATIVE_TO]))
-        name = named or said
-        if name is None:
-            where = f" or in {file} (method: NAME)" if file else ""
-            raise UsageError(
-                f"name a method first: compoclip {verb} METHOD ...{where}; see {verb} --help"
-            )
-        recipe = load_recipe(name)
-        options = options_of(TrainOptions, recipe)
-        options = {key: option for key, option in options.items() if key not in held}
-        found = checked(Path(file or ""), values, {**options, **(more or {})}, name)
-        rest = {key: found.pop(key) for key in more or {} if key in found}
-        return cls(name, recipe, words, found, rest)
-
-    def understood(
-        self,
-        function: Callable[..., T],
-        program: str,
-        about: str | None = None,
-        held: Mapping[str, Any] | None = None,
-        more: Mapping[str, Option] | None = None,
-    ) -> T:
-        """What a function of `run`, `method` and more makes of the arguments and the file.
-
-        about: The head of the help. held: Values of the run's options that the verb does not have.
-        more: Options of the verb itself.
-        """
-        # The options of a method are the parameters of its recipe, known only now.
-        arguments: Callable[..., dict[str, Any]] = told_function(self.recipe, self.given, {}, dict)
-        function.__annotations__["method"] = Annotated[
-            dict[str, Any], tyro.conf.arg(constructor=arguments)
-        ]
-        words = _as_one(self.arguments, "--data")
-        for name, option in {**options_of(TrainOptions), **(more or {})}.items():
-            if tuple in option.types:
-                words = joined(words, f"--{name.replace('_', '-')}")
-        return understood(
-            function,
-            program,
-            words,
-            about,
-            given={**self.given, **self.rest},
-            words={"crop": "crop" if self.recipe().crop else "no-crop"},
-            fixed=(TrainOptions, held or {}),
-        )
-
-    def request(self, run: TrainOptions, arguments: Mapping[str, Any]) -> TrainRequest:
-        """What is to be trained, with these arguments of the recipe."""
-        given = {
-            name
-            for name in CHOSEN
-            if name in self.given
-            or value_of(self.arguments, f"--{name.replace('_', '-')}") is not None
-        }
-        return TrainRequest(self.name, run, arguments, given)
+    defaults = {**card.defaults, **values}
+    told = {
+        name: replace(each, default=defaults.get(name, each.default))
+        for name, each in {**run, **card.options, **verbs}.items()
+    }
+    everything = "--help-all" in words
+    groups = {f"options of {method}": [told[name] for name in card.options]}
+    if everything:
+        for name, option in told.items():
+            if name not in card.options and name not in KEYS:
+                title = _GROUPS.get(option.group, verb)
+                groups.setdefault(title, []).append(option)
+    else:
+        usual = (*verbs, *(name for name in USUAL if name in run))
+        groups["usual options"] = [told[name] for name in usual]
+    seen = {option.name for options in groups.values() for option in options}
+    groups[""] = [each for name, each in told.items() if name not in seen]
+    parser = OptionParser(f"{program} {method}", card.about, groups, required=False)
+    parser.add_argument(
+        "--help-all", action="store_true", help="show all options and keys and exit"
+    )
+    if everything:
+        parser.epilog = _keys_text([told[name] for name in told if name in KEYS])
+        words = ["--help"]
+    given = parser.read(words)
+    values |= {**given, **_set_keys(given, run)}
+    values.pop("config", None)
+    lacking = [each.flag for k, each in told.items() if each.default is MISSING and k not in values]
+    if lacking:
+        raise UsageError(f"{', '.join(lacking)} must be given; see {program} {method} --help")
+    return method, values
 
 
-def _as_one(argv: Sequence[str], option: str) -> list[str]:
-    """`argv` with all words behind an option as one: several data sets with their weights."""
-    if argv.count(option) != 1:
-        return list(argv)
-    place = argv.index(option) + 1
-    end = next((k for k in range(place, len(argv)) if argv[k].startswith("-")), len(argv))
-    words = argv[place:end]
-    return [*argv[:place], *([shlex.join(words)] if len(words) > 1 else words), *argv[end:]]
+def _file_named(words: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
+    """Return the file that --config names, and what it holds: a mapping as NAME=VALUES texts."""
+    parser = OptionParser("", "", {"": [CONFIG_FILE]}, required=False)
+    file = vars(
+        parser.parse_known_args([w for w in words if w[:2] != "-h" and w[:6] != "--help"])[0]
+    )
+    path = file.get("config")
+    values = read_config(path) if path else {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
+            values[key] = [f"{name}={text}" for name, text in texts.items()]
+    return path, values
+
+
+def _set_keys(given: Mapping[str, Any], run: Mapping[str, Option]) -> dict[str, Any]:
+    """Return the values of --set NAME=VALUE, and the parts' settings that stay under `set`."""
+    old = [name for name in given if name in KEYS & {*run}]
+    if old:
+        now = " ".join(f"{name}={given[name]}" for name in old)
+        flags = ", ".join(run[name].flag for name in old)
+        console.note(f"{flags}: write --set {now}; the old spelling goes in the next release")
+    values: dict[str, Any] = {}
+    for setting in given.get("set", ()):
+        path, equals, text = setting.partition("=")
+        name = path.strip().replace("-", "_")
+        if name not in run or not equals:
+            values["set"] = (*values.get("set", ()), setting)
+            continue
+        values[name] = as_kind(read_value(text), run[name].kind)
+        require(f"--set {name}", values[name], run[name].kind)
+    if "set" in given and "set" not in values:
+        values["set"] = ()
+    return values
+
+
+def _keys_text(options: Sequence[Option]) -> str:
+    lines = ["keys of a --config file, or --set NAME=VALUE:"]
+    for option in options:
+        lines.append(f"  {option.name}")
+        about = help_text(option).replace("%%", "%").replace("no-" + option.flag[2:], "false")
+        lines += textwrap.wrap(about, 78, initial_indent=" " * 24, subsequent_indent=" " * 24)
+    return "\n".join(lines)
 
 
 def usage() -> str:

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
-
 from compoclip import console
-from compoclip.cli.options import joined, parse
+from compoclip.cli.options import parse
+from compoclip.config import Shown
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable, write_json
 from compoclip.run import Measuring
@@ -55,8 +54,8 @@ class WiseFtOptions:
         json: Print what was made as JSON.
     """
 
-    base: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BASE")]
-    tuned: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TUNED")]
+    base: Annotated[str, Shown("BASE", positional=True)]
+    tuned: Annotated[str, Shown("TUNED", positional=True)]
     out: Path
     alpha: float = 0.5
     scope: tuple[Literal["all", "image", "text"], ...] = ("all",)
@@ -72,7 +71,7 @@ class WiseFtOptions:
 
 def main(argv: Sequence[str]) -> int:
     """Parse, then make one mix, or measure all."""
-    options = parse(WiseFtOptions, "wise-ft", joined(argv, "--on"))
+    options = parse(WiseFtOptions, "wise-ft", argv)
     if not options.scope:
         raise UsageError("--scope needs all, image or text")
     return _sweep(options) if options.sweep else _one(options)
@@ -228,8 +227,8 @@ class TowersOptions:
         json: Print the numbers as JSON.
     """
 
-    base: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="BASE")]
-    tuned: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TUNED")]
+    base: Annotated[str, Shown("BASE", positional=True)]
+    tuned: Annotated[str, Shown("TUNED", positional=True)]
     out: Path
     measuring: Measuring = field(default_factory=Measuring)
     json: bool = False
@@ -237,7 +236,7 @@ class TowersOptions:
 
 def towers_main(argv: Sequence[str]) -> int:
     """Parse, measure base, tuned and both swaps, print."""
-    options = parse(TowersOptions, "towers", joined(argv, "--on"))
+    options = parse(TowersOptions, "towers", argv)
     require_writable(options.out)
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record

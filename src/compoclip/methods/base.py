@@ -132,23 +132,9 @@ class Trains:
 
 @dataclass(frozen=True)
 class Optim:
-    """Optimiser and schedule defaults: AdamW, linear warm-up, cosine to zero.
+    """Optimiser and schedule: AdamW, linear warm-up, cosine to zero.
 
-    Args:
-        epochs: Passes over the data; may be a fraction.
-        batch_size: Images per optimiser step, over all processes.
-        lr: Peak learning rate.
-        warmup_lr: Learning rate that the warm-up starts from.
-        min_lr: Learning rate that the cosine ends at; equal to lr, it is constant.
-        weight_decay: Decoupled weight decay; not on biases, norms and the temperature.
-        beta1: AdamW first-moment decay.
-        beta2: AdamW second-moment decay.
-        eps: AdamW epsilon.
-        warmup: Steps of linear warm-up; unless given for a run, at most a tenth of it.
-        warmup_share: Largest share of all steps that the warm-up may take.
-        clip_grad: Maximum global gradient norm; 0 is off.
-        max_logit_scale: Largest s = exp(logit_scale) allowed after a step; a model with a bias of
-            its logits (SigLIP), whose published scale is larger, has no limit.
+    `training.settings.OptimOptions` describes the fields, which are options of every run.
     """
 
     epochs: float = 5
@@ -264,7 +250,7 @@ class Method:
     name: str
     plan: CaptionPlan
     losses: tuple[LossTerm, ...]
-    optim: Optim
+    optim: Optim = Optim()
     trains: Trains = Trains()
     images: ImagePlan = field(default_factory=Single)
     settings: Mapping[str, float | int | str | bool] = field(default_factory=dict)
@@ -277,9 +263,13 @@ class Method:
     differences: tuple[PaperDifference, ...] = ()
     made_in: Mapping[str, str] = field(default_factory=dict)
 
-    def with_lora(self, lora: Lora) -> Method:
-        """This method with adapters, at ten times its learning rate if it had none before."""
-        lr = self.optim.lr if self.lora else _LORA_LR * self.optim.lr
+    def with_lora(self, lora: Lora, lr: float | None = None) -> Method:
+        """Return this method with adapters, at a learning rate of lr.
+
+        None is its own, ten times as much if it had no adapters before.
+        """
+        if lr is None:
+            lr = self.optim.lr if self.lora else _LORA_LR * self.optim.lr
         return replace(self, lora=lora, optim=replace(self.optim, lr=lr))
 
     def scaled(self, factor: float, *terms: str) -> Method:

@@ -17,7 +17,6 @@ from compoclip.methods.base import (
 from compoclip.methods.registry import recipe
 from compoclip.rewrites.units import NOUN_PHRASE
 
-OPTIM = Optim(batch_size=768, lr=1e-5)
 DIFFERENCES = (
     PaperDifference(
         "mask_duplicates",
@@ -33,7 +32,6 @@ def c2lip(
     phrase_weight: float = 1.0,
     patch_weight: float = 0.01,
     phrases: int = 6,
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Contrast of images with the noun phrases of captions, globally and by attention.
 
@@ -46,7 +44,7 @@ def c2lip(
             + w_2 \ln \sigma(y_{im} (s\, c_m \cdot x_{im} + b)) \big], \quad
         x_{im} \propto \sum_p \mathrm{softmax}_p(c_m \cdot v_{ip})\, v_{ip}.
 
-    For SigLIP, as published. Of a model without a bias, and with `--contrast softmax`, all three
+    For SigLIP, as published. Of a model without a bias, and with `contrast=softmax`, all three
     terms are softmaxes with several positives, which is a choice of this program. Phrases are base
     noun phrases with their articles; a caption without any is its own. The released code labels the
     phrases of several GPUs wrongly and gathers without gradient; here they are those of the whole
@@ -56,7 +54,6 @@ def c2lip(
         phrase_weight: Weight of the contrast of images with phrases; 0 leaves it out.
         patch_weight: Weight of the contrast of phrases with patches; 0 leaves it out.
         phrases: Most noun phrases of a caption and epoch.
-        optim: Optimiser and schedule.
     """
     phrase, patch_phrase = (
         partial(loss, phrase=NOUN_PHRASE) for loss in (phrase_loss, patch_phrase_loss)
@@ -77,6 +74,6 @@ def c2lip(
         paper="C2LIP, CVPR 2026",
         plan=CaptionPlan(phrases=phrases),
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
+        optim=Optim(batch_size=768, lr=1e-5),
         differences=DIFFERENCES,
     )

@@ -9,7 +9,6 @@ from compoclip.losses.intra_cross import Imc, RankingLoss, intra_modal_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim(epochs=10, batch_size=1512)
 PLAN = CaptionPlan(rewrites=("ce-swap", "ce-adj", "ce-noun", "ce-verb"))
 STAND_INS = {
     "ce-noun": "`ce-adj`, `ce-noun` and `ce-verb` take words from a lexicon, where the published "
@@ -33,7 +32,6 @@ def ce_clip(
     intra_weight: float = 0.3,
     largest_margin: float = 10.0,
     imc: Imc = "paper",
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Four negatives a caption, ranked by margins that adapt, and contrasted with captions.
 
@@ -55,7 +53,6 @@ def ce_clip(
         largest_margin: Upper limit of the margins, in units of logits.
         imc: Intra-modal contrast as in the paper, or as in the last released code (head), whose
             target is a negative; for comparison only.
-        optim: Optimiser and schedule.
     """
     ranking = RankingLoss(PLAN.kinds, largest=largest_margin)
     terms = (
@@ -70,7 +67,7 @@ def ce_clip(
         paper="Zhang et al., CVPR 2024",
         plan=PLAN,
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
+        optim=Optim(epochs=10, batch_size=1512),
         stand_ins=STAND_INS,
         differences=DIFFERENCES,
     )

@@ -21,16 +21,6 @@ from compoclip.methods.base import (
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim(
-    epochs=1,
-    batch_size=800,
-    lr=1e-6,
-    warmup_lr=1e-7,
-    min_lr=1e-8,
-    warmup=1_000_000,
-    warmup_share=0.2,
-    eps=1e-8,
-)
 DIFFERENCES = (
     PaperDifference(
         "normalisation",
@@ -52,7 +42,6 @@ def clic(
     alternate: bool = True,
     sentences: Literal["auto", "never"] = "auto",
     paraphrases: str = "",
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Text tower trained on composites of two images with four captions and a cross-swap negative.
 
@@ -79,7 +68,6 @@ def clic(
             images of fewer than two sentences are then left out.
         paraphrases: File of paraphrases of the main captions, to be extra sentences: JSON lines or
             Parquet {"caption", "positive"}, a text, several, or "None".
-        optim: Optimiser and schedule.
     """
     contrast = partial(composite_contrast_loss, positives=CLIC_TEXTS)
     negative = partial(single_negative_loss, positives=CLIC_TEXTS, negative=CROSS_SWAP)
@@ -99,6 +87,15 @@ def clic(
         losses=(*(term for term in terms if term.weight > 0), *single),
         trains=Trains(image_tower=False),
         crop=False,
-        optim=optim,
+        optim=Optim(
+            epochs=1,
+            batch_size=800,
+            lr=1e-6,
+            warmup_lr=1e-7,
+            min_lr=1e-8,
+            warmup=1_000_000,
+            warmup_share=0.2,
+            eps=1e-8,
+        ),
         differences=DIFFERENCES,
     )

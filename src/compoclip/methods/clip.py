@@ -9,49 +9,38 @@ from compoclip.methods import mosaic_clip
 from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe, variant
 
-OPTIM = Optim(epochs=30, lr=5e-4, warmup=500)
-
 
 @recipe
-def clip(*, optim: Optim = OPTIM) -> Method:
+def clip() -> Method:
     """Plain CLIP pre-training; use with --from-scratch.
 
     Image-caption contrastive loss with pre-training optimiser defaults. Reference: Radford et al.
     (ICML 2021).
-
-    Args:
-        optim: Optimiser and schedule.
     """
     return Method(
         name="clip",
         paper="Radford et al., ICML 2021",
         plan=CaptionPlan(),
         losses=(LossTerm("clip", clip_loss),),
-        optim=optim,
+        optim=Optim(epochs=30, lr=5e-4, warmup=500),
     )
 
 
 # --- CLIP-FT: the plain fine-tuning baseline. ---
 
-CLIP_FT_OPTIM = Optim()
-
 
 @recipe
-def clip_ft(*, optim: Optim = CLIP_FT_OPTIM) -> Method:
+def clip_ft() -> Method:
     """Plain fine-tuning on image-caption pairs, the baseline without negatives.
 
     Image-caption contrastive loss; defaults of the baselines in Oh et al. (EMNLP 2024). Any gain
     that other methods show over this one is due to their negatives or losses, not to the data.
-
-    Args:
-        optim: Optimiser and schedule.
     """
     return Method(
         name="clip-ft",
         paper="Oh et al., EMNLP 2024 (baseline)",
         plan=CaptionPlan(),
         losses=(LossTerm("clip", clip_loss),),
-        optim=optim,
     )
 
 

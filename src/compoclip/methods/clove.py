@@ -6,25 +6,20 @@ from compoclip.losses.contrastive import negclip_loss
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim(epochs=100, batch_size=2048, lr=1e-6, warmup=2000)
-
 
 @recipe
-def clove(*, optim: Optim = OPTIM) -> Method:
+def clove() -> Method:
     """Contrastive loss with one replaced word a caption; interpolate with the base afterwards.
 
     The loss of `negclip` on negatives of the rewrite `replace`. Castro et al., CLoVe: Encoding
     Compositional Language in Contrastive Vision-Language Models (2024): LAION-COCO, 100 epochs of
     10 M samples. The third step of the method is `compoclip wise-ft BASE TUNED` with 0.6 of the
     tuned weights.
-
-    Args:
-        optim: Optimiser and schedule.
     """
     return Method(
         name="clove",
         paper="Castro et al., 2024",
         plan=CaptionPlan(rewrites=("replace",)),
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
-        optim=optim,
+        optim=Optim(epochs=100, batch_size=2048, lr=1e-6, warmup=2000),
     )

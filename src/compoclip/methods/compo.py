@@ -24,13 +24,11 @@ from compoclip.methods.base import (
     Lora,
     LossTerm,
     Method,
-    Optim,
     Teacher,
     Trains,
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim()
 DENIAL = "denial"
 PARAPHRASE = OneOf("paraphrase", ("synonym", "and-swap", "converse"))
 WITHOUT_CONVERSE = OneOf("paraphrase", PARAPHRASE.of[:2])
@@ -58,7 +56,6 @@ def compo(
     neighbours: int = 0,
     image_tower: bool = False,
     adapters: bool = False,
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Calibrated hard negatives, paraphrases, denials, held by the base: our own.
 
@@ -98,7 +95,6 @@ def compo(
             model's image features.
         image_tower: Whether the image tower learns, too.
         adapters: Whether adapters learn in place of all weights.
-        optim: Optimiser and schedule.
     """
     weights = (
         *(strength, global_weight, local_weight, align_weight, unit_weight, distill_weight),
@@ -172,7 +168,6 @@ def compo(
         name="compo",
         plan=plan,
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
         images=Neighbours(count=neighbours, mined=True) if neighbours else Single(),
         trains=Trains(image_tower=image_tower),
         teacher=Teacher(),

@@ -20,7 +20,6 @@ from compoclip.methods.base import (
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim(batch_size=200, lr=1e-6, weight_decay=0.2, beta2=0.999, eps=1e-8)
 DIFFERENCES = (
     WHOLE_IMAGES,
     PaperDifference(
@@ -38,7 +37,6 @@ def con_clip(
     negatives: Literal["given", "crepe-negate"] = "given",
     distractors: Literal["given", "mined"] = "given",
     distractor_weight: float = 1.0,
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Text tower trained on captions, their negations, and distractor images.
 
@@ -60,7 +58,6 @@ def con_clip(
         distractors: given takes neg_image of the data, mined one of the three nearest other images
             by the model's features before training.
         distractor_weight: w.
-        optim: Optimiser and schedule.
     """
     loss = partial(conclip_loss, distractor_weight=distractor_weight)
     return Method(
@@ -70,7 +67,7 @@ def con_clip(
         images=Distractors(mined=distractors == "mined"),
         losses=(LossTerm("conclip", loss, reads=NEGATIVES),),
         trains=Trains(image_tower=False),
-        optim=optim,
+        optim=Optim(batch_size=200, lr=1e-6, weight_decay=0.2, beta2=0.999, eps=1e-8),
         crop=False,
         differences=DIFFERENCES,
     )

@@ -38,7 +38,7 @@ DIFFERENCES = (
     PaperDifference(
         "lr",
         "The released warm-up counts steps but is stepped once an epoch, so that the rate stays at "
-        "a tenth of 5e-6: --lr 5e-7 --min-lr 5e-7 --warmup 0.",
+        "a tenth of 5e-6: --lr 5e-7 --set min_lr=5e-7 --warmup 0.",
         paper=5e-6,
         released=5e-7,
     ),
@@ -61,7 +61,6 @@ def cs_clip(
     units: str = "",
     negatives: Literal["made", "given"] = "made",
     slots: Slots = "filled",
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Contrast with units of captions, entities and relations, each against its own foil.
 
@@ -89,7 +88,6 @@ def cs_clip(
         negatives: made makes foil captions by rule; given takes those that came with the data (the
             swap negatives of CS-CLIP's file), and makes one where there is none.
         slots: Average over the slots that have a unit (filled), or over all (all).
-        optim: Optimiser and schedule.
     """
     plan = UnitPlan(unit_slots, pair_share=pair_share, file=units)
     of = (*((GIVEN,) if negatives == "given" else ()), "negclip", "replace")
@@ -110,7 +108,7 @@ def cs_clip(
         paper="CS-CLIP, arXiv 2602.23906",
         plan=texts,
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
+        optim=OPTIM,
         crop=False,
         differences=DIFFERENCES,
     )

@@ -24,7 +24,6 @@ from compoclip.methods.base import (
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim(batch_size=32, warmup=10_000, warmup_share=0.1)
 DIFFERENCES = (
     PaperDifference(
         "neg_type",
@@ -52,7 +51,6 @@ def dac(
     negative_weight: float = 1.0,
     bag_weight: float = 1.0,
     bag_negative_weight: float = 1.0,
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Low-rank adapters; a bag of sentences an image, of which only some need to fit.
 
@@ -88,7 +86,6 @@ def dac(
         negative_weight: Weight of the loss on a caption's own negative; 0 leaves the loss out.
         bag_weight: Weight of the contrast of images with bags; 0 leaves the loss out.
         bag_negative_weight: Weight of bags against their negatives; 0 leaves the loss out.
-        optim: Optimiser and schedule.
     """
     if negatives and neg_type == "rule_based":
         raise UsageError("--negatives goes with --neg-type rand_both")
@@ -116,7 +113,7 @@ def dac(
         paper="Doveh et al., NeurIPS 2023",
         plan=plan,
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
+        optim=Optim(batch_size=32, warmup=10_000, warmup_share=0.1),
         lora=Lora(),
         stand_ins=tsvlc.STAND_INS,
         differences=DIFFERENCES,

@@ -20,7 +20,6 @@ from compoclip.methods.base import (
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim(lr=1e-6)
 EXCHANGE = OneOf("exchange", ("ce-swap", "crepe-swap"))
 PLAN = CaptionPlan(rewrites=("bigram-shuffle", EXCHANGE, "ce-adj", "ce-noun"))
 GIVEN_PLAN = CaptionPlan(rewrites=(GIVEN, GIVEN, GIVEN, GIVEN))
@@ -63,7 +62,6 @@ def degla(
     text_scale: float = 10.0,
     tgc_mask: OwnNegatives = "own",
     distill: Literal["mean", "sum"] = "mean",
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Hard negatives, while a teacher that follows slowly holds the embeddings in place.
 
@@ -90,7 +88,6 @@ def degla(
             captions as in the released code; for comparison only.
         distill: mean over the embeddings of a batch; sum divides by 1,536, the embeddings of a
             published batch, whatever there are: 0.005 times the sum, as published.
-        optim: Optimiser and schedule.
     """
     contrast = partial(teacher_text_contrast, scale=text_scale, negatives=tgc_mask)
     distance = partial(feature_distillation, vectors=VECTORS if distill == "sum" else None)
@@ -107,7 +104,7 @@ def degla(
         paper="Hu et al., ACM MM 2025",
         plan=GIVEN_PLAN if negatives == "given" else PLAN,
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
+        optim=Optim(lr=1e-6),
         teacher=Teacher(decay),
         stand_ins=STAND_INS,
         differences=DIFFERENCES,

@@ -23,7 +23,6 @@ from compoclip.methods.base import (
 )
 from compoclip.methods.registry import recipe, variant
 
-OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip", "replace", "bigram-shuffle"))
 DIFFERENCES = (
     PaperDifference(
@@ -57,7 +56,6 @@ def fsc_clip(
     attention_grad: bool = False,
     hn_reduction: Reduction = "valid",
     missing_hn: MissingHN = "mask",
-    optim: Optim = OPTIM,
 ) -> Method:
     """CLIP loss plus calibrated hard-negative losses on global and on patch-token features.
 
@@ -76,7 +74,6 @@ def fsc_clip(
             released code) or by all (batch, paper).
         missing_hn: What stands for a negative that could not be made. mask: nothing. zero: a
             logit of 0, as in released code; for comparison only.
-        optim: Optimiser and schedule.
     """
     if not (gamma >= 0 and 0 <= beta <= 1):
         raise UsageError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
@@ -112,7 +109,6 @@ def fsc_clip(
         paper="Oh et al., EMNLP 2024",
         plan=PLAN,
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
         differences=DIFFERENCES,
     )
 

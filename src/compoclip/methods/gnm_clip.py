@@ -16,7 +16,6 @@ from compoclip.methods.base import (
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim(epochs=10, batch_size=200, lr=1e-6, min_lr=1e-6, warmup=0)
 DIFFERENCES = (
     PaperDifference(
         "cleaned",
@@ -34,7 +33,6 @@ def gnm_clip(
     pairs: int = 8,
     caption_words: int = 50,
     cleaned: Literal["variations", "all"] = "variations",
-    optim: Optim = OPTIM,
 ) -> Method:
     """Plain contrastive loss on batches in which variations of one object meet.
 
@@ -51,14 +49,13 @@ def gnm_clip(
         caption_words: Captions are lower-cased, cleaned of marks and cut to so many words; 0 leaves
             them as they are.
         cleaned: Which captions: those of variations alone, as in the released code, or all.
-        optim: Optimiser and schedule.
     """
     return Method(
         name="gnm-clip",
         plan=CaptionPlan(pre_caption=caption_words, cleaned=cleaned),
         images=Groups(variations=variations, pairs=pairs),
         losses=(LossTerm("clip", clip_loss),),
-        optim=optim,
+        optim=Optim(epochs=10, batch_size=200, lr=1e-6, min_lr=1e-6, warmup=0),
         crop=False,
         differences=DIFFERENCES,
     )

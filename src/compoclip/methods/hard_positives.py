@@ -14,12 +14,10 @@ from compoclip.methods.base import (
     CaptionPlan,
     LossTerm,
     Method,
-    Optim,
     PaperDifference,
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim()
 HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
 WRITTEN = OneOf("hard-positive", (WRITTEN_POSITIVE,))
 STRICT = OneOf("hard-positive", ("synonym-strict", "and-swap"))
@@ -50,7 +48,6 @@ def hard_positives(
     hn_fraction: float = 1.0,
     strict_synonyms: bool = False,
     symmetric_positives: bool = False,
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Contrastive loss with one hard negative and one hard positive a caption.
 
@@ -76,7 +73,6 @@ def hard_positives(
         hn_fraction: Share of captions that have negatives (paper: 0, 0.25, 0.5, 1).
         strict_synonyms: Leave out loose synonyms such as "by" for "near".
         symmetric_positives: Contrast hard positives with images and captions in both directions.
-        optim: Optimiser and schedule.
     """
     by_rule = STRICT if strict_synonyms else HARD_POSITIVES
     positive = WRITTEN if positives else by_rule
@@ -99,7 +95,6 @@ def hard_positives(
             written=positives,
         ),
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
         stand_ins=STAND_INS,
         differences=DIFFERENCES,
     )

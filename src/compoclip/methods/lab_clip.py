@@ -23,7 +23,7 @@ DIFFERENCES = (WHOLE_IMAGES,)
 
 
 @recipe
-def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0, optim: Optim = OPTIM) -> Method:
+def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0) -> Method:
     r"""One matrix behind the text tower learns, against shuffled captions; both towers are frozen.
 
     With W the matrix, the identity at first, and t = W x / |W x| of what the text tower makes of a
@@ -43,14 +43,13 @@ def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0, optim: Optim
         matrix: after trains a square matrix behind the projection; projection trains the projection
             itself.
         start_scale: Temperature e^q to start from; 0 trains the model's own.
-        optim: Optimiser and schedule.
     """
     return Method(
         name="lab-clip",
         paper="Koishigarina et al., ICLR 2026",
         plan=PLAN,
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
-        optim=optim,
+        optim=OPTIM,
         trains=Trains(image_tower=False, text_tower=False, matrix=matrix, start_scale=start_scale),
         crop=False,
         differences=DIFFERENCES,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images import NegativeImages
 from compoclip.losses.triplet import grouping_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, PaperDifference
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim()
 DIFFERENCES = (
     PaperDifference(
         "lr", "The repository names no hyper-parameters; these are those of plain fine-tuning."
@@ -17,7 +16,7 @@ DIFFERENCES = (
 
 
 @recipe
-def mirror_pairs(*, optim: Optim = OPTIM) -> Method:
+def mirror_pairs() -> Method:
     r"""Contrast of photos with their mirror images, each with the caption that is true of it.
 
     A photo x with a caption c that says which of two things stands to the left, its mirror image
@@ -32,9 +31,6 @@ def mirror_pairs(*, optim: Optim = OPTIM) -> Method:
     at most a quarter of such rows beside captions that people wrote, for alone they ruin retrieval.
     After Zhang et al., CounterCurate (Findings of ACL 2024), whose above and below photos and
     counts are generated and who have no such mixture.
-
-    Args:
-        optim: Optimiser and schedule.
     """
     return Method(
         name="mirror-pairs",
@@ -42,6 +38,5 @@ def mirror_pairs(*, optim: Optim = OPTIM) -> Method:
         plan=CaptionPlan(rewrites=(GIVEN,)),
         images=NegativeImages(),
         losses=(LossTerm("grouping", grouping_loss, reads=NEGATIVES),),
-        optim=optim,
         differences=DIFFERENCES,
     )

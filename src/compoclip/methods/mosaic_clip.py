@@ -17,7 +17,6 @@ from compoclip.methods.base import (
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim(lr=1e-5)
 WEIGHT_DECAY = PaperDifference(
     "weight_decay",
     "The paper names no number and follows Yuksekgonul et al., whose trainer has 0.2 by default; "
@@ -46,7 +45,6 @@ def mosaic_clip(
     reduction: TextReduction = "mean",
     filter_negatives: bool = True,
     vocabulary: str = "",
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Contrast with scene-graph texts: several positives and negatives an image, in two stages.
 
@@ -69,7 +67,6 @@ def mosaic_clip(
         reduction: Average over images and texts, or sum up as the paper prints.
         filter_negatives: Refuse negatives that may be true; the paper takes them all.
         vocabulary: File with the words of negatives; the built-in list when not given.
-        optim: Optimiser and schedule.
     """
     loss = partial(multi_text_loss, reduction=reduction)
     graph = GraphPlan.published(object_share, second_stage, vocabulary, filter_negatives)
@@ -78,14 +75,12 @@ def mosaic_clip(
         paper="Singh et al., EMNLP 2023",
         plan=CaptionPlan(graph=graph),
         losses=(LossTerm("multi_text", loss, reads=(*POSITIVES, *NEGATIVES)),),
-        optim=optim,
+        optim=Optim(lr=1e-5),
         differences=DIFFERENCES,
     )
 
 
 # --- MosaiCLIP for pre-training. ---
-
-MOSAIC_CLIP_PRETRAIN_OPTIM = Optim(epochs=32, batch_size=4096, lr=1e-3, warmup=5000)
 
 
 @recipe
@@ -93,7 +88,6 @@ def mosaic_clip_pretrain(
     *,
     object_share: float = 0.15,
     vocabulary: str = "",
-    optim: Optim = MOSAIC_CLIP_PRETRAIN_OPTIM,
 ) -> Method:
     """MosaiCLIP pre-training: graph texts and a swapped caption; use with --from-scratch.
 
@@ -106,7 +100,6 @@ def mosaic_clip_pretrain(
         object_share: How often a negative is of an object's attributes; relations and exchanged
             attributes share the rest.
         vocabulary: File with the words of negatives; the built-in list when not given.
-        optim: Optimiser and schedule.
     """
     graph = GraphPlan.published(object_share, second_stage=0, vocabulary=vocabulary)
     return Method(
@@ -114,5 +107,5 @@ def mosaic_clip_pretrain(
         paper="Singh et al., EMNLP 2023",
         plan=CaptionPlan(rewrites=("negclip",), graph=graph),
         losses=(LossTerm("multi_text", multi_text_loss, reads=(*POSITIVES, *NEGATIVES)),),
-        optim=optim,
+        optim=Optim(epochs=32, batch_size=4096, lr=1e-3, warmup=5000),
     )

@@ -39,7 +39,6 @@ def _method(
 
 # --- NegBench's fine-tuning: a contrast of captions with negations, and a multiple choice. ---
 
-OPTIM = Optim(lr=1e-6)
 OPTIONS = CaptionPlan(rewrites=("crepe-negate", "affirmed-object", "replace"), absent=True)
 MCQ_PLANS: Plans = {"made": OPTIONS, "given": CaptionPlan(rewrites=(GIVEN, GIVEN, GIVEN))}
 DIFFERENCES = (
@@ -63,7 +62,6 @@ def neg_mcq(
     statements: Made = "made",
     contrast_weight: float = 0.99,
     choice_weight: float = 0.01,
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Contrast on captions with negations, and a choice of one of four options (NegBench).
 
@@ -85,7 +83,6 @@ def neg_mcq(
             the data.
         contrast_weight: alpha.
         choice_weight: beta.
-        optim: Optimiser and schedule.
     """
     terms = (
         LossTerm("clip", clip_loss, weight=contrast_weight),
@@ -93,22 +90,12 @@ def neg_mcq(
     )
     return _method(
         "neg-mcq", statements, MCQ_PLANS, terms,
-        paper="Alhamoud et al., CVPR 2025", optim=optim, differences=DIFFERENCES,
+        paper="Alhamoud et al., CVPR 2025", optim=Optim(lr=1e-6), differences=DIFFERENCES,
     )  # fmt: skip
 
 
 # --- NegationCLIP: a plain contrast, the captions say what is absent. ---
 
-NEGATION_OPTIM = Optim(
-    epochs=15,
-    batch_size=512,
-    lr=1e-6,
-    min_lr=1e-6,
-    warmup=0,
-    weight_decay=0.01,
-    beta2=0.999,
-    eps=1e-8,
-)
 NEGATION_PLANS: Plans = {"made": CaptionPlan(absent=True), "given": CaptionPlan()}
 NEGATION_DIFFERENCES = (
     WHOLE_IMAGES,
@@ -122,7 +109,7 @@ NEGATION_DIFFERENCES = (
 
 
 @recipe
-def negation_clip(*, statements: Made = "made", optim: Optim = NEGATION_OPTIM) -> Method:
+def negation_clip(*, statements: Made = "made") -> Method:
     r"""Contrast on captions that state an absent object; the text tower trains (NegationCLIP).
 
     .. math::
@@ -134,11 +121,19 @@ def negation_clip(*, statements: Made = "made", optim: Optim = NEGATION_OPTIM) -
     Args:
         statements: made adds an absent object by rule, one often seen with what the caption names;
             given takes captions as they are (NegationCLIP's JSON, whose updated_caption is read).
-        optim: Optimiser and schedule.
     """
     return _method(
         "negation-clip", statements, NEGATION_PLANS, [LossTerm("clip", clip_loss)],
-        paper="Park et al., ICCV 2025", optim=optim, differences=NEGATION_DIFFERENCES,
+        paper="Park et al., ICCV 2025", optim=Optim(
+    epochs=15,
+    batch_size=512,
+    lr=1e-6,
+    min_lr=1e-6,
+    warmup=0,
+    weight_decay=0.01,
+    beta2=0.999,
+    eps=1e-8,
+), differences=NEGATION_DIFFERENCES,
         trains=Trains(image_tower=False, text_norm=False), crop=False,
     )  # fmt: skip
 
@@ -146,7 +141,6 @@ def negation_clip(*, statements: Made = "made", optim: Optim = NEGATION_OPTIM) -
 # --- SemCLIP: paraphrases stay, negations leave, along two directions of the text space. ---
 
 THIRD = 0.3333333333333333
-SEM_OPTIM = Optim(epochs=200, lr=5e-5, weight_decay=0.2, beta2=0.999, eps=1e-8, clip_grad=1.0)
 SEM_PLANS: Plans = {
     "made": CaptionPlan(rewrites=(OneOf("paraphrase", ("synonym", "and-swap")), "crepe-negate")),
     "given": CaptionPlan(rewrites=(GIVEN_POSITIVE, GIVEN)),
@@ -168,7 +162,6 @@ def sem_clip(
     statements: Made = "given",
     directions: int = 2,
     directions_seed: int = 0,
-    optim: Optim = SEM_OPTIM,
 ) -> Method:
     r"""Text tower trained to keep paraphrases and to part from negations in a fixed projection.
 
@@ -188,7 +181,6 @@ def sem_clip(
         statements: given takes paraphrases and negations of the data; made makes them by rule.
         directions: How many directions P has.
         directions_seed: Of their draw.
-        optim: Optimiser and schedule.
     """
     if directions < 1:
         raise UsageError(f"--directions {directions}: must be at least 1")
@@ -201,6 +193,9 @@ def sem_clip(
     )
     return _method(
         "sem-clip", statements, SEM_PLANS, terms,
-        paper="SemCLIP, AAAI 2026 (submission)", optim=optim, differences=SEM_DIFFERENCES,
+        paper="SemCLIP, AAAI 2026 (submission)", differences=SEM_DIFFERENCES,
+        optim=Optim(
+            epochs=200, lr=5e-5, weight_decay=0.2, beta2=0.999, eps=1e-8, clip_grad=1.0
+        ),
         trains=Trains(image_tower=False), crop=False,
     )  # fmt: skip

@@ -12,7 +12,6 @@ from compoclip.losses.rows import MissingHN
 from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim()
 PLAN = CaptionPlan(rewrites=("negclip",))
 DIFFERENCES = (
     PaperDifference(
@@ -24,7 +23,7 @@ DIFFERENCES = (
 
 
 @recipe
-def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
+def negclip(*, missing_hn: MissingHN = "mask") -> Method:
     """Contrastive loss in which swapped captions compete for every image.
 
     One swap negative a caption, drawn anew every epoch, no hard images; all negatives of the batch
@@ -34,7 +33,6 @@ def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
     Args:
         missing_hn: What stands for a negative that could not be made. mask: nothing. zero: a
             logit of 0, as in released code; for comparison only.
-        optim: Optimiser and schedule.
     """
     loss = partial(negclip_loss, missing_hn=missing_hn, kinds=PLAN.kinds)
     return Method(
@@ -42,14 +40,12 @@ def negclip(*, missing_hn: MissingHN = "mask", optim: Optim = OPTIM) -> Method:
         paper="Yuksekgonul et al., ICLR 2023",
         plan=PLAN,
         losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
-        optim=optim,
         differences=DIFFERENCES,
     )
 
 
 # --- NegCLIP as published: negatives of a file, and similar images in the batch. ---
 
-NEGCLIP_ORIGINAL_OPTIM = Optim(lr=1e-6, weight_decay=0.2)
 NEGCLIP_ORIGINAL_DIFFERENCES = (
     PaperDifference(
         "lr", "The released command's; the paper tried 1e-5, 5e-6 and 1e-6.", released=1e-6
@@ -70,7 +66,6 @@ def negclip_original(
     negatives: Literal["given", "negclip"] = "given",
     hard_images: int = 1,
     neighbours: Literal["given", "mined"] = "given",
-    optim: Optim = NEGCLIP_ORIGINAL_OPTIM,
 ) -> Method:
     r"""Contrastive loss with swapped captions and similar images of the training set.
 
@@ -89,7 +84,6 @@ def negclip_original(
         negatives: given takes one of the negatives of the file, negclip generates swaps instead.
         hard_images: Similar images a sample, drawn from its 3 nearest; 0 to 3 (released: 1).
         neighbours: given reads neg_image; mined finds the nearest images with the model itself.
-        optim: Optimiser and schedule.
     """
     return Method(
         name="negclip-original",
@@ -97,6 +91,6 @@ def negclip_original(
         plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
         images=Neighbours(count=hard_images, mined=neighbours == "mined"),
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
-        optim=optim,
+        optim=Optim(lr=1e-6, weight_decay=0.2),
         differences=NEGCLIP_ORIGINAL_DIFFERENCES,
     )

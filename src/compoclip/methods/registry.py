@@ -6,27 +6,82 @@ import difflib
 import functools
 import importlib
 import inspect
-import re
-import textwrap
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 from compoclip import own
+from compoclip.config import Option, described
 from compoclip.errors import CompoclipError, UsageError
 
 if TYPE_CHECKING:
-    from compoclip.methods.base import Method
+    from compoclip.methods.base import Method, Optim
 
-P = ParamSpec("P")
-_MARK = "__recipe__"  # of functions under @recipe and @variant
-
-
-# --- Recipes: functions that return a `Method`, and variants that state what differs. ---
+_OPTIM = "optim"  # a parameter of recipes that is not an option: those of the run stand for it
 
 
-def recipe(function: Callable[P, Method]) -> Callable[P, Method]:
+@dataclass(frozen=True)
+class RecipeCard:
+    """A recipe without its code.
+
+    Args:
+        about: Its docstring up to `Args:`.
+        options: Its parameters, by name.
+        defaults: The method's values of options of the run (`lr`, `epochs`, ..., `crop`).
+    """
+
+    about: str
+    options: Mapping[str, Option]
+    defaults: Mapping[str, Any]
+
+    @property
+    def summary(self) -> str:
+        """Return the first line."""
+        return self.about.partition("\n")[0]
+
+
+class Recipe:
+    """A function that makes a `Method`, with its options; made by `recipe` and `variant`.
+
+    Args:
+        function: Takes the options by keyword.
+        options: By name.
+    """
+
+    __name__: str
+
+    def __init__(self, function: Callable[..., Method], options: Mapping[str, Option]) -> None:
+        functools.update_wrapper(self, function)
+        self.options = options
+        self._made = function
+
+    def __call__(self, *, optim: Optim | None = None, **values: Any) -> Method:
+        """Make the method; `settings` records all values, `made_in` the local source.
+
+        Args:
+            optim: Replaces the method's optimiser settings.
+            **values: Options of the recipe. Raises TypeError for an unknown one.
+        """
+        for name in values:
+            if name not in self.options:
+                raise TypeError(f"{self.__name__} has no option '{name}'")
+        values = {name: values.get(name, each.default) for name, each in self.options.items()}
+        method = self._made(**values)
+        made_in = {**method.made_in, **own.sources_of(self._made)}
+        method = replace(method, settings=values, made_in=made_in)
+        return method if optim is None else replace(method, optim=optim)
+
+    @property
+    def card(self) -> RecipeCard:
+        """Return what help and lists say of it."""
+        about = f"{inspect.getdoc(self._made) or ''}\n".partition("\nArgs:")[0].strip()
+        method = self()
+        return RecipeCard(about, self.options, {**asdict(method.optim), "crop": method.crop})
+
+
+def recipe(function: Callable[..., Method]) -> Recipe:
     """Make a function a recipe: what it is called with is recorded in `Method.settings`.
 
     The name of the function is that of the method, `fsc_clip` for `compoclip train fsc-clip`; the
@@ -34,114 +89,109 @@ def recipe(function: Callable[P, Method]) -> Callable[P, Method]:
 
     Args:
         function: Returns a `Method`; takes keyword arguments with defaults alone, each described
-            under `Args:`, the last of them `optim`.
+            under `Args:`. One called `optim` is the optimiser's and no option.
 
     Returns:
-        The recipe, with the signature and docstring of the function.
+        The recipe.
     """
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Method:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return _recorded(function(*args, **kwargs), function, bound.arguments)
-
-    setattr(made, _MARK, True)
-    return made
+    return Recipe(function, _options(function))
 
 
 def variant(
-    of: Callable[..., Method], **defaults: Any
-) -> Callable[[Callable[..., Method]], Callable[..., Method]]:
+    of: Recipe, optim: Optim | None = None, **defaults: Any
+) -> Callable[[Callable[..., Method]], Recipe]:
     """Make a function a recipe that is another one with other defaults, and perhaps more options.
 
     The function states what differs: it takes the method that the other recipe makes, and options
     of its own by keyword, and returns the method changed. It is called what the function is called.
-    The result has the options of both, with their descriptions; the function may describe one of
-    the other recipe anew. Options of its own stand behind the last one that has another default.
+    It may describe an option of the other recipe anew.
 
     Args:
         of: The recipe to start from.
-        **defaults: Its options with other defaults.
+        optim: The optimiser settings, where they differ.
+        **defaults: Options of the other recipe with other defaults.
 
     Returns:
         A decorator, which gives the recipe.
     """
-    usual = inspect.signature(of).parameters
-    changed = [
-        each.replace(default=defaults.get(each.name, each.default)) for each in usual.values()
-    ]
-    own_place = 1 + max((i for i, name in enumerate([*usual][:-1]) if name in defaults), default=-1)
 
-    def decorate(function: Callable[..., Method]) -> Callable[..., Method]:
-        _, *own = inspect.signature(function).parameters.values()
-        hints = {**get_type_hints(of), **get_type_hints(function)}
-        parameters = [*changed[:own_place], *own, *changed[own_place:]]
-        name = function.__name__.replace("_", "-")
+    def decorate(function: Callable[..., Method]) -> Recipe:
+        added = _options(function)
+        anew = described(function.__doc__ or "")
+        usual = {
+            name: replace(
+                option,
+                default=defaults.get(name, option.default),
+                help=anew.get(name, option.help),
+            )
+            for name, option in of.options.items()
+        }
 
-        def made(**options: Any) -> Method:
-            bound = inspect.Signature(parameters).bind(**options)
-            bound.apply_defaults()
-            method = of(**{each: bound.arguments[each] for each in usual})
-            method = function(method, **{each.name: bound.arguments[each.name] for each in own})
-            return replace(_recorded(method, function, bound.arguments), name=name)
+        @functools.wraps(function)
+        def made(**values: Any) -> Method:
+            method = of(optim=optim, **{name: values[name] for name in usual})
+            method = function(method, **{name: values[name] for name in added})
+            return replace(method, name=function.__name__.replace("_", "-"))
 
-        made.__name__ = made.__qualname__ = function.__name__
-        made.__module__ = function.__module__
-        made.__doc__ = _described(of, function, [each.name for each in parameters])
-        made.__annotations__ = {each.name: hints[each.name] for each in parameters}
-        made.__annotations__["return"] = hints["return"]
-        made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [each.replace(annotation=hints[each.name]) for each in parameters],
-            return_annotation=hints["return"],
-        )
-        setattr(made, _MARK, True)
-        return made
+        return Recipe(made, {**usual, **added})
 
     return decorate
 
 
-def _recorded(
-    method: Method, function: Callable[..., Method], arguments: Mapping[str, Any]
-) -> Method:
-    """The method with its hyper-parameters and the source that made it, if not the package's.
-
-    Those of the optimiser are recorded by themselves.
-    """
-    settings = {name: value for name, value in arguments.items() if name != "optim"}
-    made_in = {**method.made_in, **own.sources_of(function)}
-    return replace(method, settings=settings, made_in=made_in)
+def _options(function: Callable[..., Method]) -> dict[str, Option]:
+    hints, help_of = get_type_hints(function), described(function.__doc__ or "")
+    return {
+        name: Option(name, hints[name], each.default, help_of.get(name, ""))
+        for name, each in inspect.signature(function).parameters.items()
+        if each.kind is each.KEYWORD_ONLY and name != _OPTIM
+    }
 
 
-def _described(of: Callable[..., Method], function: Callable[..., Method], names: list[str]) -> str:
-    """The docstring of a function with the descriptions of all options, its own or the others'."""
-    _, usual = _documented(of)
-    about, own = _documented(function)
-    entries = {**usual, **own}
-    listed = textwrap.indent("\n".join(entries[name] for name in names), "    ")
-    return textwrap.indent(f"{about}\n\nArgs:\n{listed}\n", "    ").lstrip()
+# --- Finding them by name. `recipes.json` describes them, so that help imports no torch. ---
 
-
-def _documented(function: Callable[..., Method]) -> tuple[str, dict[str, str]]:
-    """A docstring without its arguments, and the lines that describe each of them."""
-    about, _, listed = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
-    entries = re.split(r"^(?=\w+: )", textwrap.dedent(listed), flags=re.MULTILINE)
-    return about, {entry.partition(":")[0]: entry.rstrip() for entry in entries if entry}
-
-
-# --- Finding them by name. `recipes.tsv` lists them, so that a list imports no torch. ---
+_KINDS = {each.__name__: each for each in (float, int, bool, str)}
 
 
 @functools.cache
-def _recipes() -> dict[str, tuple[str, str]]:
-    """Return name -> (module, summary) of the package's recipes."""
-    text = Path(__file__).with_name("recipes.tsv").read_text(encoding="utf-8")
-    rows = (line.split("\t") for line in text.splitlines())
-    return {name: (module, summary) for name, module, summary in rows}
+def _recipes() -> dict[str, Any]:
+    """Return the package's recipes by name, as `scripts/list_recipes.py` writes them."""
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("recipes.json").read_bytes())
+    return found
 
 
-def recipes_of(module: Mapping[str, Any]) -> dict[str, Callable[..., Method]]:
+def card_record(module: str, card: RecipeCard) -> dict[str, Any]:
+    """Return the entry of a recipe in recipes.json; module: of `compoclip.methods`."""
+    options = [
+        [each.name, list(get_args(each.kind)) or each.kind.__name__, each.default, each.help]
+        for each in card.options.values()
+    ]
+    defaults = dict(card.defaults)
+    return {"module": module, "about": card.about, "defaults": defaults, "options": options}
+
+
+def recipe_card(name: str) -> RecipeCard:
+    """Describe the recipe of a method; imports no recipe of the package.
+
+    Args:
+        name: As for `load_recipe`.
+
+    Returns:
+        Its options and defaults.
+
+    Raises:
+        CompoclipError: As `load_recipe` does.
+    """
+    if name not in _recipes():
+        return load_recipe(name).card
+    entry = _recipes()[name]
+    options = {
+        key: Option(key, Literal[tuple(kind)] if isinstance(kind, list) else _KINDS[kind], *rest)
+        for key, kind, *rest in entry["options"]
+    }
+    return RecipeCard(entry["about"], options, entry["defaults"])
+
+
+def recipes_of(module: Mapping[str, Any]) -> dict[str, Recipe]:
     """Return the recipes that a module defines, by name; not those that it imports.
 
     Args:
@@ -153,14 +203,13 @@ def recipes_of(module: Mapping[str, Any]) -> dict[str, Callable[..., Method]]:
     return {
         name: value
         for name, value in module.items()
-        if inspect.isfunction(value)
-        and hasattr(value, _MARK)
+        if isinstance(value, Recipe)
         and (value.__module__, value.__name__) == (module["__name__"], name)
     }
 
 
 def method_names() -> list[str]:
-    """Every method, as written on the command line (`fsc-clip`), sorted. Imports no recipe."""
+    """Return every method, as written on the command line (`fsc-clip`), sorted."""
     return sorted({*_recipes(), *own.installed("methods")})
 
 
@@ -170,12 +219,13 @@ def method_summaries() -> dict[str, str]:
     Of a method that another package adds it says which package.
     """
     added = {name: f"(of {own.origin(each)})" for name, each in own.installed("methods").items()}
-    summaries = {name: summary for name, (_, summary) in _recipes().items()}
-    return dict(sorted({**added, **summaries}.items()))
+    return dict(
+        sorted({**added, **{name: recipe_card(name).summary for name in _recipes()}}.items())
+    )
 
 
 def method_origin(name: str) -> str:
-    """Where a method comes from: "compoclip", a package with its version, or a file.
+    """Return where a method comes from: "compoclip", a package with its version, or a file.
 
     Args:
         name: As for `load_recipe`.
@@ -188,46 +238,36 @@ def method_origin(name: str) -> str:
     return own.origin(None if name in _recipes() else own.installed("methods").get(name))
 
 
-def load_recipe(name: str) -> Callable[..., Method]:
-    """The recipe of a method: keyword arguments in, `Method` out.
+def load_recipe(name: str) -> Recipe:
+    """Load the recipe of a method: options by keyword in, `Method` out.
 
     Args:
         name: As written on the command line; or the path of a Python file of one's own with a
             recipe in it, FILE.py, or FILE.py:NAME of several.
 
     Returns:
-        The function, whose signature holds the method's options.
+        The recipe.
 
     Raises:
-        UsageError: With the closest names, when there is no such method, and when the file has no
-            such recipe.
+        UsageError: For an unknown method, with the closest names, and a file without such a recipe.
         CompoclipError: When the file, or the package that adds the method, cannot be read or run.
     """
     if own.is_file(name):
-        return _from_file(name)
+        own.refresh(name)
+        path, wanted = own.split(name)
+        recipes = recipes_of(own.parts_of(name))
+        spelled = f"{path}:{wanted.replace('-', '_')}"
+        return own.chosen(spelled, recipes, "recipes", "a function under @recipe")
     if name in _recipes():
-        module = importlib.import_module(f"compoclip.methods.{_recipes()[name][0]}")
-        found: Callable[..., Method] = getattr(module, name.replace("-", "_"))
-        return found
-    added = own.installed("methods")
-    if name in added:
+        module = importlib.import_module(f"compoclip.methods.{_recipes()[name]['module']}")
+        found = getattr(module, name.replace("-", "_"))
+    elif name in (added := own.installed("methods")):
         found = own.imported(added[name], "method")
-        if not callable(found):
-            raise CompoclipError(
-                f"entry point {added[name].value!r} of method {name!r} must name a function under "
-                "@recipe"
-            )
-        return found
-    names = method_names()
-    close = difflib.get_close_matches(name.replace("_", "-").lower(), names)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
-    raise UsageError(f"no method '{name}'; {hint}")
-
-
-def _from_file(name: str) -> Callable[..., Method]:
-    """The recipe in a file of the user's own, which is run."""
-    own.refresh(name)
-    path, wanted = own.split(name)
-    spelled = f"{path}:{wanted.replace('-', '_')}"
-    recipes = recipes_of(own.parts_of(name))
-    return own.chosen(spelled, recipes, "recipes", "a function under @recipe")
+    else:
+        names = method_names()
+        close = difflib.get_close_matches(name.replace("_", "-").lower(), names)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+        raise UsageError(f"no method '{name}'; {hint}")
+    if not isinstance(found, Recipe):
+        raise CompoclipError(f"method {name!r} must name a function under @recipe, not {found!r}")
+    return found

@@ -13,12 +13,10 @@ from compoclip.methods.base import (
     CaptionPlan,
     LossTerm,
     Method,
-    Optim,
     PaperDifference,
 )
 from compoclip.methods.registry import recipe
 
-OPTIM = Optim()
 DIFFERENCES = (
     WHOLE_IMAGES,
     PaperDifference(
@@ -34,7 +32,6 @@ def triplet_clip(
     *,
     negatives: Literal["given", "negclip"] = "given",
     negative_images: bool = True,
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Two contrasts, of images and of generated negative images, each with both captions.
 
@@ -54,7 +51,6 @@ def triplet_clip(
         negatives: given takes the negatives of the data, negclip generates swaps instead, which no
             image belongs to.
         negative_images: Show those that the data has.
-        optim: Optimiser and schedule.
     """
     images = negative_images and negatives == "given"
     return Method(
@@ -63,7 +59,6 @@ def triplet_clip(
         plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
         images=NegativeImages() if images else Single(),
         losses=(LossTerm("triplet", triplet_clip_loss, reads=NEGATIVES),),
-        optim=optim,
         crop=False,
         differences=DIFFERENCES,
     )

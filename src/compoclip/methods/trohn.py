@@ -16,7 +16,7 @@ PAPER = "Miranda et al., NeurIPS 2024"
 
 
 @recipe
-def trohn_text(*, negatives: Literal["given", "negclip"] = "given", optim: Optim = OPTIM) -> Method:
+def trohn_text(*, negatives: Literal["given", "negclip"] = "given") -> Method:
     r"""NegCLIP's loss with one generated negative a caption (TROHN-Text).
 
     With all negatives n of the batch beside the captions t,
@@ -32,14 +32,13 @@ def trohn_text(*, negatives: Literal["given", "negclip"] = "given", optim: Optim
 
     Args:
         negatives: given takes the negatives of the data, negclip generates swaps instead.
-        optim: Optimiser and schedule.
     """
     return Method(
         name="trohn-text",
         paper=PAPER,
         plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
-        optim=optim,
+        optim=OPTIM,
         crop=False,
         differences=(WHOLE_IMAGES,),
     )
@@ -49,7 +48,6 @@ def trohn_text(*, negatives: Literal["given", "negclip"] = "given", optim: Optim
 def trohn_img(
     *,
     negatives: Literal["given", "negclip"] = "given",
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Contrast of pairs with their generated counterparts, images and texts (TROHN-Img).
 
@@ -66,7 +64,6 @@ def trohn_img(
     Args:
         negatives: given takes the counterparts of the data, negclip generates swaps instead, which
             no image belongs to.
-        optim: Optimiser and schedule.
     """
     given = negatives == "given"
     return Method(
@@ -75,7 +72,7 @@ def trohn_img(
         plan=CaptionPlan(rewrites=(GIVEN if given else "negclip",)),
         images=NegativeImages() if given else Single(),
         losses=(LossTerm("grouping", grouping_loss, reads=NEGATIVES),),
-        optim=optim,
+        optim=OPTIM,
         crop=False,
         differences=(WHOLE_IMAGES,),
     )

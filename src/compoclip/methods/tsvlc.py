@@ -24,7 +24,6 @@ from compoclip.methods.registry import recipe, variant
 Actions = Literal["spatial", "verbs", "released"]
 """Which words count as actions, and which word takes the place of one (see `tsvlc`)."""
 
-OPTIM = Optim(batch_size=128, warmup=10_000, warmup_share=0.1)
 HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
 BY_RULE = {
     "spatial": "tsvlc-rb-spatial",
@@ -53,7 +52,6 @@ def tsvlc(
     negative_weight: float = 1.0,
     positive_weight: float = 0.0,
     actions: Actions = "spatial",
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Low-rank adapters, and a negative with one word of a category replaced by another.
 
@@ -74,7 +72,6 @@ def tsvlc(
         actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
             exclude the old one. released has the 47 words of the released code's list of actions
             (in, on, with, holding, wearing), and puts any other word of a list for one of it.
-        optim: Optimiser and schedule.
     """
     by_rule = BY_RULE[actions]
     terms = (
@@ -87,7 +84,7 @@ def tsvlc(
         paper="Doveh et al., CVPR 2023",
         plan=CaptionPlan(rewrites=(by_rule, HARD_POSITIVES) if positive_weight > 0 else (by_rule,)),
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
+        optim=Optim(batch_size=128, warmup=10_000, warmup_share=0.1),
         lora=Lora(),
         differences=DIFFERENCES,
     )
@@ -115,7 +112,6 @@ def tsvlc_llm(
     negatives: str = "",
     negative_weight: float = 1.0,
     actions: Actions = "spatial",
-    optim: Optim = OPTIM,
 ) -> Method:
     """TSVLC whose negatives are by rule or, half of the time, a replacement of any word.
 
@@ -130,9 +126,8 @@ def tsvlc_llm(
         actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
             exclude the old one. released has the 47 words of the released code's list of actions
             (in, on, with, holding, wearing), and puts any other word of a list for one of it.
-        optim: Optimiser and schedule.
     """
-    method = tsvlc(negative_weight=negative_weight, actions=actions, optim=optim)
+    method = tsvlc(negative_weight=negative_weight, actions=actions)
     either = (BY_RULE[actions], WRITTEN_NEGATIVE if negatives else FILLED)
     return replace(
         method,

@@ -74,7 +74,7 @@ def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
         raise CompoclipError(
             f"{method.name} finds no negative for nearly all captions ({found} of {len(samples)} "
             f"looked at), such as {samples[0].captions[0]!r:.60}; rewrites read English. "
-            "--allow-no-negatives trains without"
+            "--set allow_no_negatives=true trains without"
         )
 
 
@@ -90,7 +90,7 @@ def notes(method: Method, source: Source, total: int, masked: bool) -> list[str]
     found = [f"  data: {source.describe()}"]
     share = repeated_share(source, method.plan.main)
     if share >= _LEAST_REPEATS:
-        what = "are left out of contrasts" if masked else "count as wrong (--no-mask-duplicates)"
+        what = "are left out of contrasts" if masked else "count as wrong (mask_duplicates=false)"
         found.append(
             f"  of the pairs of different samples in a batch {share:.1%} have the same caption or "
             f"photo: they {what}"

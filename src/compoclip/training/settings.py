@@ -23,6 +23,47 @@ _WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay", "ema", "
 
 
 @dataclass(frozen=True, kw_only=True)
+class OptimOptions:
+    """Optimiser and schedule: AdamW, linear warm-up, cosine to zero. Unless given: the method's.
+
+    Args:
+        epochs: Passes over the data; may be a fraction.
+        batch_size: Images per optimiser step, over all processes.
+        lr: Peak learning rate; of adapters that --lora adds, ten times the method's unless given.
+        warmup_lr: Learning rate at the start of the warm-up.
+        min_lr: Learning rate at the end of the cosine; equal to lr, it is constant.
+        weight_decay: Decoupled weight decay; not on biases, norms and the temperature.
+        beta1: AdamW first-moment decay.
+        beta2: AdamW second-moment decay.
+        eps: AdamW epsilon.
+        warmup: Steps of linear warm-up; unless given, at most a tenth of the run.
+        warmup_share: Largest share of all steps that the warm-up may take.
+        clip_grad: Maximum global gradient norm; 0 is off.
+        max_logit_scale: Largest s = exp(logit_scale) allowed after a step; no limit for a model
+            with a logit bias (SigLIP), whose published scale is larger.
+    """
+
+    epochs: float | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    warmup_lr: float | None = None
+    min_lr: float | None = None
+    weight_decay: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    eps: float | None = None
+    warmup: int | None = None
+    warmup_share: float | None = None
+    clip_grad: float | None = None
+    max_logit_scale: float | None = None
+
+    def optimiser(self) -> dict[str, Any]:
+        """Return the values that are given, by name."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(OptimOptions))
+        return {name: value for name, value in values if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """How a run is executed, whatever the method, the model and the data.
 
@@ -65,7 +106,7 @@ class RunSettings:
             faster, with slightly other pixels than decoding them whole.
         mask_duplicates: Leave pairs that are true without being the target out of every contrast
             over the batch: an image with an equal caption of another image, or of the same photo
-            in another sample. Losses as published lack this: --no-mask-duplicates.
+            in another sample. Losses as published lack this.
         allow_no_negatives: Train although the recipe finds no negative for nearly all captions.
         max_bad: Unreadable images to tolerate; each is reported.
         save_every: Steps between saved states.

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
 from PIL import Image
 
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import WorkerCount, parse, processes
+from compoclip.config import Shown
 from compoclip.console import columns, counted, tell
 from compoclip.errors import UsageError
 from compoclip.files import require_new_folder, write_atomically
@@ -139,7 +139,7 @@ class ShowOptions:
         json: Print scenes and captions as JSON.
     """
 
-    out: Annotated[Path, tyro.conf.arg(aliases=("-o",))]
+    out: Annotated[Path, Shown(short="-o")]
     count: int = 12
     captions: int = 3
     size: int = 64
@@ -161,7 +161,7 @@ class AskOptions:
         json: Print JSON.
     """
 
-    caption: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTION")]
+    caption: Annotated[str, Shown("CAPTION", positional=True)]
     scene: int = 0
     seed: int = 0
     split: Split = "train"

@@ -169,9 +169,9 @@ def _train_command(options: DemoOptions, method: str) -> list[str]:
         *("--model", options.model, "--data", str(options.out / "data")),
         *("--out", str(run), "--no-crop", *(["--resume"] if (run / "state").is_dir() else [])),
         *("--epochs", str(options.epochs), "--batch-size", str(options.batch_size)),
-        *("--lr", str(options.lr), "--warmup", "20", "--clip-grad", "1"),
-        *("--seed", str(options.seed), "--save-every", "100", "--log-every", "5"),
-        "--no-mask-duplicates",
+        *("--lr", str(options.lr), "--warmup", "20"),
+        *("--seed", str(options.seed), "--set", "save_every=100", "log_every=5"),
+        *("clip_grad=1", "mask_duplicates=false"),
     ]
 
 

@@ -34,7 +34,6 @@ def macco(
     word_layers: int = 2,
     patch_layers: int = 3,
     rectangles: float = 0.1,
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Words and patches are hidden: rebuilt from the other modality, and contrasted; no negatives.
 
@@ -59,7 +58,6 @@ def macco(
         word_layers: Layers of the predictor of words.
         patch_layers: Layers of the predictor of patches.
         rectangles: With a file, how often a rectangle is hidden in the place of boxes.
-        optim: Optimiser and schedule.
     """
     of_words, of_patches = TokenPrediction(word_layers), PatchPrediction(patch_layers)
     images = hidden == "both"
@@ -75,6 +73,6 @@ def macco(
         paper="MACCO, ACL 2026",
         plan=CaptionPlan(masks=MaskPlan(images, concepts, rectangles)),
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
+        optim=OPTIM,
         differences=DIFFERENCES,
     )

@@ -54,7 +54,6 @@ def read_clip(
     positives: str = "",
     align: Align = "paraphrase",
     target: Target = "other",
-    optim: Optim = OPTIM,
 ) -> Method:
     r"""Hard negatives; a frozen decoder writes captions from text states; paraphrases agree.
 
@@ -80,7 +79,6 @@ def read_clip(
         align: paraphrase lets paraphrases rank captions; transpose the other way round.
         target: What the decoder is to write: other, another caption of the image if there is one,
             or any of its captions.
-        optim: Optimiser and schedule.
     """
     paraphrase = OneOf("paraphrase", PARAPHRASES) if positives else OTHER_CAPTION
     aligned = partial(caption_alignment, positives=PARAPHRASES, align=align)
@@ -98,7 +96,7 @@ def read_clip(
             target=target if reconstruction > 0 else "",
         ),
         losses=tuple(term for term in terms if term.weight > 0),
-        optim=optim,
+        optim=OPTIM,
         crop=False,
         stand_ins=STAND_INS if alignment > 0 else {},
         differences=DIFFERENCES,

@@ -1,4 +1,4 @@
-"""`compoclip methods --table`: recipes, published numbers with sources, numbers of the lab."""
+"""scripts/literature.py: recipes, published numbers with sources, numbers of the lab."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+from literature import at_a_glance
 
-from compoclip.cli.main import main
-from compoclip.cli.methods import lab_table
 from compoclip.errors import UsageError
-from compoclip.methods.registry import method_names
+from compoclip.methods.registry import load_recipe, method_names
+from lab.page import lab_table
 
 ROOT = Path(__file__).resolve().parents[1]
-PUBLISHED = ROOT / "src/compoclip/methods/data/published.json"
+PUBLISHED = ROOT / "scripts/published.json"
 LAB = ROOT / "docs/lab.md"
 
 
@@ -25,9 +25,8 @@ def rows(text: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
 
 
-def test_the_table_has_every_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["methods", "--table", f"--lab={LAB}"]) == 0
-    text = capsys.readouterr().out
+def test_the_table_has_every_recipe() -> None:
+    text = at_a_glance([load_recipe(name)() for name in method_names()], LAB)
     recipes = rows(text, "Recipes")
     assert recipes[0][:3] == ["recipe", "idea", "texts"]
     assert [row[0].strip("`") for row in recipes[2:]] == method_names()
@@ -42,15 +41,9 @@ def test_the_table_has_every_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     lab = rows(text, "Our lab")
     assert lab[2][0] == "base"
     assert all(row[0] in ("base", *method_names()) for row in lab[2:])
-
-
-def test_a_few_methods_without_the_lab(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["methods", "fsc-clip", "clip", "--table"]) == 0
-    text = capsys.readouterr().out
+    text = at_a_glance([load_recipe(name)() for name in ("fsc-clip", "clip")])
     assert [row[0] for row in rows(text, "Published numbers")[2:]] == ["CLIP", "fsc-clip"]
     assert "Our lab" not in text
-    assert main(["methods", "--lab=docs/lab.md"]) == 2
-    assert "--lab goes with --table" in capsys.readouterr().err
 
 
 def test_every_published_number_has_a_source() -> None:

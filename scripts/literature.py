@@ -1,0 +1,113 @@
+"""Write the page "The literature at a glance" (docs/literature.md): recipes and their numbers.
+
+python scripts/literature.py [METHOD ...] > docs/literature.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from compoclip.cli.lists import terms_of, texts_of
+from compoclip.files import read_json
+from compoclip.methods.base import Method
+from compoclip.methods.registry import load_recipe, method_names, method_summaries
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from lab.page import lab_table
+
+_PUBLISHED = Path(__file__).with_name("published.json")
+
+
+def at_a_glance(methods: Sequence[Method], lab: Path | None = None) -> str:
+    """The page in Markdown.
+
+    Args:
+        methods: Its rows.
+        lab: A page with the table of the lab, if its numbers are wanted.
+
+    Returns:
+        The text.
+
+    Raises:
+        UsageError: When the page of the lab holds no table.
+    """
+    published = read_json(_PUBLISHED, absent="install compoclip again")
+    names = [method.name for method in methods]
+    parts = [
+        "# The literature at a glance",
+        "",
+        "Made by `python scripts/literature.py`; what each recipe's options are is said by "
+        "`compoclip train METHOD --help`, where paper and released code differ by "
+        "`compoclip list methods METHOD`.",
+        "",
+        "## Recipes",
+        "",
+        *_markdown(
+            ("recipe", "idea", "texts", "images", "losses", "trains", "defaults", "paper"),
+            [_glance(method) for method in methods],
+        ),
+        "",
+        "## Published numbers",
+        "",
+        published["about"],
+        "",
+        *_numbers(published["columns"], published["methods"], ["CLIP", *names]),
+        "",
+        *(f"- **{letter}**: {source}." for letter, source in published["sources"].items()),
+    ]
+    if lab is not None:
+        columns, rows = lab_table(lab)
+        parts += [
+            "",
+            "## Our lab",
+            "",
+            f"The same recipes under equal conditions, on the world: the table of {lab.name}, "
+            "which says how to read it and what the marks mean.",
+            "",
+            *_numbers(columns, rows, ["base", *names]),
+        ]
+    return "\n".join(parts)
+
+
+def _glance(method: Method) -> list[str]:
+    optim, trains = method.optim, method.trains
+    towers = [
+        name for name, on in (("image", trains.image_tower), ("text", trains.text_tower)) if on
+    ]
+    what = "both towers" if len(towers) == 2 else f"{towers[0]} tower" if towers else "no tower"
+    if method.lora:
+        what = f"adapters in {what}"
+    elif trains.logit_scale:
+        what = f"{what}, temperature"
+    return [
+        f"`{method.name}`",
+        method_summaries().get(method.name, "").rstrip("."),
+        texts_of(method),
+        method.images.name,
+        terms_of(method),
+        what,
+        f"{optim.epochs:g} epochs of {optim.batch_size}, lr {optim.lr:g}",
+        method.paper,
+    ]
+
+
+def _numbers(
+    columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], names: Sequence[str]
+) -> list[str]:
+    """The rows of these names that have any number, in the columns that have any."""
+    found = {name: rows[name] for name in names if rows.get(name)}
+    kept = [column for column in columns if any(column in row for row in found.values())]
+    body = [[name, *(row.get(column, "") for column in kept)] for name, row in found.items()]
+    return _markdown(["", *kept], body)
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines]
+
+
+if __name__ == "__main__":
+    lab = Path(__file__).parents[1] / "docs" / "lab.md"
+    print(at_a_glance([load_recipe(name)() for name in sys.argv[1:] or method_names()], lab))
