@@ -19,6 +19,7 @@ from compoclip.config import (
     checked,
     config_text,
     is_a,
+    options_of,
     place_in,
     read_config,
 )
@@ -26,6 +27,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.request import TrainRequest, known_options
+from compoclip.run import TrainOptions
 from method_data import arguments, write_world
 
 FEW = ("--epochs=0.4", "--warmup=1", "--workers=0")
