@@ -74,6 +74,8 @@ def test_defaults_are_said_in_words(capsys: pytest.CaptureFixture[str], words: l
 
 # What went (-) and came (+) since the names were recorded, by command; see CHANGELOG.md.
 CHANGED = {
+    "caption": "-price-in -price-out",
+    "train": "-decoded-cache",
     "list": "+json",
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",
