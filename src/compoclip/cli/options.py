@@ -119,6 +119,8 @@ class OptionParser(argparse.ArgumentParser):
         if shown.positional:
             if not several and not must:
                 told["nargs"] = "?"
+            if several and must:
+                told["default"] = ()  # the verb says what to name
             group.add_argument(option.name, **told)
             return
         if several:
