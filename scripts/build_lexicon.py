@@ -17,7 +17,9 @@ import lzma
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from compoclip.captions.lexicon import FORMAT, MAGIC
@@ -28,6 +30,14 @@ SENSE_LETTER = {"1": "n", "2": "v", "3": "a", "4": "r", "5": "a"}
 EVERYDAY = {6, 13, 18}
 USABLE = re.compile(r"[a-z][a-z'./-]*( [a-z'./-]+){0,2}")
 SOURCE = "Princeton WordNet 3.0"
+#: Of text: what a byte is depends on the one before it, not on its place in a word.
+FILTER = {
+    "id": lzma.FILTER_LZMA2,
+    "preset": 9 | lzma.PRESET_EXTREME,
+    "lc": 4,
+    "lp": 0,
+    "pb": 0,
+}
 
 
 @dataclass
@@ -136,18 +146,18 @@ def gloss_counts(folder: Path) -> Counter[str]:
     return counts
 
 
-def synset_line(
+def pointers_of(
     key: tuple[str, int],
     synsets: dict[tuple[str, int], RawSynset],
     numbers: dict[tuple[str, int], int],
 ) -> str:
-    """The record of one synset, see compoclip.captions.lexicon."""
+    """The pointers of one synset, see compoclip.captions.lexicon."""
     synset = synsets[key]
     out: list[str] = []
     for symbol, target, word, target_word in synset.pointers:
         if target not in numbers:
             continue
-        if symbol in "@~&=$":
+        if symbol in "@=" or (symbol == "&" and synset.kind == "s"):
             out.append(f"{symbol}{numbers[target]}")
         elif symbol in "!+\\":
             other = synsets[target]
@@ -156,33 +166,45 @@ def synset_line(
             if word in synset.kept and target_word in other.kept:
                 ends = f"{synset.kept[word]}.{numbers[target]}.{other.kept[target_word]}"
                 out.append(symbol + ends)
-    lemmas = "|".join(synset.lemmas[number] for number in synset.kept)
-    return f"{synset.kind}\t{synset.lexfile}\t{lemmas}\t{' '.join(dict.fromkeys(out))}"
+    return " ".join(dict.fromkeys(out))
+
+
+def order_of(senses: Sequence[tuple[int, int]]) -> str:
+    """The senses of an entry, (synset, count): places among its synsets, and counts above 0."""
+    places = {number: at for at, number in enumerate(sorted(number for number, _ in senses))}
+    if all(at == places[n] and not count for at, (n, count) in enumerate(senses)):
+        return ""
+    return " ".join(f"{places[n]}:{count}" if count else f"{places[n]}" for n, count in senses)
 
 
 def build(folder: Path) -> tuple[str, Counter[str]]:
     """The text of the word-sense file, and counts of what is in it and what was left out."""
     synsets, index, counts = read_data(folder), read_index(folder), read_counts(folder)
     numbers, report = select(synsets, index, counts)
-    lines = [synset_line(key, synsets, numbers) for key in numbers]
-    glosses = gloss_counts(folder)
-    entries = []
-    for (letter, lemma), offsets in sorted(index.items()):
+    words = {key: [synsets[key].lemmas[n] for n in synsets[key].kept] for key in numbers}
+    senses: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for (letter, lemma), offsets in index.items():
         text = lemma.replace("_", " ")
-        senses = []
         for sense, offset in enumerate(offsets, 1):
-            synset = synsets[letter, offset]
-            words = {synset.lemmas[number].lower() for number in synset.kept}
-            if (letter, offset) in numbers and text in words:
+            if text in (word.lower() for word in words.get((letter, offset), ())):
+                number = numbers[letter, offset]
+                if (letter, text) not in senses:
+                    report[f"kept entries: {FILES[letter]}"] += 1
                 count = counts.get((letter, lemma, sense), 0)
-                senses.append(f"{numbers[letter, offset]}:{count}")
-        if senses:
-            uses = glosses[text] + glosses[text + "s"] + glosses[text + "es"]
-            entries.append(f"{letter}\t{text}\t{uses} {' '.join(senses)}")
-            report[f"kept entries: {FILES[letter]}"] += 1
-    report["kept synsets"] = len(lines)
-    header = f"{MAGIC}\t{FORMAT}\t{len(lines)}\t{len(entries)}\t{SOURCE}"
-    return "\n".join([header, *lines, *entries]) + "\n", report
+                senses.setdefault((letter, text), []).append((number, count))
+    entries = list(dict.fromkeys((key[0], word.lower()) for key in numbers for word in words[key]))
+    glosses = gloss_counts(folder)
+    report["kept synsets"] = len(numbers)
+    runs = groupby(numbers, key=lambda key: (synsets[key].kind, synsets[key].lexfile))
+    lines = [
+        f"{MAGIC}\t{FORMAT}\t{len(numbers)}\t{len(entries)}\t{SOURCE}",
+        *("|".join(words[key]) for key in numbers),
+        *(pointers_of(key, synsets, numbers) for key in numbers),
+        *(order_of(senses[entry]) for entry in entries),
+        *(str(sum(glosses[text + end] for end in ("", "s", "es"))) for _, text in entries),
+        *(f"{kind} {lexfile} {len(list(run))}" for (kind, lexfile), run in runs),
+    ]
+    return "\n".join(lines) + "\n", report
 
 
 def licence(folder: Path) -> str:
@@ -205,7 +227,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder for lexicon.xz and LICENSE.wordnet")
     options = parser.parse_args()
     text, report = build(options.wordnet)
-    packed = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
+    packed = lzma.compress(text.encode(), filters=[FILTER])
     write(options.out / "lexicon.xz", packed)
     write(options.out / "LICENSE.wordnet", licence(options.wordnet).encode())
     for name, count in sorted(report.items()):

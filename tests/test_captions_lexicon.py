@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from compoclip.captions.lexicon import Lexicon, lexicon, parse_synset, read_sense_table
+from compoclip.captions.lexicon import Lexicon, lexicon
 from compoclip.errors import CompoclipError
 
 DATA = Path(__file__).resolve().parents[1] / "src" / "compoclip" / "captions" / "data"
@@ -155,15 +155,14 @@ def test_unknown_words_have_empty_answers(words: Lexicon) -> None:
 
 
 def test_every_synset_and_pointer_is_sound() -> None:
-    table = read_sense_table(DATA / "lexicon.xz")
-    size = len(table.synset_lines)
-    assert size > 90_000
-    for number in range(0, size, 97):
-        synset = parse_synset(table.synset_lines[number])
-        for target in (*synset.hypernyms, *synset.hyponyms, *synset.similar, *synset.attributes):
-            assert 0 <= target < size
-        for up in synset.hypernyms:
-            assert number in table.synset(up).hyponyms
+    table = lexicon()
+    assert len(table) > 90_000
+    for number in range(0, len(table), 97):
+        synset = table.synset(number)
+        for target in (*synset.hypernyms, *synset.heads, *synset.attributes):
+            assert 0 <= target < len(table)
+        for up in (*synset.hypernyms, *synset.heads):
+            assert number in table.below(up)
         for pointer in synset.words:
             assert pointer.word < len(synset.lemmas)
             assert pointer.target_word < len(table.synset(pointer.synset).lemmas)
@@ -180,49 +179,54 @@ def _file(tmp_path: Path, text: str) -> Path:
     return path
 
 
-GOOD = "compoclip-lexicon\t1\t1\t1\tsource\nn\t5\tdog\t\nn\tdog\t3 0:42\n"
+GOOD = "compoclip-lexicon\t2\t2\t1\tsource\ndog\nDog\n\n\n1 0:42\n3\nn 5 2\n"
 
 
 def test_malformed_files_are_one_line_errors(tmp_path: Path) -> None:
-    assert Lexicon(read_sense_table(_file(tmp_path, GOOD))).count("dog", "NOUN") == 42
+    good = Lexicon(_file(tmp_path, GOOD))
+    assert good.count("dog", "NOUN") == 42
+    assert good.dominant("dog", "NOUN") == (0,)
     broken = [
-        GOOD.replace("lexicon\t1", "lexicon\t9"),
-        GOOD.replace("\t1\t1\tsource", "\tx\t1\tsource"),
+        GOOD.replace("lexicon\t2", "lexicon\t9"),
+        GOOD.replace("\t2\t1\tsource", "\tx\t1\tsource"),
         GOOD[:-1],
-        GOOD + "n\tcat\t1 0:1\n",
+        GOOD.replace("n 5 2", "n 5 1"),
+        GOOD.replace("n 5 2", "n five 2"),
+        GOOD.replace("n 5 2", "x 5 2"),
+        GOOD.replace("n 5 2", "n 5"),
+        GOOD.replace("Dog", "cat"),
         "",
     ]
     for text in broken:
         with pytest.raises(CompoclipError, match=r"lexicon\.xz: not a usable") as caught:
-            read_sense_table(_file(tmp_path, text))
+            Lexicon(_file(tmp_path, text))
         assert "\n" not in str(caught.value)
     raw = tmp_path / "raw.xz"
     for data in (b"no xz", (DATA / "lexicon.xz").read_bytes()[:5000]):
         raw.write_bytes(data)
         with pytest.raises(CompoclipError, match="its compression is wrong"):
-            read_sense_table(raw)
+            Lexicon(raw)
     with pytest.raises(CompoclipError, match=r"absent\.xz: cannot read"):
-        lexicon(tmp_path / "absent.xz")
+        Lexicon(tmp_path / "absent.xz")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        GOOD.replace("3 0:42", "3 0-42"),
-        GOOD.replace("n\t5\tdog\t", "n\tfive\tdog\t"),
-        GOOD.replace("n\t5\tdog\t", "n\t5\tdog"),
-        GOOD.replace("n\t5\tdog\t", "n\t5\tdog\t@x"),
+        GOOD.replace("0:42", "0-42"),
         GOOD.replace("0:42", "7:42"),
+        GOOD.replace("Dog\n\n\n", "Dog\n@x\n\n"),
+        GOOD.replace("Dog\n\n\n", "Dog\n!0.1\n\n"),
     ],
 )
 def test_malformed_records_are_found_when_read(tmp_path: Path, text: str) -> None:
-    words = Lexicon(read_sense_table(_file(tmp_path, text)))
+    words = Lexicon(_file(tmp_path, text))
     with pytest.raises(CompoclipError, match="is wrong"):
         words.cohyponyms("dog", "NOUN")
 
 
 def test_malformed_use_counts_are_found_when_read(tmp_path: Path) -> None:
-    words = Lexicon(read_sense_table(_file(tmp_path, GOOD.replace("3 0:42", "x 0:0"))))
+    words = Lexicon(_file(tmp_path, GOOD.replace("1 0:42\n3", "\nx")))
     with pytest.raises(CompoclipError, match="is wrong"):
         words.familiar("dog", "NOUN")
 
@@ -258,7 +262,7 @@ def test_building_from_a_tiny_database(tmp_path: Path) -> None:
     (tmp_path / "cntlist.rev").write_text("dog%1:05:00:: 1 7\n")
     builder = _builder()
     text, report = builder.build(tmp_path)
-    words = Lexicon(read_sense_table(_file(tmp_path, text)))
+    words = Lexicon(_file(tmp_path, text))
     assert words.cohyponyms("dog", "NOUN", up=1, down=1) == ("cat",)
     assert words.count("dog", "NOUN") == 7
     assert not words.known("rex", "NOUN")

@@ -19,6 +19,7 @@ from compoclip.captions.tagger import (
     lemma_of,
     tagger_version,
 )
+from compoclip.captions.tagrules import PASSES, Columns, Patterns, TagRow
 from compoclip.captions.types import word_spans
 from compoclip.errors import CompoclipError, UsageError
 
@@ -245,3 +246,22 @@ def test_spacy_tokens_keep_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     tagger = get_tagger("spacy:fake")
     assert tagger.name == "spacy-3.8.0-fake-1.0"
     assert [(t.text, t.start, t.end) for t in tagger.tag("A  dog")] == [("A", 0, 1), ("dog", 3, 6)]
+
+
+EXCEPTIONS = [row for table in PASSES.values() for row in table.rows]
+
+
+@pytest.mark.parametrize("row", EXCEPTIONS, ids=lambda row: f"{row.result}: {row.example}")
+def test_an_exception_holds_in_its_example(row: TagRow, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[TagRow] = []
+
+    def first(self: Patterns, columns: Columns, at: int) -> str:
+        for each in self[tuple(column[at] for column in columns)]:
+            if all(holds(columns, at) for holds in each.around):
+                held.append(each)
+                return each.result
+        return ""
+
+    monkeypatch.setattr(Patterns, "first", first)
+    get_tagger().tag(row.example)
+    assert any(each is row for each in held)

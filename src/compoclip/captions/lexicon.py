@@ -11,44 +11,61 @@ sense counts, and the second when it reaches half of the best. A proposed word m
 proposal in a dominant sense of its own ("head" is no sort of animal), and must be familiar: met in
 the tagged texts or twice in WordNet's definitions (rare words come only where hardly a familiar one
 is found). A few kinds that WordNet does not know come from `data/lexicon.txt`.
+
+WordNet groups adjectives around heads ("large": huge, enormous, ...). Satellites of a head of
+degree are near-synonyms of each other and no good replacements; satellites of a head of kind (the
+colours under "chromatic", the patterns under "patterned") exclude each other and are. Three more
+sources of contrast: the cluster of the opposite head, adjectives that are values
+of the same attribute noun (hot, cold: temperature), and the way over nouns: red -> (the colour)
+red -> its co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> rubber.
+
+The shipped file is xz-compressed UTF-8 text in columns, so that like stands beside like:
+
+- line 1: ``compoclip-lexicon<TAB>format<TAB>number of synsets<TAB>number of entries<TAB>source``
+- for each synset its words ``lemma|lemma|...``, then for each its pointers in WordNet's symbols:
+  ``@12`` hypernym, ``&12`` head that a satellite is similar to, ``=12`` attribute; between words
+  (own word number, synset, word number) ``!0.12.1`` antonym, ``+0.12.0`` derivationally related,
+  ``\\0.12.0`` pertainym
+- an entry is a word with one part of speech, in the order in which the synsets name them. For each
+  its senses ``number:count number ...``: which of its synsets, in sense order, and how often it was
+  tagged (counts of 0, and senses in the synsets' order, are left out); then for each how often it
+  occurs in WordNet's definitions and examples
+- runs of synsets with the same ``type lexicographer-file length``; type is n, v, a (adjective), s
+  (satellite adjective) or r (adverb)
 """
 
 from __future__ import annotations
 
 import lzma
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from compoclip.captions.lists import word_lists
 from compoclip.errors import CompoclipError
 
-# --- The shipped word-sense file: an xz-compressed text table, read fast and parsed lazily. ---
-#
-# Layout (UTF-8, one record a line):
-#
-# - line 1: ``compoclip-lexicon<TAB>format<TAB>number of synsets<TAB>number of entries<TAB>source``
-# - one line for each synset, its number being its position:
-#   ``type<TAB>lexicographer file<TAB>lemma|lemma|...<TAB>pointer pointer ...``
-#   with type n, v, a (adjective), s (satellite adjective) or r (adverb)
-# - one line for each entry: ``pos<TAB>lemma<TAB>uses synset:count synset:count ...`` in sense
-# order,
-#   `uses` being how often the word occurs in WordNet's own definitions and examples.
-#
-# Pointers keep WordNet's symbols: ``@12`` hypernym, ``~12`` hyponym, ``&12`` similar to, ``=12``
-# attribute, ``$12`` verb group; between words (own word number, synset, word number): ``!0.12.1``
-# antonym, ``+0.12.0`` derivationally related, ``\0.12.0`` pertainym.
-
-MAGIC = "compoclip-lexicon"
-FORMAT = 1
+MAGIC, FORMAT = "compoclip-lexicon", 2
+_LISTS = word_lists(__file__, "lexicon")
 #: WordNet's letter for each part of speech of an entry.
-_KINDS = word_lists(__file__, "lexicon")
 POS_LETTERS = {"NOUN": "n", "PROPN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
+#: First lemmas of the heads whose satellites exclude one another.
+KIND_HEADS = _LISTS.words("kind heads")
+#: First lemmas of synsets too general for their descendants to be of one kind.
+GENERAL = _LISTS.words("general")
+#: Lexicographer files of nouns that name what an adjective says: attribute, substance.
+QUALITY_LEXFILES = frozenset({7, 27})
+#: Lexicographer files of WordNet whose words a picture can show.
+VISIBLE_LEXFILES = frozenset({5, 6, 7, 8, 13, 15, 17, 18, 20, 25, 27, 29, 34, 35, 38})
+VISIBLE_WEIGHT = 4
+SECOND_SENSE_SHARE = 2
+FAMILIAR_USES = 2
+ENOUGH_FAMILIAR = 5
+_SIZE = 1 << 17  # of caches
 
 
-@dataclass(frozen=True, slots=True)
-class WordPointer:
+class WordPointer(NamedTuple):
     """A pointer between two words: own word number -> word number `target_word` of `synset`."""
 
     symbol: str
@@ -64,273 +81,16 @@ class Synset:
     kind: str
     lexfile: int
     lemmas: tuple[str, ...]
-    hypernyms: tuple[int, ...] = ()
-    hyponyms: tuple[int, ...] = ()
-    similar: tuple[int, ...] = ()
-    attributes: tuple[int, ...] = ()
-    words: tuple[WordPointer, ...] = ()
+    hypernyms: tuple[int, ...]
+    heads: tuple[int, ...]
+    attributes: tuple[int, ...]
+    words: tuple[WordPointer, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class SenseTable:
-    """The whole file: synset lines (parsed when asked for) and entries by (letter, lemma)."""
-
-    path: Path
-    source: str
-    synset_lines: list[str]
-    entry_lines: dict[str, str]
-    _parsed: dict[int, Synset] = field(default_factory=dict, repr=False)
-
-    def synset(self, number: int) -> Synset:
-        """Synset `number`; raises CompoclipError when its line is malformed."""
-        found = self._parsed.get(number)
-        if found is None:
-            try:
-                found = parse_synset(self.synset_lines[number])
-            except (ValueError, IndexError) as error:
-                raise _malformed(self.path, f"synset {number}") from error
-            self._parsed[number] = found
-        return found
-
-    def senses(self, letter: str, lemma: str) -> tuple[tuple[int, int], ...]:
-        """(synset number, usage count) of every sense of a lemma, in WordNet's order."""
-        line = self.entry_lines.get(f"{letter}\t{lemma}")
-        if line is None:
-            return ()
-        try:
-            pairs = [item.split(":") for item in line.split(" ")[1:]]
-            return tuple((int(number), int(count)) for number, count in pairs)
-        except ValueError as error:
-            raise _malformed(self.path, f"the entry of {lemma!r}") from error
-
-    def uses(self, letter: str, lemma: str) -> int:
-        """How often the lemma occurs in WordNet's definitions and examples."""
-        line = self.entry_lines.get(f"{letter}\t{lemma}", "0")
-        try:
-            return int(line.partition(" ")[0])
-        except ValueError as error:
-            raise _malformed(self.path, f"the entry of {lemma!r}") from error
-
-    def linked_words(self, symbol: str, lemma: str, synsets: Iterable[int]) -> list[str]:
-        """Words that the word pointers `symbol` of `lemma` in these synsets lead to."""
-        found = []
-        for number in synsets:
-            synset = self.synset(number)
-            for pointer in synset.words:
-                if pointer.symbol == symbol and synset.lemmas[pointer.word].lower() == lemma:
-                    target = self.synset(pointer.synset)
-                    found.append(target.lemmas[pointer.target_word].lower())
-        return found
-
-
-def parse_synset(line: str) -> Synset:
-    """One synset line as a Synset; raises ValueError or IndexError when malformed."""
-    kind, lexfile, lemmas, pointers = line.split("\t")
-    plain: dict[str, list[int]] = {"@": [], "~": [], "&": [], "=": [], "$": []}
-    words: list[WordPointer] = []
-    for pointer in pointers.split(" ") if pointers else []:
-        symbol = pointer[0]
-        if symbol in plain:
-            plain[symbol].append(int(pointer[1:]))
-        else:
-            word, synset, target = pointer[1:].split(".")
-            words.append(WordPointer(symbol, int(word), int(synset), int(target)))
-    return Synset(
-        kind,
-        int(lexfile),
-        tuple(lemmas.split("|")) if lemmas else (),
-        tuple(plain["@"]),
-        tuple(plain["~"]),
-        tuple(plain["&"]),
-        tuple(plain["="]),
-        tuple(words),
-    )
-
-
-def read_sense_table(path: Path) -> SenseTable:
-    """Read a word-sense file.
-
-    Raises CompoclipError when it is missing, not xz, cut short or of another format.
-    """
-    try:
-        text = lzma.decompress(path.read_bytes()).decode("utf-8")
-    except OSError as error:
-        raise CompoclipError(
-            f"{path}: cannot read the word-sense file ({error.strerror}); reinstall compoclip"
-        ) from error
-    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
-        raise _malformed(path, "its compression") from error
-    header, _, body = text.partition("\n")
-    fields = header.split("\t")
-    if len(fields) != 5 or fields[0] != MAGIC or fields[1] != str(FORMAT):
-        raise _malformed(path, "its first line")
-    try:
-        synsets, entries = int(fields[2]), int(fields[3])
-    except ValueError as error:
-        raise _malformed(path, "its first line") from error
-    lines = body.split("\n")
-    if lines.pop() != "" or len(lines) != synsets + entries:
-        raise _malformed(path, f"its length (expected {synsets + entries} records)")
-    table: dict[str, str] = {}
-    for line in lines[synsets:]:
-        key, _, senses = line.rpartition("\t")
-        table[key] = senses
-    return SenseTable(path, fields[4], lines[:synsets], table)
-
-
-def _malformed(path: Path, what: str) -> CompoclipError:
-    return CompoclipError(
-        f"{path}: not a usable word-sense file ({what} is wrong); "
-        "reinstall compoclip or rebuild it with scripts/build_lexicon.py"
-    )
-
-
-# --- Contrasts between adjectives and between adverbs, which WordNet does not keep in a
-# hierarchy. ---
-#
-# WordNet groups adjectives around heads ("large": huge, enormous, ...). Satellites of a head of
-# degree are near-synonyms of each other and no good replacements; satellites of a head of kind (the
-# colours under "chromatic", the patterns under "patterned") exclude each other and are. Three more
-# sources of contrast: the cluster of the opposite head, adjectives that are values
-# of the same attribute noun (hot, cold: temperature), and the way over nouns: red -> (the colour)
-# red -> its co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> rubber.
-
-#: First lemmas of the heads whose satellites exclude one another.
-KIND_HEADS = _KINDS.words("kind heads")
-#: Lexicographer files of nouns that name what an adjective says: attribute, substance.
-QUALITY_LEXFILES = frozenset({7, 27})
-
-
-def heads(table: SenseTable, synsets: Iterable[int]) -> Iterator[int]:
-    """The head of each adjective synset: itself, or those a satellite is similar to."""
-    for number in synsets:
-        synset = table.synset(number)
-        if synset.kind == "a":
-            yield number
-        elif synset.kind == "s":
-            yield from synset.similar
-
-
-def degree_heads(table: SenseTable, synsets: Iterable[int]) -> frozenset[int]:
-    """The heads of these synsets whose satellites are near-synonyms."""
-    return frozenset(n for n in heads(table, synsets) if not _is_kind(table, n))
-
-
-def head_antonyms(table: SenseTable, synsets: Iterable[int]) -> list[str]:
-    """Words opposite to the heads that these satellites are similar to."""
-    found = []
-    for number in synsets:
-        if table.synset(number).kind == "s":
-            for head in table.synset(number).similar:
-                for target, word in _opposites(table, head):
-                    if not _is_kind(table, head) or not _is_kind(table, target):
-                        found.append(table.synset(target).lemmas[word].lower())
-    return found
-
-
-def quality_nouns(table: SenseTable, lemma: str, synsets: Iterable[int]) -> set[int]:
-    """Noun synsets that name the quality: derived nouns, the word as a noun, wooden -> wood."""
-    lemma = lemma.lower()
-    found: set[int] = set()
-    for number in synsets:
-        synset = table.synset(number)
-        found |= {
-            p.synset
-            for p in synset.words
-            if p.symbol == "+" and synset.lemmas[p.word].lower() == lemma
-        }
-    names = [lemma]
-    if lemma.endswith("en"):
-        names += [lemma[:-2], lemma[:-1]]
-    for name in names:
-        senses = table.senses("n", name)
-        found |= {n for n, _ in senses[:2] if table.synset(n).lexfile in QUALITY_LEXFILES}
-    return {n for n in found if table.synset(n).lexfile in QUALITY_LEXFILES}
-
-
-def contrasting_adjectives(
-    near: Lexicon, table: SenseTable, lemma: str, up: int, down: int
-) -> set[str]:
-    """Adjectives of the same kind and another meaning, see the module docstring."""
-    dominant = near.dominant(lemma, "ADJ")
-    found: set[int] = set()
-    for head in set(heads(table, dominant)):
-        if _is_kind(table, head):
-            found |= set(table.synset(head).similar)
-        for opposite, _ in _opposites(table, head):
-            found |= set(table.synset(opposite).similar)
-            if not _is_kind(table, opposite):
-                found.add(opposite)
-        for noun in table.synset(head).attributes:
-            found |= set(table.synset(noun).attributes)
-    words = {word for number in found for word in table.synset(number).lemmas}
-    words = {word for word in words if not found.isdisjoint(near.dominant(word, "ADJ"))}
-    nouns = near.around(quality_nouns(table, lemma, dominant), up, down)
-    for word in {word for number in nouns for word in _adjectives_of(table, number)}:
-        if not nouns.isdisjoint(quality_nouns(table, word, near.dominant(word, "ADJ"))):
-            words.add(word)
-    return {word for word in words if word == word.lower()}
-
-
-def contrasting_adverbs(
-    near: Lexicon, table: SenseTable, lemma: str, up: int, down: int
-) -> set[str]:
-    """Antonyms, and adverbs made from the adjectives that contrast with this adverb's adjective."""
-    words = set(near.antonyms(lemma, "ADV"))
-    bases = {
-        table.synset(p.synset).lemmas[p.target_word].lower()
-        for number in near.dominant(lemma, "ADV")
-        for p in table.synset(number).words
-        if p.symbol == "\\"
-    }
-    for base in bases:
-        for other in near.cohyponyms(base, "ADJ", up, down):
-            words |= {w for w in adverb_forms(other) if table.senses("r", w)}
-    return words
-
-
-def adverb_forms(adjective: str) -> tuple[str, ...]:
-    """How an adverb of this adjective may be spelt: quick -> quickly, happy -> happily."""
-    if adjective.endswith("y"):
-        return (adjective[:-1] + "ily", adjective)
-    if adjective.endswith("le"):
-        return (adjective[:-1] + "y", adjective)
-    return (adjective + "ly", adjective)
-
-
-def _is_kind(table: SenseTable, head: int) -> bool:
-    lemmas = table.synset(head).lemmas
-    return bool(lemmas) and lemmas[0] in KIND_HEADS
-
-
-def _opposites(table: SenseTable, head: int) -> list[tuple[int, int]]:
-    return [(p.synset, p.target_word) for p in table.synset(head).words if p.symbol == "!"]
-
-
-def _adjectives_of(table: SenseTable, noun: int) -> Iterator[str]:
-    """Adjectives for a noun synset: derived ones, the same word as an adjective, wood -> wooden."""
-    synset = table.synset(noun)
-    for pointer in synset.words:
-        target = table.synset(pointer.synset)
-        if pointer.symbol == "+" and target.kind in "as":
-            yield target.lemmas[pointer.target_word]
-    for lemma in synset.lemmas:
-        for form in (lemma, lemma + "en", lemma + "n"):
-            if form == form.lower() and table.senses("a", form):
-                yield form
-
-
-# --- What words mean to one another: synonyms, opposites, co-hyponyms, from Princeton WordNet
-# 3.0. ---
-
-#: Lexicographer files of WordNet whose words a picture can show, see the module docstring.
-VISIBLE_LEXFILES = frozenset({5, 6, 7, 8, 13, 15, 17, 18, 20, 25, 27, 29, 34, 35, 38})
-VISIBLE_WEIGHT = 4
-SECOND_SENSE_SHARE = 2
-FAMILIAR_USES = 2
-ENOUGH_FAMILIAR = 5
-#: First lemmas of synsets too general for their descendants to be of one kind.
-GENERAL = _KINDS.words("general")
+    def pointers(self, symbol: str, lemma: str = "") -> Iterator[WordPointer]:
+        """The pointers between words with a symbol: of one lemma (lower case), or of all."""
+        for pointer in self.words:
+            if pointer.symbol == symbol and lemma in ("", self.lemmas[pointer.word].lower()):
+                yield pointer
 
 
 class Lexicon:
@@ -341,33 +101,191 @@ class Lexicon:
     empty.
 
     Args:
-        table: The sense table; `lexicon()` has the shipped one.
+        path: A word-sense file; `lexicon()` has the shipped one.
+
+    Raises:
+        CompoclipError: When it is missing, not xz, cut short or of another format.
     """
 
-    def __init__(self, table: SenseTable) -> None:
-        self._table = table
-        self._closures: dict[tuple[str, str, int, bool], frozenset[int]] = {}
-        self._kin: dict[str, frozenset[int]] = {}
-        self._cohyponyms: dict[tuple[str, str, int, int], tuple[str, ...]] = {}
-        self._dominants: dict[tuple[str, str], tuple[int, ...]] = {}
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            header, *lines = lzma.decompress(path.read_bytes()).decode("utf-8").split("\n")
+        except OSError as error:
+            raise CompoclipError(
+                f"{path}: cannot read the word-sense file ({error.strerror}); reinstall compoclip"
+            ) from error
+        except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+            raise self._malformed("its compression") from error
+        try:
+            magic, version, synsets, entries, self._source = header.split("\t")
+            if (magic, version) != (MAGIC, str(FORMAT)):
+                raise ValueError
+            size, known = int(synsets), int(entries)
+        except ValueError as error:
+            raise self._malformed("its first line") from error
+        self._lemmas, self._pointers = lines[:size], lines[size : 2 * size]
+        self._orders = lines[2 * size : 2 * size + known]
+        self._uses = lines[2 * size + known : 2 * (size + known)]
+        self._kinds: list[tuple[str, int]] = []
+        self._entries: dict[str, dict[str, int]] = {letter: {} for letter in "nvar"}
+        self._synsets_of: list[int] = []  # the first synset of each entry,
+        self._further: dict[int, list[int]] = {}  # and those behind it
+        try:
+            for run in lines[2 * (size + known) : -1]:
+                self._read_run(*run.split(" "))
+            if lines[-1] or len(self._kinds) != size or len(self._synsets_of) != known:
+                raise ValueError
+        except (ValueError, TypeError, LookupError) as error:
+            raise self._malformed(f"its length (expected {size} synsets, {known} words)") from error
+
+    def _read_run(self, kind: str, lexfile: str, length: str) -> None:
+        """Note the entries that the next synsets, all of one kind, name."""
+        firsts, start = self._synsets_of, len(self._kinds)
+        entry_of = self._entries["a" if kind == "s" else kind].setdefault
+        self._kinds += [(kind, int(lexfile))] * int(length)
+        for number in range(start, len(self._kinds)):
+            words = self._lemmas[number].lower()
+            for word in words.split("|") if words else ():
+                entry = entry_of(word, len(firsts))
+                if entry == len(firsts):
+                    firsts.append(number)
+                elif firsts[entry] != number:
+                    self._further.setdefault(entry, []).append(number)
+
+    def _malformed(self, what: str) -> CompoclipError:
+        return CompoclipError(
+            f"{self._path}: not a usable word-sense file ({what} is wrong); "
+            "reinstall compoclip or rebuild it with scripts/build_lexicon.py"
+        )
 
     @property
     def name(self) -> str:
         """Source and size, for provenance records."""
-        return f"{self._table.source} ({len(self._table.entry_lines)} entries)"
+        return f"{self._source} ({len(self._synsets_of)} entries)"
+
+    # synsets
+
+    def __len__(self) -> int:
+        """The number of synsets."""
+        return len(self._kinds)
+
+    @lru_cache(maxsize=_SIZE)  # noqa: B019 (there is one lexicon)
+    def synset(self, number: int) -> Synset:
+        """Synset `number`; raises CompoclipError when its line is malformed."""
+        plain: dict[str, list[int]] = {"@": [], "&": [], "=": []}
+        words: list[WordPointer] = []
+        try:
+            for pointer in self._pointers[number].split():
+                if pointer[0] in plain:
+                    plain[pointer[0]].append(int(pointer[1:]))
+                else:
+                    word, synset, target = map(int, pointer[1:].split("."))
+                    words.append(WordPointer(pointer[0], word, synset, target))
+            lemmas = self._lemmas[number]
+            said = tuple(lemmas.split("|")) if lemmas else ()
+            up, heads, attributes = map(tuple, plain.values())
+            return Synset(*self._kinds[number], said, up, heads, attributes, tuple(words))
+        except (ValueError, IndexError) as error:
+            raise self._malformed(f"synset {number}") from error
+
+    def below(self, number: int) -> tuple[int, ...]:
+        """The synsets that point to this one: hyponyms, or the satellites of a head."""
+        return tuple(self._below.get(number, ()))
+
+    @cached_property
+    def _below(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for number, pointers in enumerate(self._pointers):
+            for pointer in pointers.split(" "):
+                if pointer[:1] in ("@", "&"):
+                    found.setdefault(int(pointer[1:]), []).append(number)
+        return found
+
+    def _entry(self, lemma: str, pos: str) -> int:
+        return self._entries.get(POS_LETTERS.get(pos, ""), {}).get(_normal(lemma), -1)
+
+    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    def _senses(self, lemma: str, pos: str) -> tuple[tuple[int, int], ...]:
+        """(synset number, usage count) of every sense of a lemma, in WordNet's order."""
+        entry = self._entry(lemma, pos)
+        if entry < 0:
+            return ()
+        synsets = [self._synsets_of[entry], *self._further.get(entry, ())]
+        pairs = [item.partition(":") for item in self._orders[entry].split()]
+        try:
+            return tuple((synsets[int(at)], int(count or 0)) for at, _, count in pairs) or tuple(
+                (number, 0) for number in synsets
+            )
+        except (ValueError, IndexError) as error:
+            raise self._malformed(f"the entry of {lemma!r}") from error
+
+    def _synsets(self, lemma: str, pos: str) -> frozenset[int]:
+        return self._closure(lemma, pos, 0, upward=True)
+
+    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    def _closure(self, lemma: str, pos: str, levels: int, *, upward: bool) -> frozenset[int]:
+        """The synsets of a lemma and everything up to `levels` above (or below) them."""
+        reached = {number for number, _ in self._senses(lemma, pos)}
+        level = set(reached)
+        for _ in range(levels):
+            level = {n for number in level for n in self._next(number, upward)} - reached
+            reached |= level
+        return frozenset(reached)
+
+    def _next(self, number: int, upward: bool) -> tuple[int, ...]:
+        synset = self.synset(number)
+        return synset.hypernyms + synset.heads if upward else self.below(number)
+
+    def _words(self, numbers: Iterable[int], proper: bool = True) -> set[str]:
+        lemmas = (lemma for number in numbers for lemma in self.synset(number).lemmas)
+        return {lemma.lower() for lemma in lemmas if proper or lemma == lemma.lower()}
+
+    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    def _ranked(self, lemma: str, pos: str) -> tuple[tuple[int, int, int], ...]:
+        """(score, usage count, synset) of every sense, best first, else in WordNet's order."""
+        scored = []
+        for number, count in self._senses(lemma, pos):
+            visible = self._kinds[number][1] in VISIBLE_LEXFILES
+            scored.append(((count + 1) * (VISIBLE_WEIGHT if visible else 1), count, number))
+        return tuple(sorted(scored, key=lambda item: -item[0]))
+
+    def dominant(self, lemma: str, pos: str) -> tuple[int, ...]:
+        """The one or two synsets the lemma most likely means in a caption (module docstring)."""
+        ranked = self._ranked(lemma, pos)
+        return tuple(
+            number
+            for rank, (score, count, number) in enumerate(ranked[:2])
+            if rank == 0 or (count and SECOND_SENSE_SHARE * score >= ranked[0][0])
+        )
+
+    def fields(self, lemma: str, pos: str) -> frozenset[int]:
+        """WordNet's lexicographer files of the dominant senses: 18 for people, 8 for body parts."""
+        return frozenset(self._kinds[number][1] for number in self.dominant(lemma, pos))
+
+    # words
 
     def known(self, lemma: str, pos: str) -> bool:
         """Whether the lexicon has the lemma with this part of speech."""
-        return bool(self._senses(lemma, pos))
+        return self._entry(lemma, pos) >= 0
 
     def count(self, lemma: str, pos: str) -> int:
         """How often the lemma was met, over its senses, in WordNet's sense-tagged texts."""
         return sum(count for _, count in self._senses(lemma, pos))
 
+    def familiar(self, lemma: str, pos: str) -> bool:
+        """Whether the lemma was met in tagged texts, or at least twice in WordNet's definitions."""
+        entry = self._entry(lemma, pos)
+        if entry < 0 or self.count(lemma, pos) > 0:
+            return entry >= 0
+        try:
+            return int(self._uses[entry]) >= FAMILIAR_USES
+        except ValueError as error:
+            raise self._malformed(f"the entry of {lemma!r}") from error
+
     def synonyms(self, lemma: str, pos: str) -> frozenset[str]:
         """All other lemmas that share a synset with `lemma`, whatever the sense."""
-        words = self._words(number for number, _ in self._senses(lemma, pos))
-        return frozenset(words) - {_normal(lemma)}
+        return frozenset(self._words(self._synsets(lemma, pos))) - {_normal(lemma)}
 
     def hypernyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
         """Lemmas up to `levels` above any sense; for adjectives the heads they are similar to."""
@@ -385,69 +303,26 @@ class Lexicon:
         For adjectives the antonyms of the head that a dominant sense is similar to come next
         ("huge" -> "small"); lemmas related to the word in another sense are left out.
         """
-        senses = [number for number, _ in self._senses(lemma, pos)]
-        direct = self._table.linked_words("!", _normal(lemma), senses)
+        low = _normal(lemma)
+        direct = [
+            self._target(pointer)
+            for number, _ in self._senses(lemma, pos)
+            for pointer in self.synset(number).pointers("!", low)
+        ]
         found = list(direct)
         if pos == "ADJ":
-            found += head_antonyms(self._table, self.dominant(lemma, pos))
-        unique = dict.fromkeys(word for word in found if word != _normal(lemma))
+            found += [
+                self._target(pointer)
+                for number in self.dominant(lemma, pos)
+                for head in self.synset(number).heads
+                for pointer in self.synset(head).pointers("!")
+                if not self._is_kind(head) or not self._is_kind(pointer.synset)
+            ]
+        unique = dict.fromkeys(word for word in found if word != low)
         return tuple(w for w in unique if w in direct or not self.related(lemma, w, pos))
 
-    def cohyponyms(self, lemma: str, pos: str, up: int = 2, down: int = 2) -> tuple[str, ...]:
-        """Words of the same kind but another meaning.
-
-        Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
-        down at most min(k, `down`). Adjectives and adverbs: by sources of their own. Lemmas
-        `related` to the word, proper names and the words of its hypernyms are left out.
-
-        Args:
-            lemma: A word or phrase.
-            pos: Its part of speech.
-            up: Levels to go up.
-            down: Levels to go down.
-
-        Returns:
-            The words in alphabetical order.
-        """
-        key = (_normal(lemma), pos, up, down)
-        found = self._cohyponyms.get(key)
-        if found is None:
-            if pos in ("NOUN", "PROPN", "VERB"):
-                words = self._siblings(lemma, pos, up, down)
-            elif pos == "ADJ":
-                words = contrasting_adjectives(self, self._table, lemma, up, down)
-            elif pos == "ADV":
-                words = contrasting_adverbs(self, self._table, lemma, up, down)
-            else:
-                words = set()
-            words |= _same_kind(key[0], pos)
-            kept = sorted(word for word in words if not self.related(key[0], word, pos))
-            familiar = [word for word in kept if self.familiar(word, pos)]
-            found = tuple(familiar if len(familiar) >= ENOUGH_FAMILIAR else kept)
-            self._cohyponyms[key] = found
-        return found
-
-    def familiar(self, lemma: str, pos: str) -> bool:
-        """Whether the lemma was met in tagged texts, or at least twice in WordNet's definitions."""
-        if self.count(lemma, pos):
-            return True
-        return self._table.uses(POS_LETTERS.get(pos, ""), _normal(lemma)) >= FAMILIAR_USES
-
-    def _siblings(self, lemma: str, pos: str, up: int, down: int) -> set[str]:
-        """Words around the dominant senses; when there are none, around the next sense that has."""
-        ranked = self._ranked(lemma, pos)
-        dominant = self.dominant(lemma, pos)
-        for synsets in (dominant, *((n,) for n in ranked[len(dominant) :])):
-            reached = self.around(synsets, up, down)
-            words = {
-                word
-                for word in self._words(reached, proper=False)
-                if not reached.isdisjoint(self.dominant(word, pos))
-                and not self.related(lemma, word, pos)
-            }
-            if words:
-                return words
-        return set()
+    def _target(self, pointer: WordPointer) -> str:
+        return self.synset(pointer.synset).lemmas[pointer.target_word].lower()
 
     def related(self, a: str, b: str, pos: str, levels: int = 3) -> bool:
         """Whether exchanging two words may keep the meaning (docs/decisions.md, rule 5).
@@ -474,115 +349,157 @@ class Lexicon:
             or self._closure(b, pos, levels, upward=True) & mine
         ):
             return True
-        return pos == "ADJ" and self._related_adjectives(a, b, levels)
+        if pos != "ADJ":
+            return False
+        if self._degree_heads(a) & self._degree_heads(b):
+            return True
+        mine, theirs = self._quality_nouns(a), self._quality_nouns(b)
+        return bool(self._above(mine, levels) & theirs or self._above(theirs, levels) & mine)
 
-    def around(self, synsets: Iterable[int], up: int, down: int) -> set[int]:
+    def cohyponyms(self, lemma: str, pos: str, up: int = 2, down: int = 2) -> tuple[str, ...]:
+        """Words of the same kind but another meaning.
+
+        Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
+        down at most min(k, `down`). Adjectives and adverbs: by sources of their own. Lemmas
+        `related` to the word, proper names and the words of its hypernyms are left out.
+
+        Args:
+            lemma: A word or phrase.
+            pos: Its part of speech.
+            up: Levels to go up.
+            down: Levels to go down.
+
+        Returns:
+            The words in alphabetical order.
+        """
+        return self._cohyponyms(_normal(lemma), pos, up, down)
+
+    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    def _cohyponyms(self, lemma: str, pos: str, up: int, down: int) -> tuple[str, ...]:
+        if pos in ("NOUN", "PROPN", "VERB"):
+            words = self._siblings(lemma, pos, up, down)
+        elif pos == "ADJ":
+            words = self._contrasting_adjectives(lemma, up, down)
+        else:
+            words = self._contrasting_adverbs(lemma, up, down) if pos == "ADV" else set()
+        for group in _LISTS.groups(pos) if pos in ("ADJ", "VERB") else ():
+            words |= set(group) - {lemma} if lemma in group else set()
+        found = sorted(word for word in words if not self.related(lemma, word, pos))
+        familiar = [word for word in found if self.familiar(word, pos)]
+        return tuple(familiar if len(familiar) >= ENOUGH_FAMILIAR else found)
+
+    def _siblings(self, lemma: str, pos: str, up: int, down: int) -> set[str]:
+        """Words around the dominant senses; when there are none, around the next sense that has."""
+        dominant = self.dominant(lemma, pos)
+        others = self._ranked(lemma, pos)[len(dominant) :]
+        for synsets in (dominant, *((number,) for _, _, number in others)):
+            reached = self._around(synsets, up, down)
+            words = {
+                word
+                for word in self._words(reached, proper=False)
+                if not reached.isdisjoint(self.dominant(word, pos))
+                and not self.related(lemma, word, pos)
+            }
+            if words:
+                return words
+        return set()
+
+    def _around(self, synsets: Iterable[int], up: int, down: int) -> set[int]:
         """Synsets reached by going up k <= `up` levels and then down at most min(k, `down`)."""
         reached: set[int] = set()
         level = set(synsets)
         for distance in range(1, up + 1):
-            level = {
-                h
-                for number in level
-                for h in self._table.synset(number).hypernyms
-                if not GENERAL.intersection(self._table.synset(h).lemmas[:1])
-            }
+            above = {h for number in level for h in self.synset(number).hypernyms}
+            level = {h for h in above if not GENERAL.intersection(self.synset(h).lemmas[:1])}
             below = level
             for _ in range(min(distance, down)):
-                below = {h for number in below for h in self._table.synset(number).hyponyms}
+                below = {h for number in below for h in self.below(number)}
                 reached |= below
         return reached
 
-    def _senses(self, lemma: str, pos: str) -> tuple[tuple[int, int], ...]:
-        letter = POS_LETTERS.get(pos)
-        return self._table.senses(letter, _normal(lemma)) if letter else ()
-
-    def _synsets(self, lemma: str, pos: str) -> frozenset[int]:
-        return self._closure(lemma, pos, 0, upward=True)
-
-    def dominant(self, lemma: str, pos: str) -> tuple[int, ...]:
-        """The one or two synsets the lemma most likely means in a caption (module docstring)."""
-        key = (_normal(lemma), POS_LETTERS.get(pos, ""))
-        found = self._dominants.get(key)
-        if found is None:
-            scores = self._scores(lemma, pos)
-            found = tuple(
-                number
-                for rank, (score, count, number) in enumerate(scores[:2])
-                if rank == 0 or (count and SECOND_SENSE_SHARE * score >= scores[0][0])
-            )
-            self._dominants[key] = found
-        return found
-
-    def fields(self, lemma: str, pos: str) -> frozenset[int]:
-        """WordNet's lexicographer files of the dominant senses: 18 for people, 8 for body parts."""
-        return frozenset(self._table.synset(n).lexfile for n in self.dominant(lemma, pos))
-
-    def _ranked(self, lemma: str, pos: str) -> tuple[int, ...]:
-        return tuple(number for _, _, number in self._scores(lemma, pos))
-
-    def _scores(self, lemma: str, pos: str) -> list[tuple[int, int, int]]:
-        """(score, usage count, synset) of every sense, best first, else in WordNet's order."""
-        scored = []
-        for number, count in self._senses(lemma, pos):
-            visible = self._table.synset(number).lexfile in VISIBLE_LEXFILES
-            scored.append(((count + 1) * (VISIBLE_WEIGHT if visible else 1), count, number))
-        return sorted(scored, key=lambda item: -item[0])
-
-    def _closure(self, lemma: str, pos: str, levels: int, *, upward: bool) -> frozenset[int]:
-        """The synsets of a lemma and everything up to `levels` above (or below) them."""
-        key = (_normal(lemma), POS_LETTERS.get(pos, ""), levels, upward)
-        found = self._closures.get(key)
-        if found is None:
-            reached = {number for number, _ in self._senses(lemma, pos)}
-            level = set(reached)
-            for _ in range(levels):
-                level = {n for number in level for n in self._next(number, upward)} - reached
-                reached |= level
-            found = self._closures[key] = frozenset(reached)
-        return found
-
-    def _next(self, number: int, upward: bool) -> tuple[int, ...]:
-        synset = self._table.synset(number)
-        if synset.kind in "as":
-            return synset.similar if (synset.kind == "s") == upward else ()
-        return synset.hypernyms if upward else synset.hyponyms
-
-    def _words(self, numbers: Iterable[int], proper: bool = True) -> set[str]:
-        lemmas = (lemma for number in numbers for lemma in self._table.synset(number).lemmas)
-        return {lemma.lower() for lemma in lemmas if proper or lemma == lemma.lower()}
-
-    def _related_adjectives(self, a: str, b: str, levels: int) -> bool:
-        if self._kin_of(a) & self._kin_of(b):
-            return True
-        nouns_a = quality_nouns(self._table, a, self.dominant(a, "ADJ"))
-        nouns_b = quality_nouns(self._table, b, self.dominant(b, "ADJ"))
-        return bool(
-            self._above(nouns_a, levels) & nouns_b or self._above(nouns_b, levels) & nouns_a
-        )
-
-    def _kin_of(self, lemma: str) -> frozenset[int]:
-        """Heads of degree whose cluster holds a dominant sense of the adjective."""
-        key = _normal(lemma)
-        found = self._kin.get(key)
-        if found is None:
-            found = degree_heads(self._table, self.dominant(lemma, "ADJ"))
-            self._kin[key] = found
-        return found
-
     def _above(self, synsets: Iterable[int], levels: int) -> set[int]:
-        reached = set(synsets)
-        level = set(reached)
+        reached = level = set(synsets)
         for _ in range(levels):
-            level = {h for number in level for h in self._table.synset(number).hypernyms}
-            reached |= level
+            level = {h for number in level for h in self.synset(number).hypernyms}
+            reached = reached | level
         return reached
 
+    # adjectives and adverbs
 
-def _same_kind(lemma: str, pos: str) -> frozenset[str]:
-    """The other words of every group that holds the lemma, of kinds that WordNet does not know."""
-    groups = _KINDS.groups(pos) if pos in ("ADJ", "VERB") else ()
-    return frozenset(word for group in groups if lemma in group for word in group) - {lemma}
+    def _is_kind(self, head: int) -> bool:
+        return not KIND_HEADS.isdisjoint(self.synset(head).lemmas[:1])
+
+    def _heads(self, lemma: str) -> set[int]:
+        """The heads of an adjective in its dominant senses: itself, or those of a satellite."""
+        synsets = ((number, self.synset(number)) for number in self.dominant(lemma, "ADJ"))
+        return {
+            head
+            for number, synset in synsets
+            for head in ((number,) if synset.kind == "a" else synset.heads)
+        }
+
+    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    def _degree_heads(self, lemma: str) -> frozenset[int]:
+        """The heads of an adjective whose satellites are near-synonyms."""
+        return frozenset(head for head in self._heads(lemma) if not self._is_kind(head))
+
+    @lru_cache(maxsize=_SIZE)  # noqa: B019
+    def _quality_nouns(self, lemma: str) -> frozenset[int]:
+        """Noun synsets that name the quality: derived nouns, the word as a noun, wooden -> wood."""
+        low = lemma.lower()
+        found = {
+            pointer.synset
+            for number in self.dominant(lemma, "ADJ")
+            for pointer in self.synset(number).pointers("+", low)
+        }
+        for name in (low, low[:-2], low[:-1]) if low.endswith("en") else (low,):
+            found.update(number for number, _ in self._senses(name, "NOUN")[:2])
+        return frozenset(n for n in found if self._kinds[n][1] in QUALITY_LEXFILES)
+
+    def _contrasting_adjectives(self, lemma: str, up: int, down: int) -> set[str]:
+        """Adjectives of the same kind and another meaning, see the module docstring."""
+        found: set[int] = set()
+        for head in self._heads(lemma):
+            if self._is_kind(head):
+                found.update(self.below(head))
+            for opposite in (pointer.synset for pointer in self.synset(head).pointers("!")):
+                found.update(self.below(opposite) + self.synset(opposite).heads)
+                if not self._is_kind(opposite):
+                    found.add(opposite)
+            for noun in self.synset(head).attributes:
+                found.update(self.synset(noun).attributes)
+        words = {word for number in found for word in self.synset(number).lemmas}
+        words = {word for word in words if not found.isdisjoint(self.dominant(word, "ADJ"))}
+        nouns = self._around(self._quality_nouns(lemma), up, down)
+        for word in {word for number in nouns for word in self._adjectives_of(number)}:
+            if not nouns.isdisjoint(self._quality_nouns(word)):
+                words.add(word)
+        return {word for word in words if word == word.lower()}
+
+    def _adjectives_of(self, noun: int) -> Iterator[str]:
+        """Adjectives for a noun synset: derived ones, the same word as one, wood -> wooden."""
+        for pointer in self.synset(noun).pointers("+"):
+            if self._kinds[pointer.synset][0] in "as":
+                yield self.synset(pointer.synset).lemmas[pointer.target_word]
+        for lemma in self.synset(noun).lemmas:
+            for form in (lemma, lemma + "en", lemma + "n"):
+                if form == form.lower() and self.known(form, "ADJ"):
+                    yield form
+
+    def _contrasting_adverbs(self, lemma: str, up: int, down: int) -> set[str]:
+        """Antonyms, and adverbs of the adjectives that contrast with the adjective of this one:
+        quick -> quickly, happy -> happily."""
+        words = set(self.antonyms(lemma, "ADV"))
+        for number in self.dominant(lemma, "ADV"):
+            for base in map(self._target, self.synset(number).pointers("\\")):
+                for other in self.cohyponyms(base, "ADJ", up, down):
+                    form = other + "ly"
+                    if other.endswith("y"):
+                        form = other[:-1] + "ily"
+                    elif other.endswith("le"):
+                        form = other[:-1] + "y"
+                    words.update(w for w in (form, other) if self.known(w, "ADV"))
+        return words
 
 
 def _normal(lemma: str) -> str:
@@ -592,4 +509,4 @@ def _normal(lemma: str) -> str:
 @lru_cache(maxsize=4)
 def lexicon(path: Path | None = None) -> Lexicon:
     """The shipped lexicon (or the one at `path`), read once. Raises CompoclipError if unusable."""
-    return Lexicon(read_sense_table(path or Path(__file__).parent / "data" / "lexicon.xz"))
+    return Lexicon(path or Path(__file__).parent / "data" / "lexicon.xz")

@@ -27,6 +27,10 @@ class WordLists:
             elif line and not line.startswith("#"):
                 rows.append(line)
 
+    def names(self) -> tuple[str, ...]:
+        """The names of the lists, in the order of the file."""
+        return tuple(self._rows)
+
     def rows(self, name: str = "") -> tuple[str, ...]:
         """The lines of a list as they stand in the file."""
         return tuple(self._rows[name])
