@@ -168,9 +168,11 @@ def test_losses_know_nothing_but_tensors() -> None:
 
 
 def test_methods_hold_no_maths() -> None:
-    """No tensor library anywhere in the room, and no operator but comparisons in a recipe."""
+    """No tensor library in a recipe, and no operator but comparisons; a method's own parts may."""
     wrong = []
     for path in in_room("methods"):
+        if path.parent != PACKAGE / "methods" and path.name != "__init__.py":
+            continue
         for line, name in imported(path):
             if name.split(".")[0] in ("torch", "numpy", "scipy", "open_clip"):
                 wrong.append(f"{path.name}:{line} imports {name}")

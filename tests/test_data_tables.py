@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.data.caption_plan import Bags, WrittenTexts
 from compoclip.data.decode import decode
 from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.plan import WrittenTexts
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.tables import open_table
 from compoclip.data.textfiles import (
@@ -27,6 +27,7 @@ from compoclip.data.textfiles import (
     NO_TEXT,
     read_records,
 )
+from compoclip.data.texts import Bags
 from compoclip.errors import CompoclipError, UsageError
 from test_data_transform import encoded, photo
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 
@@ -210,10 +210,6 @@ class Resize:
         parts = zip(torch.split(shapes, _AT_ONCE), torch.split(starts, _AT_ONCE))
         made = [self._some(pixels, some, first) for some, first in parts if len(some)]
         return torch.cat(made) if made else pixels.new_zeros(0, 3, *self.size).float()
-
-    def pin_memory(self) -> Resize:
-        """The same in memory from which a CUDA device copies without the processor."""
-        return replace(self, shapes=self.shapes.pin_memory())
 
     def _some(
         self, pixels: torch.Tensor, shapes: torch.Tensor, starts: torch.Tensor

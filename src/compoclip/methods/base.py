@@ -53,7 +53,7 @@ class LossTerm:
         reads: The roles of the texts it reads beside captions.
         needs_teacher: Whether it reads what the method's teacher makes of the batch.
         needs_masked: Whether it reads a second pass, in which words and patches are hidden as the
-            method's texts say (`CaptionPlan.masks`).
+            method's texts say (`CaptionPlan.hides`).
     """
 
     name: str
@@ -363,7 +363,7 @@ class Method:
             "terms": [
                 {"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses
             ],
-            "texts": asdict(self.plan),
+            "texts": self.plan.record(),
             "images": self.images.record(),
             "composed": list(self.composed),
             **({"teacher": asdict(self.teacher)} if self.teacher and self.needs_teacher else {}),

@@ -149,10 +149,10 @@ def run_training(
             f"{method.name} has terms that compare with a teacher, and no teacher: name one in the "
             "recipe, Method(teacher=Teacher(decay=...))"
         )
-    if method.needs_masked and method.plan.masks is None:
+    if method.needs_masked and not method.plan.hides:
         raise UsageError(
             f"{method.name} has terms that read a second pass with words hidden, and no texts say "
-            "which: name them in the recipe, CaptionPlan(masks=MaskPlan())"
+            "which: name them in the recipe, CaptionPlan(texts=(MaskPlan(),))"
         )
     if method.trains.matrix and (method.lora or settings.fsdp):
         raise UsageError(
@@ -214,8 +214,9 @@ def _run(
             f"--contrast sigmoid: the logits of {model.name} have no bias; take a SigLIP model, or "
             "leave --contrast out"
         )
-    if method.needs_masked and method.plan.masks is not None:
-        model.encoder.require_masks(method.plan.masks.images)
+    hides = "patches" in method.plan.hides
+    if method.needs_masked:
+        model.encoder.require_masks(hides)
     heads = {
         module_name(name): plan.build(model.encoder.sizes, settings.seed)
         for name, plan in method.heads.items()
@@ -243,7 +244,6 @@ def _run(
     if settings.crop is None:
         settings = replace(settings, crop=method.crop or settings.crops > 0)
     # What does not go together is said before anything is read.
-    hides = method.plan.masks is not None and method.plan.masks.images
     if kept_at(method, settings) and method.needs_masked and hides:
         raise UsageError(
             f"--cache-frozen: {method.name} hides patches of images, so features change with every "

@@ -177,8 +177,7 @@ def step(
 
 def _hidden_boxes(method: Method, batch: Batch, images: int) -> tuple[tuple[Box, ...], ...]:
     """What a second pass hides of each image; () for a method that hides words alone."""
-    plan = method.plan.masks
-    if plan is None or not plan.images:
+    if "patches" not in method.plan.hides:
         return ()
     return tuple(mask.boxes for mask in batch.block.masks) or ((),) * images
 
