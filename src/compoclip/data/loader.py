@@ -158,11 +158,8 @@ class BatchLoader:
         self._workers: DataLoader[Any] | None = None
 
     def prepare_with(self, preparation: Preparation, device: torch.device) -> None:
-        """Have the texts of batches made numbers where batches are made.
-
-        Args:
-            preparation: Makes them.
-            device: Where they will be needed; for a CUDA device batches are pinned.
+        """Have the texts of batches made numbers by workers, and batches pinned for a CUDA
+        device.
         """
         self.close()  # workers of earlier epochs know nothing of it
         self._assembler = replace(self._assembler, prepare=preparation)

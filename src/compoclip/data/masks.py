@@ -41,15 +41,9 @@ class Mask:
         crop: tuple[int, int, int, int] | None,
         transform: ImageTransform,
     ) -> Mask:
-        """The mask with boxes as fractions of what a transform shows of a photo.
+        """The mask with boxes as fractions of what a transform shows of a photo of a size.
 
-        Args:
-            stored: Width and height of the photo.
-            crop: What is shown of it, see `ImageTransform.box`.
-            transform: What becomes of the photo.
-
-        Returns:
-            The mask; a box of which nothing is shown is left out.
+        crop: what is shown of it. A box of which nothing is shown is left out.
         """
         if self.shown:
             return self

@@ -100,13 +100,8 @@ class ImageTransform:
         return ceil(stored[0] * width / (right - left)), ceil(stored[1] * height / (bottom - top))
 
     def together(self, images: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Resize | None]:
-        """Put the images of a batch one after the other, in memory that all processes see.
-
-        Args:
-            images: B images as `read` gives them, or whole ones as `pixels_of` does.
-
-        Returns:
-            (B, 3, H, W) uint8 pixels, and None: nothing is left to the device.
+        """(B, 3, H, W) pixels of the images of a batch, in memory that all processes see; and None:
+        nothing is left to the device.
         """
         pixels = shared_bytes(len(images), 3, *self.preprocess.size)
         for place, image in zip(pixels, images):
@@ -176,13 +171,9 @@ class Resize:
     interpolation: str = "bicubic"
 
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Resize the images of a batch.
+        """Resize (n, 3) uint8 pixels: all images one after the other, each row by row.
 
-        Args:
-            pixels: (n, 3) uint8: all images one after the other, each row by row.
-
-        Returns:
-            (B, 3, H, W) from 0 to 255, float32 or, on a CPU, uint8.
+        Returns (B, 3, H, W) from 0 to 255, float32 or, on a CPU, uint8.
         """
         if pixels.device.type == "cpu":
             return self._by_bytes(pixels)
@@ -277,13 +268,8 @@ class DeviceTransform(ImageTransform):
         return torch.from_numpy(pixels[top:bottom, left:right].copy()).permute(2, 0, 1)
 
     def together(self, images: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Resize | None]:
-        """Put the images of a batch one after the other, in memory that all processes see.
-
-        Args:
-            images: B images as `read` gives them, or whole ones as `pixels_of` does.
-
-        Returns:
-            (n, 3) uint8 pixels, and what the device makes images of them with.
+        """(n, 3) pixels of all images, one after the other; and what the device resizes them
+        with.
         """
         shapes = [tuple(image.shape[1:]) for image in images]
         sizes = [height * width for height, width in shapes]

@@ -109,12 +109,9 @@ class GradientCache:
     def backward(self, last: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         """Encode every micro-batch that learns again, and add its gradients to the parameters'.
 
-        Dropout and drop-path repeat what they drew the first time; the random state is left as it
-        is found.
-
-        Args:
-            last: Entered around the backward pass of each tower's last micro-batch, which makes the
-                gradients of that tower complete.
+        Dropout and drop-path repeat what they drew the first time. last: entered around the
+        backward pass of each tower's last micro-batch, which makes the gradients of that tower
+        complete.
         """
         for tower in self._towers:
             learning = [each for each in tower if each.learns and each.wanted]
@@ -182,15 +179,8 @@ _AT_ONCE = 64  # views that are encoded together
 def kept_at(method: Method, settings: RunSettings) -> KeptAt:
     """Where the features are taken that --cache-frozen keeps; "" without it.
 
-    Args:
-        method: The recipe, with what --freeze leaves of it.
-        settings: `cache_frozen`, `features`, `freeze` and `crop` are read.
-
-    Returns:
-        "tower" when all of the image tower is frozen, "trunk" when its projection learns.
-
-    Raises:
-        UsageError: Where features would change, or no image would be shown twice.
+    Returns "tower" when all of the image tower is frozen, "trunk" when its projection learns.
+    Raises UsageError where features would change, or no image would be shown twice.
     """
     if settings.crops and not settings.crop:
         raise UsageError("--crops are random crops: leave --no-crop out")
@@ -425,15 +415,10 @@ class FrozenTexts:
     def work(
         self, encoder: DualEncoder, texts: Sequence[str], micro_batch: int
     ) -> Work[TextFeatures]:
-        """The work of encoding texts, of which little is left: those that are new, and to project.
+        """The work of encoding T texts, of which little is left: those that are new, and to
+        project.
 
-        Args:
-            encoder: Whose text tower is frozen but for its projection.
-            texts: T texts; none stand for one that is empty.
-            micro_batch: See `DualEncoder.work`.
-
-        Returns:
-            One micro-batch, whose outputs are states (T, W) without gradient.
+        It is one micro-batch, whose outputs are states (T, W) without gradient.
         """
         texts = texts or ("",)
         distinct = dict.fromkeys(texts)

@@ -86,9 +86,6 @@ class GradientMean:
 
         A gradient that some ranks lack counts as zero there; without one anywhere a parameter keeps
         none.
-
-        Raises:
-            PeerLostError: When a rank is gone.
         """
         if not self._parameters:
             return

@@ -183,14 +183,7 @@ def _hidden_boxes(method: Method, batch: Batch, images: int) -> tuple[tuple[Box,
 
 
 def module_name(term: str) -> str:
-    """The name of a term's head among modules, whose names have no dots.
-
-    Args:
-        term: Its name, such as "read-clip.reconstruction".
-
-    Returns:
-        The name.
-    """
+    """The name of a term's head among modules, whose names have no dots."""
     return term.replace(".", "-")
 
 

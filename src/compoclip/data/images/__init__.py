@@ -396,17 +396,8 @@ class ImagePlan:
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
     ) -> Companions:
-        """Find out what the plan needs to know of all samples.
-
-        Args:
-            source: The samples.
-            encode: The model's image encoder as it is before training.
-            preprocess: How the model sees images.
-            folder: The run's; what takes long to find is kept there.
-            resume: Use what an earlier run kept.
-
-        Returns:
-            What was found, for `BatchLoader`.
+        """Find out what the plan needs to know of all samples, by the model's image encoder as it
+        is before training. With `resume` what an earlier run kept in the folder is used.
         """
         return Companions()
 

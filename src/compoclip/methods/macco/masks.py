@@ -127,14 +127,8 @@ def _usable(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def rectangle(area: float, rng: random.Random) -> Box:
-    """A rectangle of about an area, anywhere in the unit square.
-
-    Args:
-        area: What its own is within a quarter of.
-        rng: Draws it: sides uniformly until the area fits, then its place.
-
-    Returns:
-        Left, upper, right, lower.
+    """A rectangle of an area, within a quarter of it, anywhere in the unit square: sides are drawn
+    uniformly until the area fits, then its place.
     """
     while True:
         width, height = (rng.randint(1, _CELLS) / _CELLS for _ in range(2))
