@@ -142,7 +142,7 @@ class Rewrites(Texts):
                 _offer(drawing, each, offered)
             # The first that applies; in random order that is uniform among those that apply.
             elif any(_offer(drawing, n, offered) for n in each.order(drawing.rng(each.name))):
-                drawing.count(each.name)
+                drawing.counts.count(each.name)
             else:
                 drawing.refuse(each.name, NONE_APPLIES)
 
@@ -167,7 +167,7 @@ def _offer(drawing: Drawing, name: str, offered: Counter[str]) -> bool:
         fresh = [text for text in drawing.other_captions() if token_key(text) not in taken]
         found = Drawn(rng.choice(fresh), Role.POSITIVE) if fresh else NO_OTHER_CAPTION
     else:
-        found = drawing.rewritten(name, drawing.caption, rng)
+        found = drawing.rewrite(name, drawing.caption, rng, drawing.negatives)
     return drawing.add(found, kind)
 
 

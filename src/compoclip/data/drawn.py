@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from compoclip.captions.types import Caption
 from compoclip.data.masks import Mask
@@ -59,6 +59,11 @@ class PlanCounts:
             if isinstance(own, Counter):
                 own.update(others)
 
+    def count(self, name: str) -> None:
+        """Count, for one sample, what was made of a name."""
+        self.made[name] += 1
+        self.covered[name] = 1
+
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> PlanCounts:
         """The counts that `to_json` wrote."""
@@ -94,68 +99,32 @@ class PlanCounts:
         }
 
 
-class Makers(Protocol):
-    """What a plan of texts has for all samples: parses, rewrites and generators."""
-
-    def parse(self, text: str) -> Caption: ...
-
-    def rng(self, key: str, epoch: int, name: str) -> random.Random: ...
-
-    def rewritten(
-        self, name: str, text: str, rng: random.Random, negatives: bool
-    ) -> Drawn | str: ...
-
-
+@dataclass
 class Drawing:
     """The texts of one sample in an epoch, while they are drawn.
 
     Args:
-        makers: The plan's.
         sample: The sample.
         epoch: Counted from 0.
-        key: Seeds all draws.
-        main: Take the first caption, not one at random.
-        share: Of all captions those that have negatives.
-
-    Attributes:
         caption: The caption drawn, as the data has it.
-        texts: The texts so far, the caption as it is shown first.
+        texts: The texts so far; first the caption as it is shown.
+        negatives: Whether the caption has negatives.
+        rng: The generator of a draw by its name.
+        parse: The parse of a text, of a plan that has parsed captions.
+        rewrite: One draw of a rewrite by name, or of the texts written for a text; or why there is
+            none. Its last argument is `negatives`.
         counts: What was made and refused so far.
     """
 
-    def __init__(
-        self, makers: Makers, sample: Sample, epoch: int, key: str, main: bool, share: float
-    ) -> None:
-        self._makers, self._epoch, self._key, self._share = makers, epoch, key, share
-        self.sample = sample
-        self.counts = PlanCounts(samples=1)
-        rng = self.rng("caption")
-        self.caption = sample.captions[0] if main else rng.choice(sample.captions)
-        self.texts = [Drawn(self.caption, Role.CAPTION)]
-
-    def rng(self, name: str) -> random.Random:
-        """The generator of one draw."""
-        return self._makers.rng(self._key, self._epoch, name)
-
-    def parse(self, text: str) -> Caption:
-        """The parse of a text, of a plan that has parsed captions."""
-        return self._makers.parse(text)
-
-    def rewritten(self, name: str, text: str, rng: random.Random) -> Drawn | str:
-        """One draw of a rewrite, or of the texts written for `text`; or why there is none."""
-        return self._makers.rewritten(name, text, rng, self.negatives)
-
-    @property
-    def epoch(self) -> int:
-        """Counted from 0."""
-        return self._epoch
-
-    @cached_property
-    def negatives(self) -> bool:
-        """Whether the caption has negatives: by caption, whatever the epoch, as if the data had
-        them for a share of its captions."""
-        key = f"{self.sample.id}\x1f{self.caption}"
-        return self._makers.rng(key, 0, "hn-fraction").random() < self._share
+    sample: Sample
+    epoch: int
+    caption: str
+    texts: list[Drawn]
+    negatives: bool
+    rng: Callable[[str], random.Random]
+    parse: Callable[[str], Caption]
+    rewrite: Callable[[str, str, random.Random, bool], Drawn | str]
+    counts: PlanCounts
 
     @cached_property
     def captions(self) -> set[tuple[str, ...]]:
@@ -199,15 +168,10 @@ class Drawing:
             else:
                 self.taken.setdefault(key, drawn.role)
                 self.texts.append(Drawn(drawn.text, drawn.role, name))
-                self.count(counted)
+                self.counts.count(counted)
                 return True
         self.refuse(counted, drawn)
         return False
-
-    def count(self, name: str) -> None:
-        """Count what was made of a name."""
-        self.counts.made[name] += 1
-        self.counts.covered[name] = 1
 
     def refuse(self, name: str, reason: str) -> None:
         """Count that there is none of a name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,16 +80,30 @@ class TextPlan:
         Returns:
             The texts, and what was made and refused.
         """
-        plan, key = self.plan, sample.drawn_by if key is None else key
-        drawing = Drawing(self, sample, epoch, key, plan.main, plan.hn_fraction)
+        plan, counts = self.plan, PlanCounts(samples=1)
+        rng = partial(self.rng, sample.drawn_by if key is None else key, epoch)
+        caption = sample.captions[0] if plan.main else rng("caption").choice(sample.captions)
         cleaned = plan.cleaned != "variations" or bool(sample.group)
-        shown = self._cleaned(drawing.caption) if cleaned else drawing.caption
+        shown = self._cleaned(caption) if cleaned else caption
         if plan.absent:
-            shown = self._with_absent_object(drawing) or shown
-        drawing.texts[0] = Drawn(shown, Role.CAPTION)
-        for texts, found in self._sorts:
-            texts.draw_texts(drawing, found)
-        return drawing.texts, drawing.counts
+            name = ABSENT_OBJECT.name
+            parsed = [self.parse(text) for text in dict.fromkeys((caption, *sample.captions))]
+            made = ABSENT_OBJECT.among(parsed, rng(name))
+            if isinstance(made, Rewritten):
+                shown = made.text
+                counts.count(name)
+            else:
+                counts.refused[name, made.reason] += 1
+        texts = [Drawn(shown, Role.CAPTION)]
+        # By caption, whatever the epoch, as if the data had negatives for a share of its captions.
+        chosen = self.rng(f"{sample.id}\x1f{caption}", 0, "hn-fraction").random()
+        negatives = chosen < plan.hn_fraction
+        drawing = Drawing(
+            sample, epoch, caption, texts, negatives, rng, self.parse, self.rewritten, counts
+        )
+        for each, found in self._sorts:
+            each.draw_texts(drawing, found)
+        return texts, counts
 
     def parse(self, text: str) -> Caption:
         """The parse of a text, of a plan that has parsed captions."""
@@ -125,32 +139,18 @@ class TextPlan:
     def _written_for(self, text: str, positive: bool, rng: random.Random) -> Drawn | str:
         """One of the texts written for a text, or what is wrong with the first of them."""
         assert self.written is not None
-        judged = [
-            (each, self._against(text, each, positive))
-            for each in self.written.find(text, positive=positive)
-        ]
-        fine = [each for each, objection in judged if objection is None]
+        fine, objections = [], []
+        for written in self.written.find(text, positive=positive):
+            objection = form_objection(text, written)
+            if positive and not objection:
+                objection = positive_objection(self.parse(text), self.parse(written))
+            if objection is None:
+                fine.append(written)
+            else:
+                objections.append(objection)
         if fine:
             return Drawn(rng.choice(fine), Role.POSITIVE if positive else Role.NEGATIVE)
-        return next((objection for _, objection in judged if objection), NONE_WRITTEN)
-
-    def _against(self, text: str, written: str, positive: bool) -> str | None:
-        """The objection to a text that was written for another, if any."""
-        objection = form_objection(text, written)
-        if objection or not positive:
-            return objection
-        return positive_objection(self.parse(text), self.parse(written))
-
-    def _with_absent_object(self, drawing: Drawing) -> str:
-        """The caption saying what is absent; "" where nothing can be said."""
-        name = ABSENT_OBJECT.name
-        texts = map(self.parse, dict.fromkeys((drawing.caption, *drawing.sample.captions)))
-        made = ABSENT_OBJECT.among(list(texts), drawing.rng(name))
-        if isinstance(made, Rewritten):
-            drawing.count(name)
-            return made.text
-        drawing.refuse(name, made.reason)
-        return ""
+        return objections[0] if objections else NONE_WRITTEN
 
     def _find(self) -> Mapping[str, Rewrite]:
         names = {*self.plan.all_rewrites} - {*OF_DATA, *WRITTEN}

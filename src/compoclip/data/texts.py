@@ -202,9 +202,9 @@ class BagPlan(Texts):
         rng = drawing.rng(f"{BAG_NEGATIVE}\x1f{key}")
         names = self.negatives
         for name in rng.sample(names, len(names)) if len(names) > 1 else names:
-            made = drawing.rewritten(name, sentence.text, rng)
+            made = drawing.rewrite(name, sentence.text, rng, drawing.negatives)
             if drawing.add(made, BAG_NEGATIVE, f"{BAG_NEGATIVE} ({name})", again):
-                drawing.count(BAG_NEGATIVE)
+                drawing.counts.count(BAG_NEGATIVE)
                 return
         drawing.refuse(BAG_NEGATIVE, NONE_APPLIES)
 

@@ -89,7 +89,7 @@ class MaskPlan(Texts):
             mask = self.mask(concepts.words, concepts, drawing.rng(MASK))
         drawing.texts[0] = replace(drawing.texts[0], mask=mask)
         if mask.spans(drawing.texts[0].text):
-            drawing.count(MASK)
+            drawing.counts.count(MASK)
         else:
             drawing.refuse(MASK, NO_CONCEPT)
 
