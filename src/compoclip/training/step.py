@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -52,11 +51,6 @@ class StepResult:
     def loss(self) -> float:
         """The weighted sum as a number."""
         return self._numbers[-1]
-
-    @property
-    def finite(self) -> bool:
-        """Whether there is anything to learn from the step."""
-        return math.isfinite(self.loss)
 
     @cached_property
     def _numbers(self) -> list[float]:
