@@ -24,9 +24,8 @@ from bench.data import photo_like
 from bench.rows import PROGRAM, Inputs, Row, surroundings
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
-from compoclip.data.batch import Batch
+from compoclip.data.batch import Batch, Numbers
 from compoclip.data.loader import BatchLoader
-from compoclip.data.prepared import Numbers
 from compoclip.data.sources.open import open_source
 from compoclip.errors import UsageError
 from compoclip.methods.base import Method, Optim

@@ -17,7 +17,7 @@ from torchvision.transforms import functional
 from compoclip.captions.types import Caption
 from compoclip.data.batch import Batch
 from compoclip.data.images import BatchTask, ShuffledSchedule
-from compoclip.data.loader import BatchLoader, Made
+from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
@@ -171,12 +171,10 @@ def test_pixels_for_a_gpu_are_pinned_and_nothing_else_changes(
     pinned: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x.clone())
     (batch,) = loader(Pictures(4)).epoch(0)
-    made = Made(batch).pin_memory()
-    assert made.batch is not None
+    made = batch.pin_memory()
     assert pinned[0] is batch.pixels
-    assert made.batch.pixels is not batch.pixels
-    assert equal(iter([batch]), iter([made.batch]))
-    assert Made(None, error="gone").pin_memory().error == "gone"
+    assert made.pixels is not batch.pixels
+    assert equal(iter([batch]), iter([made]))
 
 
 @pytest.mark.slow

@@ -16,10 +16,11 @@ from PIL import Image
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.cli.main import main
-from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, CaptionPlan
+from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, NONE_GIVEN, TOO_LONG, CaptionPlan
+from compoclip.data.drawn import EQUALS_CAPTION
 from compoclip.data.images import SINGLE, BatchBuilder, Companions
 from compoclip.data.images.distractors import Distractors
-from compoclip.data.plan import EQUALS_CAPTION, NONE_GIVEN, TOO_LONG, TextPlan
+from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform

@@ -13,6 +13,7 @@ from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
+from compoclip.data.texts import TargetPlan
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.compose import compose
@@ -71,7 +72,7 @@ def test_all_given_negatives_are_taken_if_there_are_as_many_draws() -> None:
 
 def test_a_target_is_drawn_and_not_encoded() -> None:
     for target in ("other", "any"):
-        plan = CaptionPlan(target=target)  # type: ignore[arg-type]
+        plan = CaptionPlan(texts=(TargetPlan(target),))  # type: ignore[arg-type]
         assert plan.kinds == ()
         pairs = set()
         for epoch in range(40):
@@ -79,10 +80,10 @@ def test_a_target_is_drawn_and_not_encoded() -> None:
             assert wanted.rewrite == "target"
             pairs.add((caption.text, wanted.text))
         assert len(pairs) == (6 if target == "other" else 9)
-    (caption, wanted), _ = drawn(CaptionPlan(target="other"), ["a cat"])
+    (caption, wanted), _ = drawn(CaptionPlan(texts=(TargetPlan("other"),)), ["a cat"])
     assert wanted.text == caption.text == "a cat"
     with pytest.raises(UsageError, match=r"texts.target 'both' is not one of other, any"):
-        CaptionPlan(target="both")  # type: ignore[arg-type]
+        TargetPlan("both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="targets and masks must name every image"):
         TextBlock(("a",), (0,), (Role.CAPTION,), ("",), 1, targets=("a", "b"))
 

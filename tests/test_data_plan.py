@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions.types import Caption
-from compoclip.data.caption_plan import CaptionPlan
-from compoclip.data.drawn import Drawn, PlanCounts
-from compoclip.data.plan import EQUALS_CAPTION, EQUALS_OTHER, NONE_GIVEN, TOO_LONG, TextPlan
+from compoclip.data.caption_plan import NONE_GIVEN, TOO_LONG, CaptionPlan
+from compoclip.data.drawn import EQUALS_CAPTION, EQUALS_OTHER, Drawn, PlanCounts
+from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.sources.published import open_negclip
 from compoclip.errors import UsageError

@@ -14,32 +14,30 @@ import torch
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.batch import TextBlock
-from compoclip.data.caption_plan import (
-    BAG,
-    BAG_NEGATIVE,
-    GRAPH_POSITIVE,
-    OWN_CAPTIONS,
-    WRITTEN_NEGATIVE,
-    BagPlan,
-    Bags,
-    CaptionPlan,
-    GraphPlan,
-    OneOf,
-    Stage,
-)
-from compoclip.data.drawn import PlanCounts
-from compoclip.data.images.groups import Groups
-from compoclip.data.images.neighbours import Neighbours
-from compoclip.data.plan import (
+from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
+from compoclip.data.drawn import (
     EQUALS_CAPTION,
     EQUALS_OTHER,
-    NO_BAG,
     NONE_APPLIES,
     NONE_WRITTEN,
     NOT_CHOSEN,
-    TextPlan,
+    PlanCounts,
 )
+from compoclip.data.images.groups import Groups
+from compoclip.data.images.neighbours import Neighbours
+from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
+from compoclip.data.texts import (
+    BAG,
+    BAG_NEGATIVE,
+    GRAPH_POSITIVE,
+    NO_BAG,
+    OWN_CAPTIONS,
+    BagPlan,
+    Bags,
+    GraphPlan,
+    Stage,
+)
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, token_key
@@ -120,7 +118,7 @@ def test_a_curriculum_limits_graph_texts_by_epoch() -> None:
     assert graph.stages == (Stage(0, 1, 1), Stage(2, 3, 6))
     assert graph.weights == pytest.approx((0.2, 0.4, 0.4))
     assert [graph.at(epoch).negatives for epoch in range(4)] == [1, 1, 6, 6]
-    drawing = plan(CaptionPlan(graph=graph))
+    drawing = plan(CaptionPlan(texts=(graph,)))
     caption = "a small black cat sitting on a red wooden chair next to a large white dog"
     sample = Sample("x", b"", (caption,))
     for epoch in range(5):
@@ -134,7 +132,7 @@ def test_a_curriculum_limits_graph_texts_by_epoch() -> None:
         assert counts.coverage(GRAPH_POSITIVE) == 1
         assert drawing.draw(sample, epoch)[0] == texts
     assert roles[Role.NEGATIVE] > 1
-    without = plan(CaptionPlan(graph=graph, hn_fraction=0.0)).draw(sample, 4)[0]
+    without = plan(CaptionPlan(texts=(graph,), hn_fraction=0.0)).draw(sample, 4)[0]
     assert {text.role for text in without[1:]} == {Role.POSITIVE}
 
 
@@ -169,7 +167,7 @@ def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
         {"id": "1", "sentences": [f"part {i}" for i in range(9)]},
     )
     once = BagPlan(str(path), size=4, negatives=("bad",), draw="distinct")
-    drawing = plan(CaptionPlan(bags=once))
+    drawing = plan(CaptionPlan(texts=(once,)))
     first, second, third = samples(3)
     texts, counts = drawing.draw(first, 0)
     assert [(text.text, text.role, text.rewrite) for text in texts[1:]] == [
@@ -194,7 +192,7 @@ def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
 
 def test_the_other_captions_as_a_bag() -> None:
     once = BagPlan(OWN_CAPTIONS, size=2, negatives=("bad",), draw="distinct")
-    drawing = plan(CaptionPlan(bags=once))
+    drawing = plan(CaptionPlan(texts=(once,)))
     captions = ("a cat", "A  Cat", "one dog", "two dogs", "three dogs")
     sample = Sample("0", b"", captions)
     bags_seen = set()
@@ -214,7 +212,7 @@ def test_the_other_captions_as_a_bag() -> None:
 
 def test_a_bag_drawn_with_replacement_has_the_caption_in_it(tmp_path: Path) -> None:
     path = bags(tmp_path, {"id": "0", "sentences": ["one", "two"], "negatives": ["not one", None]})
-    drawing = plan(CaptionPlan(bags=BagPlan(str(path), size=10, negatives=("bad",))))
+    drawing = plan(CaptionPlan(texts=(BagPlan(str(path), size=10, negatives=("bad",)),)))
     sample, other = samples(2)
     found: Counter[str] = Counter()
     for epoch in range(40):
@@ -244,7 +242,7 @@ def test_a_sentence_of_a_bag_is_no_negative_too(tmp_path: Path) -> None:
         {"id": "0", "sentences": ["one"], "negatives": ["a cat on mat 0"]},
         {"id": "1", "sentences": ["a cat on mat 1 bad"]},
     )
-    drawing = plan(CaptionPlan(("bad",), bags=BagPlan(str(path), size=10, negatives=("bad",))))
+    drawing = plan(CaptionPlan(("bad",), texts=(BagPlan(str(path), size=10, negatives=("bad",)),)))
     first, second = samples(2)
     for epoch in range(5):
         texts, counts = drawing.draw(first, epoch)  # a negative of the file that is the caption
@@ -261,7 +259,7 @@ def test_negatives_of_bags_are_of_one_of_several_kinds(tmp_path: Path) -> None:
     sentences = [f"part {i} not y" if i % 3 else f"part {i}" for i in range(30)]
     path = bags(tmp_path, {"id": "0", "sentences": sentences})
     several = BagPlan(str(path), size=30, negatives=("x", "y"), draw="distinct")
-    drawing = plan(CaptionPlan((OneOf("both", ("x", "y")),), bags=several))
+    drawing = plan(CaptionPlan((OneOf("both", ("x", "y")),), texts=(several,)))
     sample = samples(1)[0]
     total = PlanCounts()
     for epoch in range(20):
@@ -283,7 +281,7 @@ def test_negatives_of_bags_from_a_file_of_written_ones(tmp_path: Path) -> None:
     texts = tmp_path / "written.jsonl"
     texts.write_text(json.dumps({"caption": "one dog", "negative": "one cat"}) + "\n")
     what = CaptionPlan(
-        bags=BagPlan(str(path), size=2, negatives=(WRITTEN_NEGATIVE,), draw="distinct"),
+        texts=(BagPlan(str(path), size=2, negatives=(WRITTEN_NEGATIVE,), draw="distinct"),),
         written=str(texts),
     )
     drawn, counts = plan(what).draw(samples(1)[0], 0)
@@ -322,7 +320,7 @@ def test_malformed_bags(tmp_path: Path, row: object, message: str) -> None:
 
 def test_a_method_that_needs_bags_says_so() -> None:
     with pytest.raises(UsageError, match=r"--bags FILE .* or --bags captions"):
-        plan(CaptionPlan(bags=BagPlan("")))
+        plan(CaptionPlan(texts=(BagPlan(""),)))
 
 
 def test_the_layout_tells_which_texts_and_photos_are_the_same() -> None:

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compoclip.data.batch import TextBlock
-from compoclip.data.prepared import ArrayPlace, IntBuffer, Numbers, Preparation
+from compoclip.data.batch import IntBuffer, Numbers, TextBlock
+from compoclip.data.prepared import Preparation
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Layout, Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Tokenizer, build_tokenizer
@@ -50,7 +50,7 @@ def test_a_buffer_keeps_every_array(shapes: list[tuple[int, int, bool]]) -> None
     for slot, (array, tensor) in enumerate(zip(arrays, buffer.on(CPU), strict=True)):
         assert tensor.dtype == (torch.bool if array.dtype == bool else torch.int64)
         assert np.array_equal(tensor.numpy(), array)
-        assert np.array_equal(buffer.array(ArrayPlace(slot)), array)
+        assert np.array_equal(buffer.array(slot), array)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.data.caption_plan import Bags, WrittenTexts
 from compoclip.data.columns import (
     EMPTY_CAPTION,
     EMPTY_CELL,
@@ -24,8 +23,10 @@ from compoclip.data.columns import (
 )
 from compoclip.data.decode import decode
 from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.plan import WrittenTexts
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.tables import open_table
+from compoclip.data.texts import Bags
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.tables import read_records
 from test_data_transform import encoded, photo

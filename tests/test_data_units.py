@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.data.caption_plan import GIVEN, CaptionPlan, FirstOf, UnitPlan
-from compoclip.data.plan import NONE_WRITTEN, TextPlan
+from compoclip.data.caption_plan import GIVEN, CaptionPlan, FirstOf
+from compoclip.data.drawn import NONE_WRITTEN
+from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
+from compoclip.data.texts import PhrasePlan, UnitPlan
 from compoclip.data.written_units import WrittenUnits
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import Rewritten
@@ -86,7 +88,7 @@ def test_records_of_one_caption_add_up_and_lines_are_read_too(tmp_path: Path) ->
 
 def test_units_are_drawn_with_their_own_foils(tmp_path: Path) -> None:
     path = write(tmp_path, RECORD)
-    plan = TextPlan(CaptionPlan(units=UnitPlan(file=str(path), pair_share=0.0)))
+    plan = TextPlan(CaptionPlan(texts=(UnitPlan(file=str(path), pair_share=0.0),)))
     assert not plan.plan.needs_parsing
     foils = {"dog": {"cat"}, "red chair": {"blue chair"}}
     foils["dog on red chair"] = {"red chair on dog", "dog under red chair"}
@@ -205,7 +207,7 @@ def test_images_are_named_and_stay_below_their_folder(image: object, tmp_path: P
     [
         (lambda: UnitPlan(slots=0), "at least 1"),
         (lambda: UnitPlan(pair_share=1.5), "between 0 and 1"),
-        (lambda: CaptionPlan(phrases=-1), "-1 noun phrases"),
+        (lambda: PhrasePlan(-1), "-1 noun phrases"),
     ],
 )
 def test_impossible_plans(make: Any, message: str) -> None:

@@ -10,13 +10,9 @@ import pytest
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.cli.main import main
-from compoclip.data.caption_plan import (
-    WRITTEN_NEGATIVE,
-    WRITTEN_POSITIVE,
-    CaptionPlan,
-    WrittenTexts,
-)
-from compoclip.data.plan import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN, TextPlan
+from compoclip.data.caption_plan import WRITTEN_NEGATIVE, WRITTEN_POSITIVE, CaptionPlan
+from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN
+from compoclip.data.plan import TextPlan, WrittenTexts
 from compoclip.data.sources import Sample
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
@@ -169,8 +165,7 @@ def test_recipes_take_the_file(tmp_path: Path) -> None:
     assert load_recipe("tsvlc-llm")().kinds == ("tsvlc-rb-spatial", "replace")
     dac = load_recipe("dac")(negatives=path, bags="captions")
     assert dac.kinds == ("tsvlc-rb-spatial", WRITTEN_NEGATIVE, "bag", "bag-negative")
-    assert dac.plan.bags is not None
-    assert dac.plan.bags.negatives == ("tsvlc-rb-spatial", WRITTEN_NEGATIVE)
+    assert dac.plan.texts[0].rewrites == ("tsvlc-rb-spatial", WRITTEN_NEGATIVE)
     with pytest.raises(UsageError, match="--neg-type rand_both"):
         load_recipe("dac")(negatives=path, neg_type="rule_based")
     _, counts = TextPlan(both.plan, parsed=Parses()).draw(Sample("0", b"", ("a cup",)), 0)

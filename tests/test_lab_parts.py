@@ -74,8 +74,8 @@ def test_every_arm_of_the_recipe_can_be_made(data: Path) -> None:
     assert [term.name for term in methods["fsc-global"].losses] == ["clip", "global_hn"]
     assert [term.name for term in methods["fsc-local"].losses] == ["clip", "local_hn"]
     assert "positive" not in [term.name for term in methods["hard-negatives"].losses]
-    assert methods["dac"].plan.bags is not None
-    assert methods["dac"].plan.bags.file == str(data / BAGS)
+    (bags,) = methods["dac"].plan.texts
+    assert bags.record()["file"] == str(data / BAGS)
 
 
 @pytest.mark.parametrize("name", ["dial", "dial-photos", "proof", "proof-photos"])

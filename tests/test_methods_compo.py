@@ -27,7 +27,7 @@ def test_parts_that_are_off_ask_for_nothing() -> None:
     plain = load_recipe("compo")()
     assert not plain.needs_local
     assert not plain.trains.image_tower
-    assert plain.plan.units is None
+    assert plain.plan.texts == ()
     assert load_recipe("compo")(local_weight=0.2).needs_local
     assert load_recipe("compo")(image_tower=True).trains.image_tower
 

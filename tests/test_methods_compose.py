@@ -45,7 +45,7 @@ def test_texts_of_others_are_added_after_the_method_s_own() -> None:
     assert [each for each in both.plan.rewrites if isinstance(each, OneOf)] == list(
         method("hard-positives").plan.rewrites
     )
-    assert both.plan.graph == method("mosaic-clip").plan.graph
+    assert both.plan.texts == method("mosaic-clip").plan.texts
     assert both.kinds[: len(fsc.kinds)] == fsc.kinds
     assert both.name == "fsc-clip+mosaic+hard-positives+tsvlc-rb"
     assert both.composed == ("texts +mosaic", "texts +hard-positives", "texts +tsvlc-rb")
@@ -76,8 +76,8 @@ def test_settings_reach_the_parts() -> None:
     assert [term.name for term in less.losses] == ["clip", "global_hn"]
     assert not less.needs_local
     graph = compose(method("mosaic-clip"), settings=["texts.graph.weights=1,0,0"])
-    assert graph.plan.graph is not None
-    assert graph.plan.graph.weights == (1.0, 0.0, 0.0)
+    (texts,) = graph.plan.texts
+    assert texts.record()["weights"] == (1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -359,8 +359,8 @@ def test_schedules_of_the_recipes() -> None:
 
 def test_switches_of_the_recipes() -> None:
     assert method("triplet-clip", negative_images=False).name == "triplet-clip-text"
-    assert method("mosaic-clip").plan.graph.stages[1].start == 2  # type: ignore[union-attr]
-    assert len(method("mosaic-clip", second_stage=0).plan.graph.stages) == 1  # type: ignore[union-attr]
+    assert method("mosaic-clip").plan.record()["graph"]["stages"][1]["start"] == 2
+    assert len(method("mosaic-clip", second_stage=0).plan.record()["graph"]["stages"]) == 1
     assert method("clic").images == Composed()
     assert [t.on for t in method("clic").losses] == ["composed"] * 3 + ["single"]
     assert len(method("clic", alternate=False).losses) == 3

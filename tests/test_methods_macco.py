@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from compoclip.cli.main import main
-from compoclip.data.caption_plan import MaskPlan
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.compose import compose
 from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
+from compoclip.methods.macco.masks import MaskPlan
 from compoclip.methods.registry import load_recipe
 from compoclip.models.config import RECORD
 from compoclip.training.log import read_log
@@ -46,7 +46,7 @@ def test_it_is_the_weighted_sum_of_the_paper() -> None:
         assert (term.loss.layers, term.loss.weight_decay) == (layers, 0.01)
         assert term.loss.factor(optim.lr) * optim.lr == pytest.approx(1e-3)
         assert term.loss.factor(0.0) == 1.0
-    assert method.plan.masks == MaskPlan()
+    assert method.plan.texts == (MaskPlan(),)
     assert not method.plan.rewrites
     assert set(method.heads) == {"words", "patches", "masks"}
     half = load_recipe("macco")(hidden="words", word_weight=0.0)
@@ -65,10 +65,10 @@ def test_values_by_hand() -> None:
 
 def test_its_terms_go_with_another_method(world: Path, tmp_path: Path) -> None:
     made = compose(load_recipe("fsc-clip")(), terms=["+macco.contrast", "+degla.distill"])
-    assert made.plan.masks == MaskPlan()
+    assert made.plan.texts == (MaskPlan(),)
     assert set(made.heads) == {"masks"}
     words = compose(made, settings=["texts.masks.images=false"])
-    assert words.plan.masks == MaskPlan(images=False)
+    assert words.plan.texts == (MaskPlan(images=False),)
     more = (
         "--terms",
         "+macco",

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from compoclip.data.sources.open import open_source
+from compoclip.data.texts import PhrasePlan
 from compoclip.errors import UsageError
 from compoclip.losses.contrastive import clip_loss, negclip_loss
 from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
@@ -56,7 +57,7 @@ def test_switches_of_cs_clip_reach_the_loss() -> None:
     assert value(cs_clip(slots="all"), "unit") == pytest.approx(value(cs_clip(), "unit") / 2)
     without = cs_clip(unit_weight=0.0)
     assert [term.name for term in without.losses] == ["negclip"]
-    assert without.plan.units is None
+    assert without.plan.texts == ()
     assert cs_clip(unit_slots=3, units="u.json").plan.kinds[-2:] == ("unit-3", "unit-foil-3")
 
 
@@ -76,7 +77,11 @@ def test_c2lip_is_the_sum_of_the_paper() -> None:
         ("phrase", 1.0),
         ("patch_phrase", 0.01),
     ]
-    assert (method.optim.batch_size, method.optim.lr, method.plan.phrases) == (768, 1e-5, 6)
+    assert (method.optim.batch_size, method.optim.lr, method.plan.texts) == (
+        768,
+        1e-5,
+        (PhrasePlan(6),),
+    )
     assert (method.needs_patches, method.needs_local) == (True, False)
     assert value(method, "clip") == pytest.approx(clip_loss(FEATURES, LAYOUT).item())
     for name, loss in (("phrase", phrase_loss), ("patch_phrase", patch_phrase_loss)):

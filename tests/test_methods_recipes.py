@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from compoclip.data.caption_plan import OneOf
+from compoclip.data.texts import BagPlan
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.contrastive import clip_loss, negclip_loss
@@ -284,13 +285,13 @@ def test_dac_draws_as_released_and_by_switches_as_the_rules_alone() -> None:
     method = load_recipe("dac")()
     either = ("tsvlc-rb-spatial", "replace")
     assert method.plan.rewrites == (OneOf("hard-negative", either),)
-    bags = method.plan.bags
-    assert bags is not None
+    (bags,) = method.plan.texts
+    assert isinstance(bags, BagPlan)
     assert (bags.size, bags.draw, bags.negatives) == (10, "replacement", either)
     assert method.kinds == (*either, "bag", "bag-negative")
     rules = load_recipe("dac")(neg_type="rule_based", bag_draw="distinct")
     assert rules.kinds == ("tsvlc-rb-spatial", "bag", "bag-negative")
-    assert rules.plan.bags == replace(bags, draw="distinct", negatives=either[:1])
+    assert rules.plan.texts == (replace(bags, draw="distinct", negatives=either[:1]),)
     # The same texts give the same losses, whatever their places among the kinds are.
     texts = [t for t in CASES["bags"] if t[1] != Role.NEGATIVE or t[2] == 0]
     layout = layout_of([(o, r, {3: 1, 0: 0}.get(k, k)) for o, r, k in texts], rules.kinds)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from compoclip.data.texts import TargetPlan
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
 from losses_oracle import CAPTION, NEGATIVE, POSITIVE, features_for, layout_of
@@ -66,4 +67,4 @@ def test_a_switch_changes_one_part(name: str, option: str, value: float | str, p
     for other in {"plan", "optim", "trains", "teacher", "images", "crop"} - {part}:
         assert getattr(usual, other) == getattr(changed, other), other
     if option == "target":
-        assert replace(changed.plan, target="other") == usual.plan
+        assert replace(changed.plan, texts=(TargetPlan("other"),)) == usual.plan

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.data.caption_plan import CaptionPlan, UnitPlan
+from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
+from compoclip.data.texts import PhrasePlan, UnitPlan
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite
 from compoclip.rewrites.units import (
@@ -192,7 +193,7 @@ def drawing(plan: CaptionPlan) -> TextPlan:
 
 
 def test_units_have_the_kinds_of_their_slots() -> None:
-    plan = CaptionPlan(units=UnitPlan(slots=2))
+    plan = CaptionPlan(texts=(UnitPlan(slots=2),))
     assert plan.kinds == ("unit-1", "unit-foil-1", "unit-2", "unit-foil-2")
     assert plan.needs_parsing
     sample = Sample("0", b"", (CAPTION,))
@@ -205,12 +206,12 @@ def test_units_have_the_kinds_of_their_slots() -> None:
     ]
     assert counts.made == {UNIT: 2, UNIT_FOIL: 2}
     assert drawing(plan).draw(sample, 3)[0] == found != drawing(plan).draw(sample, 4)[0]
-    none = CaptionPlan(units=UnitPlan(), hn_fraction=0.0)
+    none = CaptionPlan(texts=(UnitPlan(),), hn_fraction=0.0)
     assert {text.role for text in drawing(none).draw(sample, 0)[0][1:]} == {Role.POSITIVE}
 
 
 def test_a_caption_without_noun_phrases_is_its_own() -> None:
-    plan = CaptionPlan(phrases=2)
+    plan = CaptionPlan(texts=(PhrasePlan(2),))
     assert plan.kinds == ("noun-phrase",)
     found, counts = drawing(plan).draw(Sample("0", b"", (CAPTION,)), 0)
     assert len(found) == 3
@@ -224,7 +225,7 @@ def test_a_caption_without_noun_phrases_is_its_own() -> None:
 def test_units_of_a_scene_hold_and_foils_do_not() -> None:
     """The oracle of the world on what a run would draw: all slots, pairs, other captions' too."""
     world, oracle = WorldConfig(size=32), Oracle()
-    plan = drawing(CaptionPlan(units=UnitPlan(slots=3), phrases=6))
+    plan = drawing(CaptionPlan(texts=(UnitPlan(slots=3), PhrasePlan(6))))
     judged = {Role.POSITIVE: [0, 0], Role.NEGATIVE: [0, 0]}
     for index in range(120):
         scene = scene_for(world, 5, "train", index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,9 @@ def assert_same(model: Any, tokenize: Any, method: Method, batch: Batch, *sizes:
     for size in sizes:
         settings = RunSettings(out=Path(), micro_batch=size)
         pieces, got, also = after(model, tokenize, method, batch, settings)
+        # MACCO's sum is 20 x 11.1 + 250 x 1.34 + ... = 562, where float32 has steps of 6e-5.
         assert pieces.loss == pytest.approx(whole.loss, abs=1e-5, rel=1e-6)
-        assert pieces.values == pytest.approx(dict(whole.values), abs=1e-5, rel=1e-6)
+        assert pieces.values == pytest.approx(dict(whole.values), abs=1e-5)
         for name, state in remembered.items():
             assert also[name] == pytest.approx(state, abs=1e-4)
         for name, gradient in expected.items():
@@ -92,7 +94,7 @@ def test_every_recipe_has_the_gradients_of_the_whole_batch(
         return step(model, tokenize, method, batch, settings)
 
     monkeypatch.setattr(loop, "step", checked)
-    asked = arguments(world, name, tmp_path / "run", "--set=stop_after=2", "--warmup=50")
+    asked = arguments(world, name, tmp_path / "run", "--set=stop_after=2")
     assert main(asked) == 0
     assert len(seen) == 2
 
@@ -246,7 +248,7 @@ def test_a_loss_that_is_not_finite_moves_nothing() -> None:
         result = step(
             model.encoder, model.tokenizer, bad, batch, RunSettings(out=Path(), micro_batch=size)
         )
-        assert not result.finite
+        assert not math.isfinite(result.loss)
         norm = clip_gradients(parameters, 0.0, SINGLE)
         assert step_if_finite(optimizer, result.total, norm)[0]
         assert all(torch.equal(p, old) for p, old in zip(parameters, before))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import losses_loops as loops
 from compoclip.cli.main import main
 from compoclip.data.batch import Batch
+from compoclip.data.texts import TargetPlan
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.contract import Features, HeadPlan, Layout, TowerSizes
@@ -105,14 +106,14 @@ def test_read_clip_is_the_weighted_sum_of_the_paper() -> None:
     weights = {t.name: t.weight for t in method.losses}
     assert weights == {"negclip": 1.0, "reconstruction": 0.1, "alignment": 0.5}
     assert method.plan.rewrites == ("negclip", "negclip", "negclip", "other-caption")
-    assert method.plan.target == "other"
+    assert method.plan.texts == (TargetPlan("other"),)
     optim = method.optim
     assert (optim.lr, optim.beta2, optim.eps, optim.clip_grad) == (1e-5, 0.999, 1e-8, 1.0)
     assert (optim.epochs, optim.batch_size, optim.warmup, optim.weight_decay) == (5, 256, 50, 0.1)
-    assert load_recipe("read-clip")(target="any").plan.target == "any"
+    assert load_recipe("read-clip")(target="any").plan.texts == (TargetPlan("any"),)
     without = load_recipe("read-clip-align")()
     assert [t.name for t in without.losses] == ["negclip", "alignment"]
-    assert (without.heads, without.plan.target) == ({}, "")
+    assert (without.heads, without.plan.texts) == ({}, ())
     assert load_recipe("read-clip")(alignment=0.0).plan.rewrites == ("negclip",) * 3
 
 
@@ -280,7 +281,7 @@ def test_a_micro_batch_has_the_gradients_of_the_whole(terms: list[str]) -> None:
     if len(terms) > 1:
         texts, terms = ["+read-clip"], terms
     method = compose(recipe, texts, terms)
-    assert method.plan.target == "other"
+    assert method.plan.texts == (TargetPlan("other"),)
     plan = Reconstruction("gru")
     losses = [replace(t, loss=plan) if t.head else t for t in method.losses if not t.needs_teacher]
     method = replace(method, losses=tuple(losses))

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from compoclip.captions.parser import parse
 from compoclip.data.batch import Batch
-from compoclip.data.caption_plan import CaptionPlan, MaskPlan
-from compoclip.data.masks import ConceptFile, Mask, draw_mask, graph_words, rectangle
+from compoclip.data.caption_plan import CaptionPlan
+from compoclip.data.masks import Mask
 from compoclip.data.plan import TextPlan
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Sample
@@ -31,6 +31,13 @@ from compoclip.losses.masked import masked_contrast, masked_match
 from compoclip.methods.base import LossTerm, Method, Optim
 from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.macco.hidden import Masks, MaskVectors, boxes_to_patches
+from compoclip.methods.macco.masks import (
+    ConceptFile,
+    FoundConcepts,
+    MaskPlan,
+    graph_words,
+    rectangle,
+)
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
 from compoclip.models.work import PassInputs
@@ -429,12 +436,12 @@ def test_words_and_boxes_of_a_file(tmp_path: Path) -> None:
     assert (none.words, none.boxes) == ((), ())
     assert found.find("elsewhere") is None
     plan = MaskPlan(file="macco.tsv", rectangles=0.0)
-    drawn = {draw_mask(plan, None, one, random.Random(i)).boxes for i in range(20)}
+    drawn = {plan.mask(one.words, one, random.Random(i)).boxes for i in range(20)}
     assert drawn == set(one.boxes)
-    assert draw_mask(plan, None, None, random.Random(0)) == Mask((), (), shown=False)
-    (only,) = draw_mask(replace(plan, rectangles=1.0), None, one, random.Random(0)).boxes
+    assert plan.mask((), FoundConcepts((), ()), random.Random(0)) == Mask((), (), shown=False)
+    (only,) = replace(plan, rectangles=1.0).mask(one.words, one, random.Random(0)).boxes
     assert only[2] <= 1 + 1e-9
-    assert draw_mask(replace(plan, images=False), None, one, random.Random(0)).boxes == ()
+    assert replace(plan, images=False).mask(one.words, one, random.Random(0)).boxes == ()
 
 
 @pytest.mark.parametrize(
@@ -458,7 +465,7 @@ def test_a_malformed_file_is_one_clear_line(row: str, message: str, tmp_path: Pa
 def test_masks_come_with_the_caption_and_are_counted(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "1.png")
     path = concept_file(tmp_path / "m.tsv", "a red dog\t1.png\t[]\t['red']\t[]")
-    plan = TextPlan(CaptionPlan(masks=MaskPlan(file=str(path), images=False)))
+    plan = TextPlan(CaptionPlan(texts=(MaskPlan(file=str(path), images=False),)))
     texts, counts = plan.draw(Sample("1", tmp_path / "1.png", ("a red dog",)), 0)
     assert texts[0].mask == Mask(("red",))
     assert counts.made["mask"] == 1
@@ -478,7 +485,7 @@ TERMS = (
 
 
 def method_of(terms: Sequence[LossTerm] = TERMS, optim: Optim = OPTIM, **plan: Any) -> Method:
-    texts = CaptionPlan(masks=MaskPlan(**plan))
+    texts = CaptionPlan(texts=(MaskPlan(**plan),))
     return Method(name="masks", plan=texts, losses=tuple(terms), optim=optim)
 
 

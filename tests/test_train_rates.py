@@ -236,7 +236,7 @@ def test_what_no_training_can_use_is_refused(
 
 @pytest.fixture
 def fp16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_require_precision", lambda _: None)
+    monkeypatch.setattr(run, "require_precision", lambda _: None)
     monkeypatch.setattr(loop, "_HALVINGS", 6)  # these gradients are large
 
 

@@ -237,11 +237,7 @@ def texts_of(method: Method) -> str:
     """Return the texts beside captions on one line."""
     plan = method.plan
     names = [each if isinstance(each, str) else "|".join(each.of) for each in plan.rewrites]
-    names += ["graph"] if plan.graph else []
-    names += ["bags"] if plan.bags else []
-    names += ["units"] if plan.units else []
-    names += ["noun phrases"] if plan.phrases else []
-    names += ["masked captions"] if plan.masks else []
+    names += [each.label for each in plan.texts if each.label]
     own = [kind for kind in method.kinds if kind not in plan.kinds]
     return ", ".join([*own, *names]) or "-"
 

@@ -1,13 +1,9 @@
 from .batch import Batch as Batch
 from .batch import TextBlock as TextBlock
-from .caption_plan import BagPlan as BagPlan
 from .caption_plan import CaptionPlan as CaptionPlan
 from .caption_plan import FirstOf as FirstOf
-from .caption_plan import GraphPlan as GraphPlan
-from .caption_plan import MaskPlan as MaskPlan
 from .caption_plan import OneOf as OneOf
-from .caption_plan import Stage as Stage
-from .caption_plan import UnitPlan as UnitPlan
+from .caption_plan import Texts as Texts
 from .images import BatchBuilder as BatchBuilder
 from .images import ImagePlan as ImagePlan
 from .images import NegativeImages as NegativeImages
@@ -23,6 +19,12 @@ from .sources import DrawOrder as DrawOrder
 from .sources import Sample as Sample
 from .sources import Source as Source
 from .sources.open import open_source as open_source
+from .texts import BagPlan as BagPlan
+from .texts import GraphPlan as GraphPlan
+from .texts import PhrasePlan as PhrasePlan
+from .texts import Stage as Stage
+from .texts import TargetPlan as TargetPlan
+from .texts import UnitPlan as UnitPlan
 from .transform import ImageTransform as ImageTransform
 from .transform import RandomCrop as RandomCrop
 from .written_units import WrittenUnits as WrittenUnits

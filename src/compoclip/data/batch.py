@@ -1,24 +1,29 @@
-"""A batch: pixels, and all texts that accompany them as one flat ragged list."""
+"""A batch: pixels, and all texts that accompany them as one flat ragged list, also as numbers.
+
+What a step needs of texts are integers: token ids in the order in which the text tower takes them,
+which text belongs to which image, and the indices that losses read. A worker computes them all and
+lays them out one after the other; the main process copies them and cuts them up where they lie.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from compoclip.data.drawn import PlanCounts
 from compoclip.data.masks import Mask
 from compoclip.data.transform import normalised
-from compoclip.losses.contract import HostLayout, IndexRequest, Layout, Role
+from compoclip.losses.contract import HostLayout, IndexRequest, Ints, Layout, Role
+from compoclip.models.text_plan import TextInputs
 from compoclip.models.work import KeptAt
 from compoclip.rewrites.base import token_key
-
-if TYPE_CHECKING:
-    from compoclip.data.prepared import Numbers
 
 
 @dataclass(frozen=True)
@@ -50,15 +55,12 @@ class TextBlock:
     masks: tuple[Mask, ...] = ()
 
     def __post_init__(self) -> None:
-        lengths = {len(self.texts), len(self.owner), len(self.role), len(self.rewrite)}
-        if len(lengths) != 1:
+        if len({len(self.texts), len(self.owner), len(self.role), len(self.rewrite)}) != 1:
             raise ValueError("texts, owner, role and rewrite must have the same length")
         if any(not 0 <= owner < self.images for owner in self.owner):
             raise ValueError(f"owner must lie in [0, {self.images})")
-        if any(
-            len(each) not in (0, self.images)
-            for each in (self.photos, self.pair, self.targets, self.masks)
-        ):
+        of_images = (self.photos, self.pair, self.targets, self.masks)
+        if any(len(each) not in (0, self.images) for each in of_images):
             raise ValueError("photos, pair, targets and masks must name every image, or none")
 
     def on_host(self, ids: NDArray[np.int32] | None = None) -> HostLayout:
@@ -90,20 +92,8 @@ class TextBlock:
             keys=(_keys(texts), _keys(self.photos) if self.photos else None),
         )
 
-    def layout(
-        self,
-        device: torch.device | str = "cpu",
-        ids: torch.Tensor | None = None,
-    ) -> Layout:
-        """The tensors a loss may see.
-
-        Args:
-            device: Where they are to lie.
-            ids: As for `on_host`, as a tensor on the CPU.
-
-        Returns:
-            The layout, with kinds in the order in which the block has them.
-        """
+    def layout(self, device: torch.device | str = "cpu", ids: Tensor | None = None) -> Layout:
+        """The tensors a loss may see, on a device; `ids` as for `on_host`, as a CPU tensor."""
         host = self.on_host(None if ids is None else ids.numpy())
         return host.layout(lambda array: torch.from_numpy(array).to(device))
 
@@ -122,6 +112,99 @@ def _keys(items: Iterable[str | bytes]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
+class IntBuffer:
+    """Arrays of integers, and after them arrays of truth values, as one int32 tensor.
+
+    Args:
+        values: (n,) int32.
+        shapes: Of the arrays, by slot.
+        order: The slots in the order in which they lie in `values`.
+        masks: How many of the arrays, the last in this order, are truth values.
+    """
+
+    values: Tensor
+    shapes: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+    masks: int
+
+    @staticmethod
+    def of(arrays: list[Ints]) -> IntBuffer:
+        """Lay out integers within int32 and truth values; array i of the list has slot i."""
+        order = sorted(range(len(arrays)), key=lambda i: arrays[i].dtype == bool)
+        flat = [np.empty(0, np.int32), *(arrays[i].ravel() for i in order)]
+        values = torch.from_numpy(np.concatenate(flat, dtype=np.int32, casting="unsafe"))
+        masks = sum(array.dtype == bool for array in arrays)
+        return IntBuffer(values, tuple(array.shape for array in arrays), tuple(order), masks)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [int(np.prod(self.shapes[slot])) for slot in self.order]
+
+    def on(self, device: torch.device) -> list[Tensor]:
+        """The arrays by slot, integers as int64, cut out of one copy on a device."""
+        whole = self.values.to(device, non_blocking=True).long()
+        sizes, numbers = self._sizes, len(self.order) - self.masks
+        parts = list(torch.split(whole, [*sizes[:numbers], sum(sizes[numbers:])]))
+        parts[numbers:] = torch.split(parts[numbers].bool(), sizes[numbers:]) if self.masks else ()
+        views = dict(zip(self.order, parts))
+        return [views[slot].view(shape) for slot, shape in enumerate(self.shapes)]
+
+    def array(self, slot: int) -> Ints:
+        """An array of integers as the host has it, int32."""
+        place = self.order.index(slot)
+        start, size = sum(self._sizes[:place]), self._sizes[place]
+        found: Ints = self.values.numpy()[start : start + size]
+        return found.reshape(self.shapes[slot])
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The texts of a batch as numbers.
+
+    Args:
+        buffer: All of them.
+        texts: What the text tower is given, with slots of the buffer for tensors.
+        layout: The fields of the layout that are there, as slots.
+        images: Number of images.
+        kinds: Kinds of text.
+        answers: Indices that losses ask the layout for, as slots.
+        keys: What tells texts and photos apart in several processes (see `HostLayout`).
+        truncated: Texts that the tokenizer cuts.
+    """
+
+    buffer: IntBuffer
+    texts: TextInputs
+    layout: Mapping[str, int]
+    images: int
+    kinds: tuple[str, ...]
+    answers: Mapping[IndexRequest, tuple[int, ...]]
+    keys: tuple[Ints, Ints | None] | None
+    truncated: int
+
+    def on(self, device: torch.device) -> tuple[TextInputs, Layout]:
+        """What the text tower is given, and the layout, on the device where the step computes."""
+        views: Any = self.buffer.on(device)
+        texts = self.texts.mapped(views.__getitem__)
+        tensors: dict[str, Any] = {name: views[slot] for name, slot in self.layout.items()}
+        layout = Layout(images=self.images, kinds=self.kinds, **tensors).known_as(self.host)
+        for request, slots in self.answers.items():
+            layout.answers[request] = tuple(views[slot] for slot in slots)
+        return texts, layout
+
+    @property
+    def host(self) -> HostLayout:
+        """The layout on the host."""
+        arrays: Any = {name: self.buffer.array(slot) for name, slot in self.layout.items()}
+        return HostLayout(images=self.images, kinds=self.kinds, keys=self.keys, **arrays)
+
+    def lengths(self, request: IndexRequest) -> list[int]:
+        """The lengths of the arrays that a loss asks for; ValueError for one without an answer."""
+        if request in self.answers:
+            return [self.buffer.shapes[slot][0] for slot in self.answers[request]]
+        return [len(array) for array in self.host.answer(request)]
+
+
+@dataclass(frozen=True)
 class Batch:
     """What the training loop receives: images and the texts that go with them.
 
@@ -135,10 +218,12 @@ class Batch:
         std: The same.
         numbers: The texts as numbers, if they have been made.
         kept: Where features were taken that are in the place of pixels.
+        counts: What the caption plan made and refused.
+        bad: Id and reason of images that cannot be read.
         unforeseen: Where the indices are noted that losses ask for and `numbers` lacks.
     """
 
-    pixels: torch.Tensor
+    pixels: Tensor
     block: TextBlock
     ids: tuple[str, ...]
     skipped: tuple[str, ...] = ()
@@ -147,9 +232,11 @@ class Batch:
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     numbers: Numbers | None = None
     kept: KeptAt = ""
+    counts: PlanCounts = field(default_factory=PlanCounts)
+    bad: tuple[tuple[str, str], ...] = ()
     unforeseen: set[IndexRequest] = field(default_factory=set, compare=False, repr=False)
 
-    def normalised(self, device: torch.device) -> torch.Tensor:
+    def normalised(self, device: torch.device) -> Tensor:
         """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there.
 
         Kept features are what they are.
@@ -161,5 +248,8 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """The same in memory from which a CUDA device copies without the processor."""
-        numbers = None if self.numbers is None else self.numbers.pin_memory()
+        numbers = self.numbers
+        if numbers is not None:
+            values = numbers.buffer.values.pin_memory()
+            numbers = replace(numbers, buffer=replace(numbers.buffer, values=values))
         return replace(self, pixels=self.pixels.pin_memory(), numbers=numbers)

@@ -35,13 +35,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class BoxedThing:
-    """A thing of a photo.
-
-    Args:
-        label: What it is.
-        box: Where it is.
-        crowd: Whether the box holds many of them.
-    """
+    """A thing of a photo. crowd: whether the box holds many of them."""
 
     label: str
     box: Box
@@ -50,27 +44,14 @@ class BoxedThing:
 
 @dataclass(frozen=True)
 class BoxedPhoto:
-    """A photo with all its things.
-
-    Args:
-        image: Its file name.
-        area: Its pixels.
-        things: What it shows.
-    """
+    """A photo, by file name, with all its things and its area in pixels."""
 
     image: str
     area: float
     things: tuple[BoxedThing, ...]
 
     def apart(self, axis: int) -> list[tuple[str, str]]:
-        """Pairs of things that do not overlap along an axis.
-
-        Args:
-            axis: 0 for x and 1 for y.
-
-        Returns:
-            (first, second) labels along the axis.
-        """
+        """(first, second) labels of pairs of things that do not overlap along an axis, 0 for x."""
         seen = Counter(each.label for each in self.things)
         alone = [
             each
@@ -92,14 +73,7 @@ def _area(box: Box) -> float:
 
 
 def named(label: str) -> str:
-    """A thing with its article.
-
-    Args:
-        label: What it is.
-
-    Returns:
-        "a dog", "an apple", "scissors".
-    """
+    """A thing with its article: "a dog", "an apple", "scissors"."""
     return label if label in _PLURALS else f"{article_for(label)} {label}"
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from compoclip.captions.types import Caption
 from compoclip.data.masks import Mask
+from compoclip.data.sources import Sample
 from compoclip.losses.contract import Role
+from compoclip.rewrites.base import Rewritten, token_key
+
+# Reasons for leaving a text out, besides a rewrite's own.
+EQUALS_CAPTION = "equals-a-caption-of-the-sample"
+EQUALS_OTHER = "equals-another-text-of-the-sample"
+NOT_CHOSEN = "caption-without-negatives"
+NONE_APPLIES = "none-applies"
+NONE_WRITTEN = "none-written"
 
 
 @dataclass(frozen=True)
@@ -19,6 +31,12 @@ class Drawn:
     role: Role
     rewrite: str = ""
     mask: Mask | None = None
+
+    @classmethod
+    def of(cls, made: Rewritten) -> Drawn:
+        """The text of a rewrite."""
+        role = Role.POSITIVE if made.keeps_meaning else Role.NEGATIVE
+        return cls(made.text, role, made.rewrite)
 
 
 @dataclass
@@ -37,9 +55,14 @@ class PlanCounts:
     def add(self, other: PlanCounts) -> None:
         """Add the counts of `other` to these."""
         self.samples += other.samples
-        self.made.update(other.made)
-        self.covered.update(other.covered)
-        self.refused.update(other.refused)
+        for own, others in zip(vars(self).values(), vars(other).values()):
+            if isinstance(own, Counter):
+                own.update(others)
+
+    def count(self, name: str) -> None:
+        """Count, for one sample, what was made of a name."""
+        self.made[name] += 1
+        self.covered[name] = 1
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> PlanCounts:
@@ -56,12 +79,12 @@ class PlanCounts:
         return self.covered[rewrite] / self.samples if self.samples else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """{"samples": n, "rewrites": {name: what was made of it}}.
+        """{"samples": n, "rewrites": {name: counts}}.
 
-        What was made: texts "made", "samples" that got any, their share "coverage", and "refused",
-        counts by reason.
+        Counts: texts "made", "samples" that got any, their share "coverage", and "refused" by
+        reason.
         """
-        names = sorted(set(self.made) | {name for name, _ in self.refused})
+        refused = sorted(self.refused.items())
         return {
             "samples": self.samples,
             "rewrites": {
@@ -69,12 +92,87 @@ class PlanCounts:
                     "made": self.made[name],
                     "samples": self.covered[name],
                     "coverage": self.coverage(name),
-                    "refused": {
-                        reason: count
-                        for (of, reason), count in sorted(self.refused.items())
-                        if of == name
-                    },
+                    "refused": {why: count for (of, why), count in refused if of == name},
                 }
-                for name in names
+                for name in sorted({*self.made, *(name for name, _ in self.refused)})
             },
         }
+
+
+@dataclass
+class Drawing:
+    """The texts of one sample in an epoch, while they are drawn.
+
+    Args:
+        sample: The sample.
+        epoch: Counted from 0.
+        caption: The caption drawn, as the data has it.
+        texts: The texts so far; first the caption as it is shown.
+        negatives: Whether the caption has negatives.
+        rng: The generator of a draw by its name.
+        parse: The parse of a text, of a plan that has parsed captions.
+        rewrite: One draw of a rewrite by name, or of the texts written for a text; or why there is
+            none. Its last argument is `negatives`.
+        counts: What was made and refused so far.
+    """
+
+    sample: Sample
+    epoch: int
+    caption: str
+    texts: list[Drawn]
+    negatives: bool
+    rng: Callable[[str], random.Random]
+    parse: Callable[[str], Caption]
+    rewrite: Callable[[str, str, random.Random, bool], Drawn | str]
+    counts: PlanCounts
+
+    @cached_property
+    def captions(self) -> set[tuple[str, ...]]:
+        """The captions of the sample as CLIP's tokenizer reads them."""
+        return {token_key(text) for text in self.sample.captions}
+
+    @cached_property
+    def taken(self) -> dict[tuple[str, ...], Role]:
+        """The role of every text so far, by what CLIP's tokenizer makes of it."""
+        return {token_key(text): Role.CAPTION for text in (self.caption, self.texts[0].text)}
+
+    def other_captions(self) -> list[str]:
+        """The captions of the sample that differ from the one drawn and from each other."""
+        known = {token_key(self.caption): self.caption}
+        for text in self.sample.captions:
+            known.setdefault(token_key(text), text)
+        return list(known.values())[1:]
+
+    def add(self, drawn: Drawn | str, name: str, counted: str = "", again: bool = False) -> bool:
+        """Take a text if it is new to CLIP, else count why not.
+
+        A negative that equals any of the sample's captions, drawn or not, is not taken either.
+
+        Args:
+            drawn: The text, or the reason why there is none.
+            name: Its kind.
+            counted: What it is counted as, if not by its kind.
+            again: Take also one of its own side that was taken before.
+
+        Returns:
+            Whether it was taken.
+        """
+        counted = counted or name
+        if isinstance(drawn, Drawn):
+            key, negative = token_key(drawn.text), drawn.role is Role.NEGATIVE
+            taken = self.taken.get(key)
+            if negative and key in self.captions:
+                drawn = EQUALS_CAPTION
+            elif taken is not None and not (again and (taken is Role.NEGATIVE) is negative):
+                drawn = EQUALS_OTHER
+            else:
+                self.taken.setdefault(key, drawn.role)
+                self.texts.append(Drawn(drawn.text, drawn.role, name))
+                self.counts.count(counted)
+                return True
+        self.refuse(counted, drawn)
+        return False
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Count that there is none of a name."""
+        self.counts.refused[name, reason] += 1

@@ -133,14 +133,8 @@ def features_folder(root: Path, spec: KeptSpec) -> Path:
 def keep_features(folder: Path, spec: KeptSpec, encode: Encode) -> None:
     """Make the parts that are missing or damaged.
 
-    Args:
-        folder: Of these features alone.
-        spec: What they are of.
-        encode: Makes those of some photos.
-
-    Raises:
-        CompoclipError: When they do not fit the disk, and when the folder cannot be written. Parts
-            that are finished stay.
+    Raises CompoclipError when they do not fit the disk, and when the folder cannot be written.
+    Parts that are finished stay.
     """
     if not _lacking(folder, spec):
         note(f"  features of {counted(spec.photos, 'image')} are in {folder}")

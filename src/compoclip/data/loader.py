@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,20 +37,6 @@ from compoclip.own import fence
 Item = tuple[BatchTask, frozenset[IndexRequest]]
 
 
-@dataclass
-class Made:
-    """A finished batch with what there is to count about it, or the error that prevented it."""
-
-    batch: Batch | None = None
-    counts: PlanCounts = field(default_factory=PlanCounts)
-    bad: tuple[tuple[str, str], ...] = ()
-    error: str = ""
-
-    def pin_memory(self) -> Made:
-        """The same with a pinned batch; the loader's thread calls it."""
-        return self if self.batch is None else replace(self, batch=self.batch.pin_memory())
-
-
 @dataclass(frozen=True)
 class Assembler:
     """Task -> batch, by an image plan. A map-style dataset whose items are whole batches."""
@@ -64,15 +50,15 @@ class Assembler:
     kept: KeptFeatures | None = None
     prepare: Preparation | None = None
 
-    def __getitem__(self, item: Item) -> Made:
-        task, requests = item
+    def __getitem__(self, item: Item) -> Batch | str:
+        """The batch, or the error that prevents it: a raised one would arrive as a traceback."""
         try:
             with fence():
-                return self._make(task, requests)
-        except CompoclipError as error:  # a raised one would arrive as a many-line traceback
-            return Made(error=str(error))
+                return self._make(*item)
+        except CompoclipError as error:
+            return str(error)
 
-    def _make(self, task: BatchTask, requests: frozenset[IndexRequest]) -> Made:
+    def _make(self, task: BatchTask, requests: frozenset[IndexRequest]) -> Batch:
         building = BatchBuilder(
             self.source,
             self.plan,
@@ -96,9 +82,9 @@ class Assembler:
                 building.skipped.append(sample.id)
         by = self.images.mean_and_std(self.transform.preprocess, task.kind)
         batch = building.batch(by)
-        if self.prepare is not None:
-            batch = replace(batch, numbers=self.prepare(batch.block, requests))
-        return Made(batch, building.counts, tuple(building.bad))
+        if self.prepare is None:
+            return batch
+        return replace(batch, numbers=self.prepare(batch.block, requests))
 
 
 class BatchLoader:
@@ -172,11 +158,8 @@ class BatchLoader:
         self._workers: DataLoader[Any] | None = None
 
     def prepare_with(self, preparation: Preparation, device: torch.device) -> None:
-        """Have the texts of batches made numbers where batches are made.
-
-        Args:
-            preparation: Makes them.
-            device: Where they will be needed; for a CUDA device batches are pinned.
+        """Have the texts of batches made numbers by workers, and batches pinned for a CUDA
+        device.
         """
         self.close()  # workers of earlier epochs know nothing of it
         self._assembler = replace(self._assembler, prepare=preparation)
@@ -247,10 +230,11 @@ class BatchLoader:
         for reason in fresh.values():
             note(f"left out: {reason}")
 
-    def _results(self) -> Iterator[Made]:
+    def _results(self) -> Iterator[Batch | str]:
         if self._worker_count == 0:
             made = (self._assembler[item] for item in self._tasks)
-            return (each.pin_memory() for each in made) if self._pin else made
+            pin = self._pin
+            return (b.pin_memory() if pin and isinstance(b, Batch) else b for b in made)
         if self._workers is None:
             self._workers = DataLoader(
                 self._assembler,  # type: ignore[arg-type]
@@ -267,16 +251,16 @@ class BatchLoader:
             )
         return _unless_killed(self._workers)
 
-    def _account(self, made: Made) -> Batch:
-        self.report_bad(dict(made.bad))
-        if made.batch is None:
-            raise CompoclipError(made.error)
-        if not made.batch.ids and not self._may_be_empty:
+    def _account(self, batch: Batch | str) -> Batch:
+        if isinstance(batch, str):
+            raise CompoclipError(batch)
+        self.report_bad(dict(batch.bad))
+        if not batch.ids and not self._may_be_empty:
             raise CompoclipError(
-                f"no image of a batch could be read ({made.bad[0][1]}); mend the data"
+                f"no image of a batch could be read ({batch.bad[0][1]}); mend the data"
             )
-        self.counts.add(made.counts)
-        return replace(made.batch, unforeseen=self._requests)
+        self.counts.add(batch.counts)
+        return replace(batch, unforeseen=self._requests)
 
 
 class _Tasks:
@@ -310,7 +294,7 @@ def _child_signal_kept() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before)
 
 
-def _unless_killed(workers: DataLoader[Any]) -> Iterator[Made]:
+def _unless_killed(workers: DataLoader[Any]) -> Iterator[Batch | str]:
     """The results of an epoch, with one line for workers that are killed, before it or during it.
 
     Waiting finds that one is gone, or fetching a batch it left behind fails. Errors that a worker

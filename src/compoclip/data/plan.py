@@ -3,81 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.store import ParseStore
 from compoclip.captions.types import Caption, is_cut
 from compoclip.console import track
-from compoclip.data.caption_plan import (
-    BAG,
-    BAG_NEGATIVE,
-    GIVEN,
-    GIVEN_POSITIVE,
-    OF_DATA,
-    OTHER_CAPTION,
-    OWN_CAPTIONS,
-    TARGET,
-    WRITTEN,
-    WRITTEN_POSITIVE,
-    Bags,
-    BagSentence,
-    CaptionPlan,
-    MaskPlan,
-    OneOf,
-    UnitPlan,
-    WrittenTexts,
-)
-from compoclip.data.drawn import Drawn, PlanCounts
-from compoclip.data.masks import ConceptFile, draw_mask
+from compoclip.data.caption_plan import OF_DATA, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf
+from compoclip.data.columns import require_texts
+from compoclip.data.drawn import NONE_WRITTEN, NOT_CHOSEN, Drawing, Drawn, PlanCounts
 from compoclip.data.sources import Sample, Source
-from compoclip.data.written_units import WrittenUnits
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Role
 from compoclip.rewrites.absent_object import ABSENT_OBJECT
-from compoclip.rewrites.base import (
-    Rewrite,
-    Rewritten,
-    fits_context,
-    get_rewrite,
-    kind_named,
-    rng_for,
-    token_key,
-)
-from compoclip.rewrites.graph_edits import load_vocabulary
-from compoclip.rewrites.mosaic import sample_graph_texts
-from compoclip.rewrites.units import (
-    NO_PHRASE,
-    NOUN_PHRASE,
-    UNIT,
-    UNIT_FOIL,
-    UnitPart,
-    draw_units,
-    graph_parts,
-    noun_phrases,
-)
+from compoclip.rewrites.base import Rewrite, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.written import form_objection, positive_objection
+from compoclip.tables import read_records
 from compoclip.workers import available_cores
-
-# --- Which texts accompany a sample in an epoch, drawn as a `CaptionPlan` says. ---
-
-# Reasons for leaving a text out, besides a rewrite's own.
-NONE_GIVEN = "none-given"
-EQUALS_CAPTION = "equals-a-caption-of-the-sample"
-EQUALS_OTHER = "equals-another-text-of-the-sample"
-TOO_LONG = "too-long"
-NOT_CHOSEN = "caption-without-negatives"
-NONE_APPLIES = "none-applies"
-NO_BAG = "no-bag-for-the-sample"
-NONE_WRITTEN = "none-written"
-NO_OTHER_CAPTION = "no-other-caption"
-NO_CONCEPT = "nothing-to-hide"
-MASK = "mask"  # what masked captions are counted as
 
 
 class ParsedCaptions(Protocol):
@@ -112,23 +61,14 @@ class TextPlan:
         self._rewrites = self._find()
         if self.plan.needs_parsing and parsed is None:
             raise ValueError("a plan with rewrites needs parsed captions")
-        bags, graph = self.plan.bags, self.plan.graph
-        named = bags is not None and bags.file != OWN_CAPTIONS
-        self.bags = Bags(Path(bags.file)) if bags is not None and named else None
+        self._sorts = [(each, each.read()) for each in self.plan.sorts]
         written = bool(self.plan.written) or {*self.plan.all_rewrites}.intersection(WRITTEN)
         self.written = WrittenTexts(Path(self.plan.written)) if written else None
-        units = self.plan.units
-        self._units = WrittenUnits(Path(units.file)) if units and units.file else None
-        masks = self.plan.masks
-        self._concepts = ConceptFile(Path(masks.file)) if masks and masks.file else None
-        words = graph.vocabulary if graph is not None else None
-        self._vocabulary = load_vocabulary(Path(words)) if words else None
 
     def draw(
         self, sample: Sample, epoch: int, key: str | None = None
     ) -> tuple[list[Drawn], PlanCounts]:
-        """The caption first, then rewrites in the order of the plan, graph texts, bag, units, noun
-        phrases.
+        """The caption first, then rewrites in the order of the plan, then its other sorts of texts.
 
         A text that CLIP's tokenizer cannot tell from another text of the sample is left out and
         counted; so is a negative that equals any of the sample's captions, drawn or not.
@@ -141,60 +81,77 @@ class TextPlan:
         Returns:
             The texts, and what was made and refused.
         """
-        drawing = _Drawing(self, sample, epoch, sample.drawn_by if key is None else key)
-        for each in self.plan.rewrites:
-            drawing.rewrite(each)
-        if self.plan.graph is not None:
-            drawing.graph()
-        if self.plan.bags is not None:
-            drawing.bag()
-        if self.plan.units is not None:
-            drawing.units(self.plan.units)
-        if self.plan.phrases:
-            drawing.phrases(self.plan.phrases)
-        if self.plan.target:
-            drawing.target()
-        if self.plan.masks is not None:
-            drawing.mask(self.plan.masks, self._concepts)
-        return drawing.texts, drawing.counts
+        plan, counts = self.plan, PlanCounts(samples=1)
+        rng = partial(self.rng, sample.drawn_by if key is None else key, epoch)
+        caption = sample.captions[0] if plan.main else rng("caption").choice(sample.captions)
+        cleaned = plan.cleaned != "variations" or bool(sample.group)
+        shown = self._cleaned(caption) if cleaned else caption
+        if plan.absent:
+            name = ABSENT_OBJECT.name
+            parsed = [self.parse(text) for text in dict.fromkeys((caption, *sample.captions))]
+            made = ABSENT_OBJECT.among(parsed, rng(name))
+            if isinstance(made, Rewritten):
+                shown = made.text
+                counts.count(name)
+            else:
+                counts.refused[name, made.reason] += 1
+        texts = [Drawn(shown, Role.CAPTION)]
+        # By caption, whatever the epoch, as if the data had negatives for a share of its captions.
+        chosen = self.rng(f"{sample.id}\x1f{caption}", 0, "hn-fraction").random()
+        negatives = chosen < plan.hn_fraction
+        drawing = Drawing(
+            sample, epoch, caption, texts, negatives, rng, self.parse, self.rewritten, counts
+        )
+        for each, found in self._sorts:
+            each.draw_texts(drawing, found)
+        return texts, counts
 
     def parse(self, text: str) -> Caption:
         """The parse of a text, of a plan that has parsed captions."""
         assert self._parsed is not None  # a plan that rewrites has parsed captions: __init__
         return self._parsed[text]
 
-    def rewrite(self, name: str) -> Rewrite:
-        """A rewrite of the plan."""
-        return self._rewrites[name]
-
     def rng(self, key: str, epoch: int, name: str) -> random.Random:
         """The generator of one draw."""
         return rng_for(self._seed, key, epoch, name)
 
-    def graph_texts(
-        self, caption: Caption, rng: random.Random, epoch: int, with_negatives: bool
-    ) -> tuple[list[Rewritten], Counter[tuple[str, str]]]:
-        """The graph texts of a caption, positives first, by the curriculum; and the refusals."""
-        graph = self.plan.graph
-        assert graph is not None
-        stage = graph.at(epoch)
-        made = sample_graph_texts(
-            caption,
-            rng,
-            weights=graph.weights,
-            positives=stage.positives,
-            negatives=stage.negatives,
-            vocabulary=self._vocabulary,
-            graph_filter="valid" if graph.filtered else "none",
-        )
-        negatives = made.negatives if with_negatives else ()
-        return [*made.positives, *negatives], made.refused
+    def rewritten(self, name: str, text: str, rng: random.Random, negatives: bool) -> Drawn | str:
+        """One draw of a rewrite, or of the texts written for `text`; or why there is none.
 
-    def unit_parts(self, caption: str) -> tuple[Sequence[UnitPart], Sequence[UnitPart]] | None:
-        """The entities and the relations of a caption; None where the file of units has none."""
-        if self._units is not None:
-            return self._units.find(caption)
-        return graph_parts(self.parse(caption))
+        negatives: whether a negative may be made.
+        """
+        written = name in WRITTEN
+        positive = name == WRITTEN_POSITIVE if written else self._rewrites[name].keeps_meaning
+        if not (positive or negatives):
+            return NOT_CHOSEN
+        if written:
+            return self._written_for(text, positive, rng)
+        made = self._rewrites[name](self.parse(text), rng)
+        if not isinstance(made, Rewritten):
+            return made.reason
+        if self.plan.cleaned == "texts":
+            made = replace(made, text=self._cleaned(made.text))
+        return Drawn.of(made)
+
+    def _cleaned(self, text: str) -> str:
+        words = self.plan.pre_caption
+        return (pre_caption(text, words) if words else "") or text
+
+    def _written_for(self, text: str, positive: bool, rng: random.Random) -> Drawn | str:
+        """One of the texts written for a text, or what is wrong with the first of them."""
+        assert self.written is not None
+        fine, objections = [], []
+        for written in self.written.find(text, positive=positive):
+            objection = form_objection(text, written)
+            if positive and not objection:
+                objection = positive_objection(self.parse(text), self.parse(written))
+            if objection is None:
+                fine.append(written)
+            else:
+                objections.append(objection)
+        if fine:
+            return Drawn(rng.choice(fine), Role.POSITIVE if positive else Role.NEGATIVE)
+        return objections[0] if objections else NONE_WRITTEN
 
     def _find(self) -> Mapping[str, Rewrite]:
         names = {*self.plan.all_rewrites} - {*OF_DATA, *WRITTEN}
@@ -208,275 +165,63 @@ class TextPlan:
         self._rewrites = self._find()
 
 
-class _Drawing:
-    """The texts of one sample while they are drawn."""
+# --- Positives and negatives written for captions beforehand, read from a file. ---
 
-    def __init__(self, plan: TextPlan, sample: Sample, epoch: int, key: str) -> None:
-        self._plan, self._sample, self._epoch, self._key = plan, sample, epoch, key
-        self._offered: Counter[str] = Counter()
-        self.counts = PlanCounts(samples=1)
-        rng = plan.rng(key, epoch, "caption")
-        self.caption = sample.captions[0] if plan.plan.main else rng.choice(sample.captions)
-        cleaned = plan.plan.cleaned != "variations" or bool(sample.group)
-        words = plan.plan.pre_caption if cleaned else 0
-        shown = (pre_caption(self.caption, words) if words else "") or self.caption
-        if plan.plan.absent:
-            shown = self._with_absent_object() or shown
-        self.texts = [Drawn(shown, Role.CAPTION)]
-        if not plan.plan.kinds:
-            return
-        self._captions = {token_key(text) for text in sample.captions}
-        # The role of every text so far, by what CLIP's tokenizer makes of it.
-        self._taken = {token_key(text): Role.CAPTION for text in (self.caption, shown)}
-        fraction = plan.plan.hn_fraction
-        # By caption, whatever the epoch, as if the data had negatives for a part of the captions.
-        which = plan.rng(f"{sample.id}\x1f{self.caption}", 0, "hn-fraction")
-        self._negatives = which.random() < fraction
+_KINDS = ("positive", "negative")
+_TEXTS = pa.large_list(pa.large_string())
+_ABSENT = "none"  # what language models answer when there is nothing to write
 
-    def _with_absent_object(self) -> str:
-        """The caption saying what is absent; "" where nothing can be said."""
-        name, sample = ABSENT_OBJECT.name, self._sample
-        rng = self._plan.rng(self._key, self._epoch, name)
-        texts = map(self._plan.parse, dict.fromkeys((self.caption, *sample.captions)))
-        made = ABSENT_OBJECT.among(list(texts), rng)
-        if isinstance(made, Rewritten):
-            self._count(name)
-            return made.text
-        self.counts.refused[name, made.reason] += 1
-        return ""
 
-    def rewrite(self, each: str | OneOf) -> None:
-        """At most one text from a rewrite, or from one of several."""
-        if isinstance(each, str):
-            self._offer(each)
-            return
-        rng = self._plan.rng(self._key, self._epoch, each.name)
-        # The first that applies; in random order that is uniform among those that apply.
-        if any(self._offer(name) for name in each.order(rng)):
-            self._count(each.name)
-        else:
-            self.counts.refused[each.name, NONE_APPLIES] += 1
+class WrittenTexts:
+    """Written positives and negatives by caption, held compactly."""
 
-    def graph(self) -> None:
-        """Sub-graph texts."""
-        rng = self._plan.rng(self._key, self._epoch, "graph")
-        parsed = self._plan.parse(self.caption)
-        made, refused = self._plan.graph_texts(parsed, rng, self._epoch, self._negatives)
-        self.counts.refused.update(refused)
-        for text in made:
-            self._add(_drawn(text), text.rewrite)
+    def __init__(self, path: Path) -> None:
+        """Read `path`, JSON lines or Parquet, one file or several (see `row_files`): {"caption",
+        "positive", "negative"}, or one of the latter two, as `compoclip caption` writes them.
 
-    def units(self, plan: UnitPlan) -> None:
-        """Units of the caption, each with its foil, in slots."""
-        rng = self._plan.rng(self._key, self._epoch, UNIT)
-        parts = self._plan.unit_parts(self.caption)
-        if parts is None:
-            self.counts.refused[UNIT, NONE_WRITTEN] += 1
-            return
-        drawn = draw_units(
-            *parts,
-            rng,
-            slots=plan.slots,
-            relation_share=plan.relation_share,
-            pair_share=plan.pair_share,
-            taken=frozenset(self._taken),
-            named=frozenset(w for text in self._sample.captions for w in token_key(text)),
-        )
-        self.counts.refused.update({(UNIT, why): n for why, n in drawn.refused.items()})
-        for kind, foil_kind, (unit, foil) in zip(plan.units, plan.foils, drawn.units):
-            if self._add(_drawn(unit), kind, UNIT) and self._negatives:
-                self._add(_drawn(foil), foil_kind, UNIT_FOIL)
-
-    def phrases(self, most: int) -> None:
-        """Noun phrases of the caption in their order; the caption where it has none."""
-        rng = self._plan.rng(self._key, self._epoch, NOUN_PHRASE)
-        found = noun_phrases(self._plan.parse(self.caption))
-        chosen = sorted(rng.sample(range(len(found)), min(most, len(found))))
-        texts = [Drawn(found[i], Role.POSITIVE) for i in chosen]
-        if sum(self._add(each, NOUN_PHRASE) for each in texts) == 0:
-            self.counts.refused[NOUN_PHRASE, NO_PHRASE] += 1
-            self.texts.append(Drawn(self.caption, Role.POSITIVE, NOUN_PHRASE))
-
-    def bag(self) -> None:
-        """The sentences of the sample's bag, each with its negative; the caption without a bag."""
-        plan, bags = self._plan.plan.bags, self._plan.bags
-        assert plan is not None
-        found = self._other_captions() if bags is None else bags.find(self._sample.id)
-        sentences = found or []
-        if not sentences:
-            self.counts.refused[BAG, NO_BAG] += 1
-        rng = self._plan.rng(self._key, self._epoch, BAG)
-        if plan.draw == "replacement":
-            pool = [*sentences, BagSentence(self.caption)]
-            for place, sentence in enumerate(rng.choices(pool, k=plan.size)):
-                if self._add(Drawn(sentence.text, Role.POSITIVE), BAG, again=True):
-                    # What is drawn again has a negative of its own.
-                    self._bag_negative(sentence, f"{place}\x1f{sentence.text}", again=True)
-            return
-        if not sentences:
-            self.texts.append(Drawn(self.caption, Role.POSITIVE, BAG))
-        positions = sorted(rng.sample(range(len(sentences)), min(plan.size, len(sentences))))
-        for sentence in (sentences[i] for i in positions):
-            if self._add(Drawn(sentence.text, Role.POSITIVE), BAG):
-                self._bag_negative(sentence, sentence.text)
-
-    def target(self) -> None:
-        """The caption that a head is to write, chosen among those that the plan allows."""
-        captions = self._sample.captions
-        if self._plan.plan.target == "other":
-            captions = tuple(each.text for each in self._other_captions()) or (self.caption,)
-        rng = self._plan.rng(self._key, self._epoch, TARGET)
-        self.texts.append(Drawn(rng.choice(captions), Role.POSITIVE, TARGET))
-
-    def mask(self, plan: MaskPlan, concepts: ConceptFile | None) -> None:
-        """What a second pass hides of the caption and its image."""
-        rng = self._plan.rng(self._key, self._epoch, MASK)
-        parsed = None if concepts else self._plan.parse(self.caption)
-        found = concepts.find(self.caption) if concepts else None
-        mask = draw_mask(plan, parsed, found, rng)
-        self.texts[0] = replace(self.texts[0], mask=mask)
-        if mask.spans(self.texts[0].text):
-            self._count(MASK)
-        else:
-            self.counts.refused[MASK, NO_CONCEPT] += 1
-
-    def _bag_negative(self, sentence: BagSentence, key: str, again: bool = False) -> None:
-        """The negative of a sentence: the file's, or one by a rewrite that applies."""
-        bags = self._plan.plan.bags
-        assert bags is not None
-        if not self._negatives:
-            return
-        if sentence.negative is not None:
-            self._add(Drawn(sentence.negative, Role.NEGATIVE), BAG_NEGATIVE, again=again)
-            return
-        rng = self._plan.rng(self._key, self._epoch, f"{BAG_NEGATIVE}\x1f{key}")
-        names = bags.negatives
-        for name in rng.sample(names, len(names)) if len(names) > 1 else names:
-            made = self._made(name, sentence.text, rng)
-            if self._add(made, BAG_NEGATIVE, f"{BAG_NEGATIVE} ({name})", again):
-                self._count(BAG_NEGATIVE)
-                return
-        self.counts.refused[BAG_NEGATIVE, NONE_APPLIES] += 1
-
-    def _other_captions(self) -> list[BagSentence]:
-        """The captions of the sample that differ from the one drawn and each other, for a bag."""
-        known = {token_key(self.caption): self.caption}
-        for text in self._sample.captions:
-            known.setdefault(token_key(text), text)
-        return [BagSentence(text) for text in list(known.values())[1:]]
-
-    def _offer(self, name: str) -> bool:
-        """Add the text of a rewrite, if there is one."""
-        kind = kind_named(name)
-        again = self._offered[name]
-        self._offered[name] += 1
-        rng = self._plan.rng(self._key, self._epoch, f"{kind}\x1f{again}" if again else kind)
-        if name == GIVEN:
-            drawn: Drawn | str = NOT_CHOSEN
-            if self._negatives:
-                known = {*self._captions, *self._taken} if again else self._captions
-                drawn = _draw_given(self._sample, known, rng)
-            return self._add(drawn, name)
-        if name == GIVEN_POSITIVE:
-            return self._add(_draw_positive(self._sample, rng), name)
-        if name == OTHER_CAPTION:
-            others = self._other_captions()
-            fresh = [each.text for each in others if token_key(each.text) not in self._taken]
-            other = Drawn(rng.choice(fresh), Role.POSITIVE) if fresh else NO_OTHER_CAPTION
-            return self._add(other, name)
-        return self._add(self._made(name, self.caption, rng), kind)
-
-    def _made(self, name: str, text: str, rng: random.Random) -> Drawn | str:
-        """One draw of a rewrite, or of the texts written for `text`; or why there is none."""
-        written = name in WRITTEN
-        positive = name == WRITTEN_POSITIVE if written else self._plan.rewrite(name).keeps_meaning
-        if not (positive or self._negatives):
-            return NOT_CHOSEN
-        if written:
-            return self._written(text, positive, rng)
-        made = _apply(self._plan.rewrite(name), self._plan.parse(text), rng)
-        if self._plan.plan.cleaned == "texts" and isinstance(made, Drawn):
-            words = self._plan.plan.pre_caption
-            made = replace(made, text=pre_caption(made.text, words) or made.text)
-        return made
-
-    def _written(self, text: str, positive: bool, rng: random.Random) -> Drawn | str:
-        """One of the texts written for a text, or what is wrong with the first of them."""
-        assert self._plan.written is not None
-        texts = self._plan.written.find(text, positive=positive)
-        judged = [(each, self._against(text, each, positive)) for each in texts]
-        fine = [each for each, objection in judged if objection is None]
-        if fine:
-            return Drawn(rng.choice(fine), Role.POSITIVE if positive else Role.NEGATIVE)
-        return next((objection for _, objection in judged if objection), NONE_WRITTEN)
-
-    def _against(self, text: str, written: str, positive: bool) -> str | None:
-        """The objection to a text that was written for another, if any."""
-        objection = form_objection(text, written)
-        if objection or not positive:
-            return objection
-        return positive_objection(self._plan.parse(text), self._plan.parse(written))
-
-    def _add(self, drawn: Drawn | str, name: str, counted: str = "", again: bool = False) -> bool:
-        """Take a text if it is new to CLIP, else count why not.
-
-        counted: what it is counted as, if not by its name. again: also one of its own side that was
-        taken before.
+        "positive" and "negative" are a text or a list of texts; "None" and null stand for none.
+        Lines of one caption add up, each text once. Raises UsageError when no file is named,
+        CompoclipError for one that is malformed.
         """
-        counted = counted or name
-        if isinstance(drawn, Drawn) and (objection := self._objection(drawn, again)):
-            drawn = objection
-        if isinstance(drawn, str):
-            self.counts.refused[counted, drawn] += 1
-            return False
-        self._taken.setdefault(token_key(drawn.text), drawn.role)
-        self.texts.append(Drawn(drawn.text, drawn.role, name))
-        self._count(counted)
-        return True
+        if path == Path():
+            raise UsageError(
+                "this method needs a file of written texts (where it is composed: "
+                '--set texts.written=FILE) with lines {"caption": ..., "positive": ...}'
+            )
+        self.path = path
+        self._index: dict[str, int] = {}
+        columns: dict[str, list[list[str]]] = {kind: [] for kind in _KINDS}
+        for origin, row in read_records(path):
+            caption = row.get("caption")
+            if not isinstance(caption, str) or not any(kind in row for kind in _KINDS):
+                raise CompoclipError(
+                    f'{origin}: needs "caption" and "positive" or "negative"; mend it'
+                )
+            place = self._index.setdefault(caption.strip(), len(self._index))
+            for kind, column in columns.items():
+                if place == len(column):
+                    column.append([])
+                texts = _written_texts(row.get(kind), f"{origin}: {kind!r}")
+                column[place] += [text for text in texts if text not in column[place]]
+        self._texts = {kind: pa.array(column, _TEXTS) for kind, column in columns.items()}
 
-    def _objection(self, drawn: Drawn, again: bool) -> str:
-        key = token_key(drawn.text)
-        if drawn.role is Role.NEGATIVE and key in self._captions:
-            return EQUALS_CAPTION
-        taken = self._taken.get(key)
-        if taken is None or (again and (taken is Role.NEGATIVE) is (drawn.role is Role.NEGATIVE)):
-            return ""
-        return EQUALS_OTHER
+    def __len__(self) -> int:
+        """Number of captions the file has texts for."""
+        return len(self._index)
 
-    def _count(self, name: str) -> None:
-        self.counts.made[name] += 1
-        self.counts.covered[name] = 1
-
-
-def _draw_given(sample: Sample, captions: set[tuple[str, ...]], rng: random.Random) -> Drawn | str:
-    """One of the negatives that came with the data, or the reason why there is none."""
-    if not sample.negatives:
-        return NONE_GIVEN
-    different = [text for text in sample.negatives if token_key(text) not in captions]
-    if not different:
-        return EQUALS_CAPTION
-    fitting = [text for text in different if fits_context(text)]
-    return Drawn(rng.choice(fitting), Role.NEGATIVE) if fitting else TOO_LONG
+    def find(self, caption: str, *, positive: bool) -> list[str]:
+        """The texts written for a caption, in the order of the file."""
+        row = self._index.get(caption)
+        kind = _KINDS[not positive]
+        return [] if row is None else list(self._texts[kind][row].as_py())
 
 
-def _draw_positive(sample: Sample, rng: random.Random) -> Drawn | str:
-    """One of the captions in other words that came with the data, or why there is none."""
-    if not sample.positives:
-        return NONE_GIVEN
-    fitting = [text for text in sample.positives if fits_context(text)]
-    return Drawn(rng.choice(fitting), Role.POSITIVE) if fitting else TOO_LONG
-
-
-def _apply(rewrite: Rewrite, caption: Caption, rng: random.Random) -> Drawn | str:
-    """One draw of a rewrite, or the reason why there is none."""
-    result = rewrite(caption, rng)
-    if not isinstance(result, Rewritten):
-        return result.reason
-    return _drawn(result)
-
-
-def _drawn(text: Rewritten) -> Drawn:
-    return Drawn(text.text, Role.POSITIVE if text.keeps_meaning else Role.NEGATIVE, text.rewrite)
+def _written_texts(value: Any, origin: str) -> list[str]:
+    texts = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(text, str) for text in texts):
+        raise CompoclipError(f"{origin} is neither a text nor a list of texts; mend the line")
+    require_texts(texts, origin)
+    return [text for text in texts if text.strip().strip(".").lower() != _ABSENT]
 
 
 # --- Parsing every caption before training, so that workers only look parses up. ---

@@ -1,167 +1,19 @@
-"""The texts of a batch as numbers, made by the workers: one buffer that a device gets in one copy.
-
-What a step needs of texts are integers: token ids in the order in which the text tower takes them,
-which text belongs to which image, and the indices that losses read. A worker computes them all and
-lays them out one after the other; the main process copies them and cuts them up where they lie.
-"""
+"""Making numbers of the texts of a batch, in the workers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from compoclip.data.batch import TextBlock
-from compoclip.losses.contract import HostLayout, IndexRequest, Ints, Layout
+from compoclip.data.batch import IntBuffer, Numbers, TextBlock
+from compoclip.losses.contract import IndexRequest, Ints
 from compoclip.models.preprocess import Tokenizer
-from compoclip.models.text_plan import FurtherTexts, TextInputs, TextPlanner
-
-
-@dataclass(frozen=True)
-class ArrayPlace:
-    """The place of an array among those of a buffer."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class IntBuffer:
-    """Arrays of integers, and after them arrays of truth values, as one int32 tensor.
-
-    Args:
-        values: (n,) int32.
-        shapes: Of the arrays, by slot.
-        order: The slots in the order in which they lie in `values`.
-        masks: How many of the arrays, the last in this order, are truth values.
-    """
-
-    values: Tensor
-    shapes: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
-    masks: int
-
-    @staticmethod
-    def of(arrays: list[Ints]) -> IntBuffer:
-        """Lay arrays out one after the other.
-
-        Args:
-            arrays: Integers within int32, or truth values.
-
-        Returns:
-            The buffer; the array at place i of the list has slot i.
-        """
-        order = sorted(range(len(arrays)), key=lambda i: arrays[i].dtype == bool)
-        flat = [np.empty(0, np.int32), *(arrays[i].ravel() for i in order)]
-        values = torch.from_numpy(np.concatenate(flat, dtype=np.int32, casting="unsafe"))
-        masks = sum(array.dtype == bool for array in arrays)
-        return IntBuffer(values, tuple(array.shape for array in arrays), tuple(order), masks)
-
-    def on(self, device: torch.device) -> list[Tensor]:
-        """Copy the buffer to a device, once, and cut it up there.
-
-        Args:
-            device: Where the tensors are wanted.
-
-        Returns:
-            The arrays by slot, integers as int64.
-        """
-        whole = self.values.to(device, non_blocking=True).long()
-        sizes = [int(np.prod(self.shapes[slot])) for slot in self.order]
-        numbers = len(sizes) - self.masks
-        parts = list(torch.split(whole, [*sizes[:numbers], sum(sizes[numbers:])]))
-        parts[numbers:] = torch.split(parts[numbers].bool(), sizes[numbers:]) if self.masks else ()
-        views = dict(zip(self.order, parts))
-        return [views[slot].view(shape) for slot, shape in enumerate(self.shapes)]
-
-    def array(self, slot: ArrayPlace) -> Ints:
-        """An array of integers as the host has it, int32."""
-        start = 0
-        for other in self.order:
-            size = int(np.prod(self.shapes[other]))
-            if other == slot.number:
-                found: Ints = self.values.numpy()[start : start + size]
-                return found.reshape(self.shapes[other])
-            start += size
-        raise KeyError(slot)
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The texts of a batch as numbers.
-
-    Args:
-        buffer: All of them.
-        texts: What the text tower is given, with slots of the buffer for tensors.
-        layout: The fields of the layout that are there, as slots.
-        images: Number of images.
-        kinds: Kinds of text.
-        answers: Indices that losses ask the layout for.
-        keys: What tells texts and photos apart in several processes (see `HostLayout`).
-        truncated: Texts that the tokenizer cuts.
-    """
-
-    buffer: IntBuffer
-    texts: TextInputs
-    layout: Mapping[str, ArrayPlace]
-    images: int
-    kinds: tuple[str, ...]
-    answers: Mapping[IndexRequest, tuple[ArrayPlace, ...]]
-    keys: tuple[Ints, Ints | None] | None
-    truncated: int
-
-    def on(self, device: torch.device) -> tuple[TextInputs, Layout]:
-        """Copy them to a device.
-
-        Args:
-            device: Where the step computes.
-
-        Returns:
-            What the text tower is given, and the layout.
-        """
-        views = self.buffer.on(device)
-
-        def view(slot: Any) -> Tensor:
-            tensor: Tensor = views[slot.number]
-            return tensor
-
-        texts = self.texts.mapped(view)
-        tensors: dict[str, Any] = {name: view(slot) for name, slot in self.layout.items()}
-        layout = Layout(images=self.images, kinds=self.kinds, **tensors)
-        layout.known_as(self.host)
-        for request, slots in self.answers.items():
-            layout.answers[request] = tuple(map(view, slots))
-        return texts, layout
-
-    @property
-    def host(self) -> HostLayout:
-        """The layout on the host."""
-        arrays: Any = {name: self.buffer.array(slot) for name, slot in self.layout.items()}
-        return HostLayout(images=self.images, kinds=self.kinds, keys=self.keys, **arrays)
-
-    def lengths(self, request: IndexRequest) -> list[int]:
-        """The lengths of the arrays that a loss asks for.
-
-        Args:
-            request: What it asks.
-
-        Returns:
-            One of each array.
-
-        Raises:
-            ValueError: When the batch has no answer.
-        """
-        if request in self.answers:
-            return [self.buffer.shapes[slot.number][0] for slot in self.answers[request]]
-        return [len(array) for array in self.host.answer(request)]
-
-    def pin_memory(self) -> Numbers:
-        """The same in memory from which a CUDA device copies without the processor."""
-        return replace(self, buffer=replace(self.buffer, values=self.buffer.values.pin_memory()))
+from compoclip.models.text_plan import FurtherTexts, TextPlanner
 
 
 @dataclass(frozen=True)
@@ -177,15 +29,9 @@ class Preparation:
     planner: TextPlanner
 
     def __call__(self, block: TextBlock, requests: Collection[IndexRequest] = ()) -> Numbers:
-        """The texts of a batch as numbers.
+        """The texts of a batch as numbers, with the indices that losses are known to ask for.
 
-        Args:
-            block: The texts; without any there is one that is empty, since towers need something to
-                encode.
-            requests: The indices that losses are known to ask for.
-
-        Returns:
-            The numbers.
+        Without any text there is one that is empty, since towers need something to encode.
         """
         encoded = self.tokenize.encode(block.texts or ("",))
         ids = torch.from_numpy(encoded.ids)
@@ -193,7 +39,7 @@ class Preparation:
 
         def kept(array: Any) -> Any:
             arrays.append(np.asarray(array))
-            return ArrayPlace(len(arrays) - 1)
+            return len(arrays) - 1
 
         planned = self.planner.inputs(ids.long())
         host = block.on_host(encoded.ids[: len(block.texts)])
@@ -201,7 +47,7 @@ class Preparation:
             planned = replace(planned, again=self._masked(block, encoded.ids, host.captions()))
         texts = planned.mapped(kept)
         layout = {name: kept(array) for name, array in host.arrays().items()}
-        answers: dict[IndexRequest, tuple[ArrayPlace, ...]] = {}
+        answers: dict[IndexRequest, tuple[int, ...]] = {}
         for request in requests:
             with suppress(ValueError):  # of a batch that the loss is not asked about
                 found = host.answer(request)

@@ -126,17 +126,7 @@ def holds_units(data: object) -> bool:
 
 
 def unit_records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where each record stands, for messages, and the record.
-
-    Args:
-        path: The file.
-
-    Yields:
-        File and row, and the row.
-
-    Raises:
-        CompoclipError: When it is no such file.
-    """
+    """Yield where each record stands, for messages, and the record. Raises CompoclipError."""
     if has_ending(path, *ROW_FILES):
         yield from read_records(path)
         return

@@ -45,48 +45,26 @@ class Peers:
     asked: int = 0
 
     def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
-        """How long the arrays are that answer a request, in every process.
+        """The (n, world) lengths, in every process, of the n arrays that answer a request.
 
-        Args:
-            request: What a loss has asked its layout for.
-            own: The lengths of the n arrays in this process.
-
-        Returns:
-            (n, world) lengths.
+        own: their lengths in this process.
         """
         return np.array(own, np.int64)[:, None]
 
     def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
-        """The rows of all processes below each other, with gradients.
+        """The (n, ...) rows of all processes below each other, with gradients.
 
-        Args:
-            rows: (n, ...) those of this process.
-            sizes: (world,) how many every process has.
-
-        Returns:
-            (sum of sizes, ...) in the order of the processes.
+        sizes: (world,) how many every process has.
         """
         return rows
 
     def summed(self, values: Tensor) -> Tensor:
-        """The sum over all processes, without gradient.
-
-        Args:
-            values: Of the same shape in all of them.
-
-        Returns:
-            The sum, of that shape.
-        """
+        """The sum over all processes, without gradient."""
         return values.detach()
 
     def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
-        """Arrays of all processes, on the host.
-
-        Args:
-            arrays: As many in every process, each (n,) int64 of any length.
-
-        Returns:
-            As many arrays, each of what all processes have in its place, in their order.
+        """Arrays (n,) int64 of all processes, on the host: as many in every process, of any
+        length.
         """
         return list(arrays)
 
@@ -220,9 +198,6 @@ class Layout:
             make: Computes them of a `HostLayout` and the arguments; a function of a module.
             arguments: What else they depend on.
             joint: Whether it asks the other processes that share the batch.
-
-        Returns:
-            The arrays as tensors on the layout's device, integers as int64.
         """
         whole, only = self._place
         request = IndexRequest(make, arguments, only)
@@ -238,15 +213,7 @@ class Layout:
     def sizes(
         self, make: Callable[..., tuple[Ints, ...]], *arguments: Hashable
     ) -> NDArray[np.int64]:
-        """How long the indices are in each process that shares the batch.
-
-        Args:
-            make: As for `indices`.
-            arguments: As for `indices`.
-
-        Returns:
-            (n, world), the length of each of the n arrays in each process.
-        """
+        """The (n, world) lengths of n arrays of indices in each process that shares the batch."""
         own = [len(each) for each in self.indices(make, *arguments)]
         return self.peers.sizes(IndexRequest(make, arguments, self._place[1]), own)
 
@@ -452,26 +419,11 @@ class HeadPlan:
     weight_decay: float | None = None
 
     def factor(self, lr: float) -> float:
-        """What the learning rate is multiplied by for the head.
-
-        Args:
-            lr: The peak of the model.
-
-        Returns:
-            The factor; `lr_scale` for a model that does not learn.
-        """
+        """What the model's learning rate, whose peak is `lr`, is multiplied by for the head."""
         return self.lr / lr if self.lr and lr else self.lr_scale
 
     def build(self, sizes: TowerSizes, seed: int) -> torch.nn.Module:
-        """Make the head, a module that is a `Head`.
-
-        Args:
-            sizes: Of the model.
-            seed: Of the initial parameters.
-
-        Returns:
-            The head, on the CPU.
-        """
+        """Make the head, a module that is a `Head`, on the CPU; `seed` is of its parameters."""
         raise NotImplementedError
 
     def record(self) -> dict[str, Any]:

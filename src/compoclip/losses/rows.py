@@ -71,16 +71,7 @@ class RowIndex:
 
 
 def row_arrays(host: HostLayout, index: Ints, valid: Ints) -> tuple[Ints, ...]:
-    """The fields of a `RowIndex`, on the host.
-
-    Args:
-        host: The batch.
-        index: (B, 1+K) into its texts, any where not valid.
-        valid: (B, 1+K) bool.
-
-    Returns:
-        The arrays, in the order of the fields.
-    """
+    """The fields of a `RowIndex` in order, on the host, of (B, 1+K) indices into the texts."""
     texts = index[valid]
     return texts, host.owner[texts], np.flatnonzero(valid), valid
 
@@ -117,14 +108,8 @@ def check(features: Features, layout: Layout) -> None:
 def by_owner(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int64], Ints]:
     """Per image its texts of one role (and of these kinds, if any), in the order of the list.
 
-    Args:
-        host: The batch.
-        role: Of the texts.
-        kinds: Of the texts.
-
-    Returns:
-        (B, K) indices into the texts (0 where there is none) and a (B, K) mask, with K the
-        largest number that any image has.
+    Returns (B, K) indices into the texts (0 where there is none) and a (B, K) mask, with K the
+    largest number that any image has.
     """
     position = host.of(role, *kinds)
     position = position[np.argsort(host.owner[position], kind="stable")]
@@ -138,13 +123,7 @@ def by_owner(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int6
 def first(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int64], Ints]:
     """Per image its first text of one role (and of these kinds, if any).
 
-    Args:
-        host: The batch.
-        role: Of the texts.
-        kinds: Of the texts.
-
-    Returns:
-        (B,) indices into the texts (0 where there is none) and a (B,) mask.
+    Returns (B,) indices into the texts (0 where there is none) and a (B,) mask.
     """
     position = host.of(role, *kinds)[::-1]
     index, valid = np.zeros(host.images, np.int64), np.zeros(host.images, bool)
@@ -154,16 +133,9 @@ def first(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int64],
 
 
 def captions(host: HostLayout) -> tuple[Ints, ...]:
-    """The first caption of every image, on the host.
+    """The (B,) index of the first caption of every image, on the host.
 
-    Args:
-        host: The batch.
-
-    Returns:
-        One array (B,) of indices into the texts.
-
-    Raises:
-        ValueError: When an image has none: contrastive losses have no target for it.
+    Raises ValueError when an image has none: contrastive losses have no target for it.
     """
     index, valid = first(host, Role.CAPTION)
     if not valid.all():
@@ -207,16 +179,7 @@ def _missing(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
 
 
 def texts_by_owner(layout: Layout, role: Role, kind: str | None = None) -> tuple[Tensor, Tensor]:
-    """Per image its texts of one role (and of one kind, if given): see `by_owner`.
-
-    Args:
-        layout: The batch.
-        role: Of the texts.
-        kind: Of the texts.
-
-    Returns:
-        (B, K) indices and a (B, K) mask.
-    """
+    """Per image its texts of one role (and of one kind, if given): see `by_owner`."""
     index, valid = layout.indices(by_owner, role, *(() if kind is None else (kind,)))
     return index, valid
 
@@ -296,7 +259,6 @@ def true_pairs(
     """Which texts equal a CAPTION or POSITIVE of which images, or of the same photo.
 
     These are what a contrast leaves out where the layout masks duplicates, but for its targets.
-
     Texts are equal by `text_id`, photos by `image_id`; where the layout has only one of the two,
     the other is taken to be all different. A NEGATIVE that equals a caption of the image is true.
 
@@ -310,9 +272,6 @@ def true_pairs(
         (B, N) bool, images of this process and texts of all; and (n, B of all processes) bool,
         texts of this process and images of all. None where duplicates are not masked, and where a
         batch of one process has none.
-
-    Raises:
-        ValueError: When duplicates are to be masked and the layout has neither.
     """
     host = layout.whole
     if not host.mask_duplicates or (host.peers.world == 1 and _all_differ(host)):

@@ -349,7 +349,7 @@ class Method:
             "terms": [
                 {"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses
             ],
-            "texts": asdict(self.plan),
+            "texts": self.plan.record(),
             "images": self.images.record(),
             "composed": list(self.composed),
             **({"teacher": asdict(self.teacher)} if self.teacher and self.needs_teacher else {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from compoclip.data.texts import PhrasePlan
 from compoclip.losses.contrastive import clip_loss
 from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
 from compoclip.methods.base import (
@@ -72,7 +73,7 @@ def c2lip(
     return Method(
         name="c2lip",
         paper="C2LIP, CVPR 2026",
-        plan=CaptionPlan(phrases=phrases),
+        plan=CaptionPlan(texts=(PhrasePlan(phrases),)),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=Optim(batch_size=768, lr=1e-5),
         differences=DIFFERENCES,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from compoclip.data.caption_plan import OneOf, UnitPlan
+from compoclip.data.caption_plan import OneOf
 from compoclip.data.images import Single
 from compoclip.data.images.neighbours import Neighbours
+from compoclip.data.texts import UnitPlan
 from compoclip.errors import UsageError
 from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.contrastive import negclip_loss
@@ -111,7 +112,7 @@ def compo(
     paraphrase = PARAPHRASE if converse else WITHOUT_CONVERSE
     units = UnitPlan()
     plan = CaptionPlan(
-        units=units if unit_weight > 0 else None,
+        texts=(units,) if unit_weight > 0 else (),
         rewrites=(
             *("negclip-fluent" if fluent else "negclip", "replace"),
             *(("bigram-shuffle",) if shuffle else ()),

@@ -20,6 +20,7 @@ from compoclip.data.caption_plan import (
     OneOf,
 )
 from compoclip.data.images import SINGLE
+from compoclip.data.texts import BY_VALUE
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.losses.rows import OnlyKinds
@@ -78,21 +79,16 @@ def _with_texts(method: Method, name: str, first: bool) -> Method:
     own = method.plan
     if not name.startswith("+"):
         # The first name without + takes the place of the method's own texts.
-        none = replace(own, graph=None, bags=None, units=None, phrases=0)
-        own = replace(none, rewrites=() if first else own.rewrites)
-    if own.graph is not None and added.graph not in (None, own.graph):
-        raise UsageError(f"--texts {name}: {method.name} draws graph texts already")
-    if own.bags is not None and added.bags not in (None, own.bags):
-        raise UsageError(f"--texts {name}: {method.name} draws bags already")
-    if own.units is not None and added.units not in (None, own.units):
-        raise UsageError(f"--texts {name}: {method.name} draws units already")
+        others = tuple(each for each in own.texts if not each.kinds)
+        own = replace(own, texts=others, rewrites=() if first else own.rewrites)
+    more = tuple(each for each in added.texts if each.kinds and each not in own.texts)
+    for each in more:
+        if each.name in {other.name for other in own.texts if other.kinds}:
+            raise UsageError(f"--texts {name}: {method.name} draws {each.label} already")
     plan = replace(
         own,
         rewrites=(*own.rewrites, *(r for r in added.rewrites if r not in own.rewrites)),
-        graph=own.graph or added.graph,
-        bags=own.bags or added.bags,
-        units=own.units or added.units,
-        phrases=own.phrases or added.phrases,
+        texts=(*own.texts, *more),
         written=own.written or added.written,
     )
     return replace(method, plan=plan, name=f"{method.name}+{kind_named(name.removeprefix('+'))}")
@@ -153,12 +149,11 @@ def _with_terms(method: Method, name: str) -> Method:
         full = f"{found.name}.{term.name}" if term.name in taken else term.name
         loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
         added.append(replace(term, name=full, loss=loss))
-    if any(term.head for term in added) and not method.plan.target:
-        method = replace(method, plan=replace(method.plan, target=found.plan.target))
-    for needed in {term.extra.needs for term in added if term.extra}:
-        if getattr(method.plan, needed) is None:
-            texts: Any = {needed: getattr(found.plan, needed)}
-            method = replace(method, plan=replace(method.plan, **texts))
+    if any(term.head or term.extra for term in added):
+        has = {each.name for each in method.plan.texts}
+        more = (each for each in found.plan.texts if not each.kinds and each.name not in has)
+        plan = replace(method.plan, texts=(*method.plan.texts, *more))
+        method = replace(method, plan=plan)
     return _with_losses(method, added, found.teacher, name)
 
 
@@ -244,15 +239,8 @@ def _roles(plan: CaptionPlan) -> list[tuple[Role, str]]:
         if name not in _FROM_FILES:
             positive = get_rewrite(name).keeps_meaning
         found.append((Role.POSITIVE if positive else Role.NEGATIVE, name))
-    if plan.graph is not None:
-        found += [(Role.POSITIVE, "graph texts"), (Role.NEGATIVE, "graph texts")]
-    if plan.bags is not None:
-        found += [(Role.POSITIVE, "bags"), (Role.NEGATIVE, "bags")]
-    if plan.units is not None:
-        found += [(Role.POSITIVE, "units"), (Role.NEGATIVE, "units")]
-    if plan.phrases:
-        found.append((Role.POSITIVE, "noun phrases"))
-    return found
+    texts = [each for each in plan.texts if each.kinds]
+    return found + [(role, each.label) for each in texts for role in each.roles]
 
 
 def _with_setting(method: Method, setting: str) -> Method:
@@ -294,13 +282,23 @@ def _weighted(
 def _set(target: Any, path: Sequence[str], value: str, setting: str) -> Any:
     """A frozen dataclass with the field at `path` changed."""
     names = [each.name for each in fields(target)] if is_dataclass(target) else []
+    if isinstance(target, CaptionPlan):  # a sort of texts goes by its name
+        sorts = {**BY_VALUE, **{each.name: each for each in target.texts}}
+        if found := sorts.get(path[0]):
+            only = [each.name for each in fields(found)]
+            if len(path) == 1 and len(only) > 1:
+                raise UsageError(f"--set {setting}: cannot be set in this way")
+            sorts[found.name] = _set(found, path[1:] or only, value, setting)
+            place = dict.fromkeys([*(each.name for each in target.texts), found.name])
+            return replace(target, texts=tuple(sorts[name] for name in place))
+        names = [*(name for name in names if name != "texts"), *sorts]
     if path[0] not in names:
         raise UsageError(f"--set {setting}: no '{path[0]}'; {_hint(path[0], names)}")
     current = getattr(target, path[0])
     if len(path) > 1:
         if not is_dataclass(current):
             raise UsageError(f"--set {setting}: {path[0]} has no '{path[1]}'")
-        changed: Any = _set(current, path[1:], value, setting)
+        changed = _set(current, path[1:], value, setting)
     else:
         changed = _converted(current, value, setting)
     return replace(target, **{path[0]: changed})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.caption_plan import GIVEN, FirstOf, UnitPlan
+from compoclip.data.caption_plan import GIVEN, FirstOf
+from compoclip.data.texts import UnitPlan
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import OnlyKinds
 from compoclip.losses.units import Slots, unit_loss
@@ -91,7 +92,7 @@ def cs_clip(
     """
     plan = UnitPlan(unit_slots, pair_share=pair_share, file=units)
     of = (*((GIVEN,) if negatives == "given" else ()), "negclip", "replace")
-    texts = CaptionPlan(rewrites=(FirstOf(FOIL_CAPTION, of),), units=plan if unit_weight else None)
+    texts = CaptionPlan(rewrites=(FirstOf(FOIL_CAPTION, of),), texts=(plan,) if unit_weight else ())
     unit = partial(
         unit_loss,
         units=plan.units,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.caption_plan import BAG, BAG_NEGATIVE, WRITTEN_NEGATIVE, BagPlan, OneOf
+from compoclip.data.caption_plan import WRITTEN_NEGATIVE, OneOf
+from compoclip.data.texts import BAG, BAG_NEGATIVE, BagPlan
 from compoclip.errors import UsageError
 from compoclip.losses.bags import bag_loss, bag_negative_loss
 from compoclip.losses.contrastive import negclip_loss
@@ -94,7 +95,7 @@ def dac(
     both_types = neg_type == "rand_both"
     plan = CaptionPlan(
         rewrites=(OneOf("hard-negative", either) if both_types else by_rule,),
-        bags=BagPlan(bags, bag_size, either if both_types else (by_rule,), bag_draw),
+        texts=(BagPlan(bags, bag_size, either if both_types else (by_rule,), bag_draw),),
         written=negatives,
     )
     # The negatives of bags are for their own loss alone.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from compoclip.data.caption_plan import GraphPlan
+from compoclip.data.texts import GraphPlan
 from compoclip.losses.multi_text import TextReduction, multi_text_loss
 from compoclip.methods.base import (
     NEGATIVES,
@@ -73,7 +73,7 @@ def mosaic_clip(
     return Method(
         name="mosaic-clip",
         paper="Singh et al., EMNLP 2023",
-        plan=CaptionPlan(graph=graph),
+        plan=CaptionPlan(texts=(graph,)),
         losses=(LossTerm("multi_text", loss, reads=(*POSITIVES, *NEGATIVES)),),
         optim=Optim(lr=1e-5),
         differences=DIFFERENCES,
@@ -105,7 +105,7 @@ def mosaic_clip_pretrain(
     return Method(
         name="mosaic-clip-pretrain",
         paper="Singh et al., EMNLP 2023",
-        plan=CaptionPlan(rewrites=("negclip",), graph=graph),
+        plan=CaptionPlan(rewrites=("negclip",), texts=(graph,)),
         losses=(LossTerm("multi_text", multi_text_loss, reads=(*POSITIVES, *NEGATIVES)),),
         optim=Optim(epochs=32, batch_size=4096, lr=1e-3, warmup=5000),
     )

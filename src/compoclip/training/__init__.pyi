@@ -4,12 +4,12 @@ from .distributed import GlobalBatch as GlobalBatch
 from .gradients import GradientMean as GradientMean
 from .log import Trackers as Trackers
 from .log import read_log as read_log
+from .loop import TrainingLoop as TrainingLoop
 from .loop import freeze as freeze
-from .loop import train_loop as train_loop
 from .optim import build_optimizer as build_optimizer
 from .optim import learning_rate as learning_rate
+from .parts import attach_adapters as attach_adapters
 from .run import RunSummary as RunSummary
-from .run import attach_adapters as attach_adapters
 from .run import run_training as run_training
 from .settings import RunSettings as RunSettings
 from .settings import WatchSettings as WatchSettings

@@ -49,7 +49,7 @@ from compoclip.models.text_tower import TextFeatures
 from compoclip.models.weights import weights_hash
 from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work, joined
 from compoclip.ranks import Ranks
-from compoclip.training.parts import places
+from compoclip.training.parts import places as layer_places
 from compoclip.training.settings import RunSettings
 from compoclip.workers import available_cores
 
@@ -109,12 +109,9 @@ class GradientCache:
     def backward(self, last: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         """Encode every micro-batch that learns again, and add its gradients to the parameters'.
 
-        Dropout and drop-path repeat what they drew the first time; the random state is left as it
-        is found.
-
-        Args:
-            last: Entered around the backward pass of each tower's last micro-batch, which makes the
-                gradients of that tower complete.
+        Dropout and drop-path repeat what they drew the first time. last: entered around the
+        backward pass of each tower's last micro-batch, which makes the gradients of that tower
+        complete.
         """
         for tower in self._towers:
             learning = [each for each in tower if each.learns and each.wanted]
@@ -160,18 +157,11 @@ def _states(device: torch.device) -> tuple[Tensor, ...]:
 @contextmanager
 def _random_states(device: torch.device, states: tuple[Tensor, ...]) -> Iterator[None]:
     """Inside the block random numbers go on from `states`, after it as if it had not been."""
-    own = _states(device)
-    _set_states(device, states)
-    try:
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.set_rng_state(states[0])
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(states[1], device)
         yield
-    finally:
-        _set_states(device, own)
-
-
-def _set_states(device: torch.device, states: tuple[Tensor, ...]) -> None:
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)
 
 
 # --- Features of a frozen image tower, encoded once and kept on disk. ---
@@ -182,15 +172,8 @@ _AT_ONCE = 64  # views that are encoded together
 def kept_at(method: Method, settings: RunSettings) -> KeptAt:
     """Where the features are taken that --cache-frozen keeps; "" without it.
 
-    Args:
-        method: The recipe, with what --freeze leaves of it.
-        settings: `cache_frozen`, `features`, `freeze` and `crop` are read.
-
-    Returns:
-        "tower" when all of the image tower is frozen, "trunk" when its projection learns.
-
-    Raises:
-        UsageError: Where features would change, or no image would be shown twice.
+    Returns "tower" when all of the image tower is frozen, "trunk" when its projection learns.
+    Raises UsageError where features would change, or no image would be shown twice.
     """
     if settings.crops and not settings.crop:
         raise UsageError("--crops are random crops: leave --no-crop out")
@@ -245,46 +228,36 @@ def frozen_features(
     model.encoder.to(settings.device).eval()
     if at == "trunk":
         model.encoder.require_trunk()
-    photos = _ShownPhotos.of(source, method)
-    if not photos.places:
+    photos, digest = _shown_photos(source, method)
+    if not photos:
         raise UsageError(
             f"--cache-frozen: {method.name} shows composites alone, each of them new: leave it out"
         )
-    maker = _Maker(model, source, method, transform, settings, at, photos)
+    places = list(photos.values())
+    maker = _Maker(model, source, method, transform, settings, at, places, digest)
     spec = maker.spec
     folder = features_folder(settings.features or cache_folder() / "features", spec)
     with ranks.rank0_first():
         if ranks.first:
             keep_features(folder, spec, maker)
-        return open_features(folder, spec, at, photos.rows)
+        return open_features(folder, spec, at, {name: n for n, name in enumerate(photos)})
 
 
-@dataclass(frozen=True)
-class _ShownPhotos:
-    """The distinct photos of a source, numbered: name -> number, the sample and the place in it of
-    each, and a hash that says which they are."""
-
-    rows: dict[str, int]
-    places: list[tuple[int, int]]
-    digest: str
-
-    @staticmethod
-    def of(source: Source, method: Method) -> _ShownPhotos:
-        rows: dict[str, int] = {}
-        places: list[tuple[int, int]] = []
-        found: list[Picture] = []
-        for index in range(len(source)):
-            for place, image in enumerate(method.images.shows(source[index])):
-                name = photo_key(image)
-                if name not in rows:
-                    rows[name] = len(places)
-                    places.append((index, place))
-                    found.append(image if isinstance(unmirrored(image), Path) else name.encode())
-        digest = hashlib.blake2b(digest_size=16)
-        with ThreadPoolExecutor(available_cores()) as pool:
-            for each in track(pool.map(_content, found), "looking images up", len(found), "images"):
-                digest.update(f"{each}\n".encode())
-        return _ShownPhotos(rows, places, digest.hexdigest())
+def _shown_photos(source: Source, method: Method) -> tuple[dict[str, tuple[int, int]], str]:
+    """The distinct photos of a source, each with its sample and the place in it, and their hash."""
+    places: dict[str, tuple[int, int]] = {}
+    found: list[Picture] = []
+    for index in range(len(source)):
+        for place, image in enumerate(method.images.shows(source[index])):
+            name = photo_key(image)
+            if name not in places:
+                places[name] = index, place
+                found.append(image if isinstance(unmirrored(image), Path) else name.encode())
+    digest = hashlib.blake2b(digest_size=16)
+    with ThreadPoolExecutor(available_cores()) as pool:
+        for each in track(pool.map(_content, found), "looking images up", len(found), "images"):
+            digest.update(f"{each}\n".encode())
+    return places, digest.hexdigest()
 
 
 def _content(image: Picture) -> str:
@@ -307,13 +280,14 @@ class _Maker:
     transform: ImageTransform
     settings: RunSettings
     at: KeptAt
-    photos: _ShownPhotos
+    photos: list[tuple[int, int]]
+    digest: str
 
     @cached_property
     def spec(self) -> KeptSpec:
         """What the features depend on."""
         network = self.model.encoder.model
-        known = {name: place for name, place in places(network).items() if place.part == "image"}
+        known = {n: place for n, place in layer_places(network).items() if place.part == "image"}
         frozen = {
             name: value
             for name, value in network.state_dict().items()
@@ -333,7 +307,7 @@ class _Maker:
             "draft": self.transform.draft,
             "upright": self.transform.upright,
             "decoded": "",
-            "photos": self.photos.digest,
+            "photos": self.digest,
         }
         height, width = self.transform.preprocess.size
         device = self.model.encoder.device
@@ -342,7 +316,7 @@ class _Maker:
                 torch.zeros(1, 3, height, width, device=device), patches, self.at
             ).shape
         crops = crop.fixed if crop else 1
-        return KeptSpec(record, len(self.photos.places), (crops, shape[1], shape[2]))
+        return KeptSpec(record, len(self.photos), (crops, shape[1], shape[2]))
 
     def __call__(self, numbers: range) -> tuple[NDArray[np.float32], dict[int, str]]:
         """The features of some photos, and of those that cannot be read why."""
@@ -368,7 +342,7 @@ class _Maker:
         """The pixels of crops, or why there are none, as they come."""
         coming = []
         for number, crop in views:
-            index, place = self.photos.places[number]
+            index, place = self.photos[number]
             sample = self.source[index]
             image = self.method.images.shows(sample)[place]
             coming.append(pool.submit(self._read, image, crop, sample.id))
@@ -425,15 +399,10 @@ class FrozenTexts:
     def work(
         self, encoder: DualEncoder, texts: Sequence[str], micro_batch: int
     ) -> Work[TextFeatures]:
-        """The work of encoding texts, of which little is left: those that are new, and to project.
+        """The work of encoding T texts, of which little is left: those that are new, and to
+        project.
 
-        Args:
-            encoder: Whose text tower is frozen but for its projection.
-            texts: T texts; none stand for one that is empty.
-            micro_batch: See `DualEncoder.work`.
-
-        Returns:
-            One micro-batch, whose outputs are states (T, W) without gradient.
+        It is one micro-batch, whose outputs are states (T, W) without gradient.
         """
         texts = texts or ("",)
         distinct = dict.fromkeys(texts)

@@ -10,14 +10,19 @@ from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from compoclip.console import counted
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.images import photo_key
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.base import Method, Optim
+from compoclip.ranks import Ranks
+from compoclip.training.settings import RunSettings
+from compoclip.training.watch import Watch
 
 _FEW = 64  # samples that show what data is
 _MANY = 4096  # samples of which all pairs are counted
@@ -26,15 +31,52 @@ _LEAST_REPEATS = 0.001  # share of pairs that is worth a line
 _NO_TEXT = re.compile(rf"[\W\d_]+|\S+\.({'|'.join(sorted(EXTENSIONS))})", re.IGNORECASE)
 
 
+def require_together(
+    method: Method, settings: RunSettings, ranks: Ranks, watch: Watch | None
+) -> None:
+    """Raise UsageError for settings that do not go together, with each other or the method."""
+    fsdp, matrix = settings.fsdp, method.trains.matrix
+    more = "a teacher" if method.needs_teacher else "heads"
+    texts = {each.name for each in method.plan.texts}
+    lacking = [each.name for each in method.passes if each.needs not in texts]
+    wrong = {
+        "--fsdp splits a model over processes: start with torchrun": fsdp and ranks.world == 1,
+        "--fsdp splits weights that learn, adapters are small: leave --fsdp or LoRA out": (
+            fsdp and method.lora
+        ),
+        "--fsdp splits the weights that --compile compiles in: leave one out": (
+            fsdp and settings.compile
+        ),
+        f"--fsdp splits one model, and {method.name} has {more} beside it: leave --fsdp out": (
+            fsdp and (method.needs_teacher or method.heads)
+        ),
+        f"{method.name} has terms that compare with a teacher, and no teacher: name one in the "
+        "recipe, Method(teacher=Teacher(decay=...))": (
+            method.needs_teacher and method.teacher is None
+        ),
+        f"{method.name} has terms that read a further pass ({', '.join(lacking)}), and no texts "
+        "say which: name them in the recipe, CaptionPlan(texts=...)": lacking,
+        f"{method.name} trains one matrix: adapters would train more, and there is nothing to "
+        "split: leave --lora and --fsdp out": matrix and (method.lora or fsdp),
+        "--ema keeps whole weights, --fsdp splits them: leave one out": fsdp and settings.ema,
+        f"--ema {settings.ema:g}: must be at least 0 and below 1": not 0 <= settings.ema < 1,
+        "--on measures the whole model, which --fsdp never holds at once: leave one out and "
+        "evaluate the checkpoint": fsdp and watch is not None,
+    }
+    for what, found in wrong.items():
+        if found:
+            raise UsageError(what)
+
+
+def require_precision(settings: RunSettings) -> None:
+    """Raise UsageError for fp16 on a CPU, which gains nothing there."""
+    if settings.precision == "fp16" and torch.device(settings.device).type == "cpu":
+        raise UsageError("--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16")
+
+
 def require_trainable(source: Source) -> None:
-    """Raise CompoclipError for data that no recipe can be trained on, without reading an image.
-
-    Args:
-        source: The samples.
-
-    Raises:
-        CompoclipError: When no image that was looked for is there, and when captions are numbers or
-            names of files.
+    """Raise CompoclipError for data that no recipe can be trained on, without reading an image:
+    none of the images looked for is there, or captions are numbers or names of files.
     """
     samples = [source.bare(index) for index in _spread(len(source), _FEW)]
     data = source.describe()
@@ -53,13 +95,7 @@ def require_trainable(source: Source) -> None:
 
 
 def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
-    """Raise CompoclipError when a recipe finds no negative caption for nearly any sample.
-
-    Args:
-        method: The recipe.
-        source: The samples.
-        plan: Draws their texts.
-    """
+    """Raise CompoclipError when a recipe finds no negative caption for nearly any sample."""
     reads = {role for term in method.losses for role in term.reads}
     made = plan.plan.kinds and plan.plan.hn_fraction and not method.images.kinds
     if Role.NEGATIVE not in reads or not made:
@@ -81,11 +117,7 @@ def require_negatives(method: Method, source: Source, plan: TextPlan) -> None:
 def notes(method: Method, source: Source, total: int, masked: bool) -> list[str]:
     """Return what a user should know before the first step, one line each.
 
-    Args:
-        method: The recipe.
-        source: The samples.
-        total: Steps of the run.
-        masked: Whether pairs of equal captions or photos are left out of contrasts.
+    masked: whether pairs of equal captions or photos are left out of contrasts.
     """
     found = [f"  data: {source.describe()}"]
     share = repeated_share(source, method.plan.main)

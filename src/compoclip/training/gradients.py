@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +12,6 @@ from torch import Tensor, nn
 from compoclip.ranks import Ranks
 
 _BUCKET_BYTES = 32 << 20
-
-
-@dataclass(frozen=True)
-class _Sum:
-    """A bucket that is being summed: the numbers of its parameters, their gradients below each
-    other, and what waits for the sum."""
-
-    numbers: Sequence[int]
-    flat: Tensor
-    wait: Callable[[], None]
 
 
 class GradientMean:
@@ -63,12 +51,7 @@ class GradientMean:
     def __enter__(self) -> GradientMean:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for hook in self._hooks if self._parameters else ():
             hook.remove()
 
@@ -86,9 +69,6 @@ class GradientMean:
 
         A gradient that some ranks lack counts as zero there; without one anywhere a parameter keeps
         none.
-
-        Raises:
-            PeerLostError: When a rank is gone.
         """
         if not self._parameters:
             return
@@ -102,12 +82,12 @@ class GradientMean:
         new = [number for number in used if number not in self._bucket_of]
         for bucket in self._cut(new):
             self._sum(bucket)
-        for each in self._sums:
-            each.wait()
-            each.flat.div_(self._ranks.world)
-            parameters = [self._parameters[number] for number in each.numbers]
-            parts = torch.split(each.flat, [p.numel() for p in parameters])
-            for number, parameter, part in zip(each.numbers, parameters, parts):
+        for numbers, flat, wait in self._sums:
+            wait()
+            flat.div_(self._ranks.world)
+            parameters = [self._parameters[number] for number in numbers]
+            parts = torch.split(flat, [p.numel() for p in parameters])
+            for number, parameter, part in zip(numbers, parameters, parts):
                 if having[number]:
                     if parameter.grad is None:
                         parameter.grad = torch.empty_like(parameter)
@@ -120,7 +100,8 @@ class GradientMean:
         self._arrivals: dict[int, None] = {}
         self._left = [len(bucket) for bucket in self._buckets]
         self._started = 0
-        self._sums: list[_Sum] = []
+        # Of each sum under way the parameters, their gradients below each other, and what waits.
+        self._sums: list[tuple[Sequence[int], Tensor, Callable[[], None]]] = []
 
     def _arrived(self, number: int, _: Tensor) -> None:
         """The hook of a parameter, called whenever its gradient has been added to."""
@@ -141,7 +122,7 @@ class GradientMean:
         parameters = [self._parameters[number] for number in numbers]
         gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
-        self._sums.append(_Sum(numbers, flat, self._ranks.start_all_reduce(flat)))
+        self._sums.append((numbers, flat, self._ranks.start_all_reduce(flat)))
 
     def _order(self, used: Sequence[int]) -> None:
         """Buckets for the next steps, of all parameters that have had a gradient anywhere."""

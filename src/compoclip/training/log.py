@@ -7,11 +7,13 @@ import importlib.util
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, Self, TextIO
 
+from compoclip.console import counted, note, time_left
 from compoclip.errors import CompoclipError, pip_install
 from compoclip.files import replacing, unreadable
 from compoclip.ranks import SINGLE, Ranks
@@ -102,6 +104,38 @@ def read_log(path: Path) -> list[dict[str, Any]]:
             ) from None
         records.append(record)
     return records
+
+
+class ProgressLines:
+    """Prints a line now and then: method, step, loss, images and captions a second, time to go."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self._last = 0.0
+        self._before: dict[str, float] = {}
+
+    def __call__(self, record: dict[str, Any], total: int) -> None:
+        """Print the line of a logged step, or of what was measured after it."""
+        if "eval" in record:
+            scores = (f"{name} {100 * each['value']:.1f}" for name, each in record["eval"].items())
+            note(f"  step {record['step']}: {', '.join(scores)}")
+            return
+        now = time.monotonic()
+        if now - self._last < 5 and record["step"] != total:
+            return
+        before = self._before or {"images": 0.0, "texts": 0.0, "seconds": 0.0, "step": 0.0}
+        seconds = max(1e-9, record["seconds"] - before["seconds"])
+        steps = max(1.0, record["step"] - before["step"])
+        left = (total - record["step"]) * seconds / steps
+        lost = record["skipped_steps"]
+        skipped = f"{counted(int(lost), 'step')} skipped (not finite)  " if lost else ""
+        note(
+            f"{self._method}: step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
+            f"{(record['images'] - before['images']) / seconds:.0f} images/s  "
+            f"{(record['texts'] - before['texts']) / seconds:.0f} captions/s  "
+            f"{skipped}{time_left(left)}"
+        )
+        self._last, self._before = now, dict(record)
 
 
 # --- Trackers: what a run logs, also for TensorBoard and Weights & Biases. ---

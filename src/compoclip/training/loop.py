@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -52,7 +51,7 @@ from compoclip.training.parts import frozen_by, rate_factors
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import clip_gradients, shard_training
 from compoclip.training.state import Progress, StateWriter, damaged, latest_state, load_state
-from compoclip.training.step import module_name, step
+from compoclip.training.step import StepResult, module_name, step
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.training.watch import Watch
 
@@ -61,18 +60,9 @@ _MAX_BAD_STEPS = 3  # one after the other
 _HALVINGS = 16  # of the loss scale of fp16, which begins with 2^16, until it is 1
 
 
-def train_loop(
-    encoder: DualEncoder,
-    tokenize: Tokenizer,
-    method: Method,
-    batches: BatchLoader,
-    settings: RunSettings,
-    report: Callable[[dict[str, Any], int], None],
-    ranks: Ranks = SINGLE,
-    known: FrozenTexts | None = None,
-    watch: Watch | None = None,
-) -> Progress:
-    """Train an encoder in place until the last step, or until the run is asked to stop.
+@dataclass
+class TrainingLoop:
+    """Trains an encoder in place until the last step, or until the run is asked to stop.
 
     The result does not depend on the number of ranks. The state is also saved when the data fails,
     and on Ctrl-C or SIGTERM.
@@ -87,253 +77,313 @@ def train_loop(
         ranks: The processes that train together.
         known: Remembers texts, see `step`.
         watch: Measures the encoder now and then, and may end the run.
-
-    Returns:
-        Where the run ended.
-
-    Raises:
-        CompoclipError: When the loss or the gradient is not finite three steps in a row, when
-            weights are not finite, and for what the data or the disk report.
-        RunInterruptedError: After Ctrl-C or SIGTERM, once the step under way is done and saved.
     """
-    # What learns decides what the optimiser holds, so freezing comes first.
-    total = total_steps(method.optim, batches, settings.max_steps)
-    freeze(encoder.model, method.trains, settings.freeze)
-    learner, teacher = encoder.learner, encoder.teacher
-    factors = rate_factors(encoder.model, method.optim.lr, settings)
-    optimizer = build_optimizer(
-        ((name.removeprefix("model."), each) for name, each in learner.named_parameters()),
-        method.optim,
-        factors,
-        {module_name(name): plan for name, plan in method.heads.items()},
-    )
-    averages = AveragedWeights(encoder.model, settings.ema) if settings.ema else None
-    device = torch.device(settings.device)
-    scaler = torch.amp.GradScaler(
-        device.type, init_scale=2.0**_HALVINGS, enabled=settings.precision == "fp16"
-    )
 
-    # Resume: weights, moments and random state of the newest complete state, if there is one.
-    states = settings.out / "state"
-    progress = Progress(step=0, epoch=0, epoch_step=0)
-    state = latest_state(states) if settings.resume else None
-    if state is not None:
-        progress = load_state(state, learner, optimizer, batches.steps_per_epoch, averages)
+    encoder: DualEncoder
+    tokenize: Tokenizer
+    method: Method
+    batches: BatchLoader
+    settings: RunSettings
+    report: Callable[[dict[str, Any], int], None]
+    ranks: Ranks = SINGLE
+    known: FrozenTexts | None = None
+    watch: Watch | None = None
+
+    def __post_init__(self) -> None:
+        encoder, method, settings = self.encoder, self.method, self.settings
+        ranks, batches = self.ranks, self.batches
+        self.states = settings.out / "state"
+        # What learns decides what the optimiser holds, so freezing comes first.
+        self.total = total_steps(method.optim, batches, settings.max_steps)
+        freeze(encoder.model, method.trains, settings.freeze)
+        self.learner = encoder.learner
+        factors = rate_factors(encoder.model, method.optim.lr, settings)
+        self.optimizer = build_optimizer(
+            ((n.removeprefix("model."), p) for n, p in self.learner.named_parameters()),
+            method.optim,
+            factors,
+            {module_name(name): plan for name, plan in method.heads.items()},
+        )
+        self.averages = AveragedWeights(encoder.model, settings.ema) if settings.ema else None
+        self.device = torch.device(settings.device)
+        self.scaler = torch.amp.GradScaler(
+            self.device.type, init_scale=2.0**_HALVINGS, enabled=settings.precision == "fp16"
+        )
+        # Losses that carry numbers from step to step (adaptive margins) are part of the state.
+        self.stateful = {t.name: t.loss for t in method.losses if isinstance(t.loss, StatefulLoss)}
+        self.progress = self._resumed()
+        # Only now may modules be replaced and parameters split: states are written and read whole,
+        # and the optimiser of a split model takes over the moments that were just restored.
+        encoder.train()
+        sync_batch_norm(encoder.model, self.device, ranks)
+        if settings.fsdp:
+            self.optimizer = shard_training(
+                encoder, self.optimizer, method.optim, self.device, ranks, factors
+            )
+        self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.rewrites = RewriteCounts(self.progress.rewrites)
+        self.most_bad = _MAX_BAD_STEPS + (_HALVINGS if self.scaler.is_enabled() else 0)
+        self.bad_steps = BadSteps(self.device, self._skipped)
+        self.owed = False  # a state that was due while steps were bad
+        self.clock = time.monotonic()
+
+    def _resumed(self) -> Progress:
+        """Where the run stands; weights, moments and random state are those of its newest state."""
+        progress = Progress(step=0, epoch=0, epoch_step=0)
+        state = latest_state(self.states) if self.settings.resume else None
+        if state is not None:
+            per_epoch = self.batches.steps_per_epoch
+            progress = load_state(state, self.learner, self.optimizer, per_epoch, self.averages)
         try:
-            scaler.load_state_dict(progress.scaler)
-        except (KeyError, RuntimeError) as error:
-            raise damaged(state, ValueError(f"scaler: {error}")) from error
-        if progress.step > total:
-            raise damaged(state, ValueError(f"step {progress.step} of {total}"))
-    require_same_step(progress.step, ranks)
-    seed_dropout(progress.step, ranks)
+            if progress.step > self.total:
+                raise ValueError(f"step {progress.step} of {self.total}")
+            if state is not None:
+                self.scaler.load_state_dict(progress.scaler)
+            for name, loss in self.stateful.items():
+                loss.load_state_dict(progress.losses.get(name, {}))
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise damaged(state or self.states, error) from error
+        require_same_step(progress.step, self.ranks)
+        seed_dropout(progress.step, self.ranks)
+        if self.watch is not None:
+            self.watch.restore(progress.measured)
+        return progress
 
-    # Losses that carry numbers from step to step (adaptive margins) are part of the state as well.
-    stateful = {t.name: t.loss for t in method.losses if isinstance(t.loss, StatefulLoss)}
-    try:
-        for name, loss in stateful.items():
-            loss.load_state_dict(progress.losses.get(name, {}))
-    except ValueError as error:
-        raise damaged(state or states, error) from error
-    if watch is not None:
-        watch.restore(progress.measured)
+    def run(self) -> Progress:
+        """Take all steps that are left.
 
-    # Only now may modules be replaced and parameters split: states are written and read whole, and
-    # the optimiser of a split model takes over the moments that were just restored.
-    encoder.train()
-    sync_batch_norm(encoder.model, device, ranks)
-    if settings.fsdp:
-        optimizer = shard_training(encoder, optimizer, method.optim, device, ranks, factors)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        One batch may go wrong (bf16, a rare outlier): its step is not taken, and counted. Several
+        in a row mean that the run has diverged. All ranks see the same loss and the same gradients,
+        so that they take the same branch without telling each other.
 
-    clock = time.monotonic()
-    rewrites = RewriteCounts(progress.rewrites)
-    owed = False  # a state that was due while steps were bad
+        Returns:
+            Where the run ended.
 
-    def save(wait: bool = True) -> None:
-        bad_steps.read()
-        if progress.step:
-            losses = {name: loss.state_dict() for name, loss in stateful.items()}
-            now = replace(progress, losses=losses, rewrites=rewrites.total(ranks))
-            now = replace(now, scaler=scaler.state_dict())
-            if watch is not None:
-                now = replace(now, measured=watch.state())
-            writer.save(learner, optimizer, now, averages)
-        if wait:
-            writer.finish()
+        Raises:
+            CompoclipError: When the loss or the gradient is not finite three steps in a row, when
+                weights are not finite, and for what the data or the disk report.
+            RunInterruptedError: After Ctrl-C or SIGTERM, once the step under way is done and saved.
+        """
+        settings, ranks = self.settings, self.ranks
+        with (
+            MetricsLog(settings.out / LOG, self.progress.step, ranks) as self.log,
+            StopRequests() as self.requests,
+            StateWriter(self.states, ranks, beside=self.device.type == "cuda") as self.writer,
+            GradientMean(self.parameters, ranks) as self.mean,
+            _host_of(self.device) as self.settle,
+        ):
+            over = self._steps()
+        # The state has the weights of the last step; what is handed out is their average.
+        if self.averages is not None and over:
+            self.averages.apply()
+        return replace(self.progress, rewrites=self.rewrites.total(ranks))
 
-    with (
-        MetricsLog(settings.out / LOG, progress.step, ranks) as log,
-        StopRequests() as requests,
-        StateWriter(states, ranks, beside=device.type == "cuda") as writer,
-        GradientMean(parameters, ranks) as mean,
-        _host_of(device) as settle,
-    ):
-        planner = encoder.text_planner(settings.micro_batch)
-        batches.prepare_with(Preparation(tokenize, planner), device)
-        shared = SharedBatches(batches, ranks, lambda: requests.asked)
-
-        # One batch may go wrong (bf16, a rare outlier): its step is not taken, and counted. Several
-        # in a row mean that the run has diverged. All ranks see the same loss and the same
-        # gradients, so that they take the same branch without telling each other.
-        def skipped(step: int, what: str) -> None:
-            nonlocal progress
-            progress = replace(progress, skipped_steps=progress.skipped_steps + 1)
-            log.write({"step": step, "skipped": f"{what} is not finite"})
-            if bad_steps.in_a_row == most:
-                kept = latest_state(states)
-                raise CompoclipError(
-                    f"the {what} was not finite {most} steps in a row up to step {step}; "
-                    "lower --lr" + (f", or --resume from {kept}" if kept else "")
-                )
-
-        most = _MAX_BAD_STEPS + (_HALVINGS if scaler.is_enabled() else 0)
-        bad_steps = BadSteps(device, skipped)
-
-        # Measure the model as it would be handed out now. The clock is that of training; what goes
-        # wrong with a benchmark costs no step.
-        def look(watch: Watch) -> None:
-            nonlocal clock
-            try:
-                with averages.applied() if averages is not None else nullcontext():
-                    record = watch.look(progress.step, encoder.model)
-            except PeerLostError:
-                raise
-            except CompoclipError:
-                save()
-                raise
-            log.write(record)
-            if ranks.first:
-                report(record, total)
-            clock = time.monotonic()
-
-        def stopped() -> RunInterruptedError | None:
-            return _stopped(requests.asked, progress.step, total, settings.out)
-
+    def _steps(self) -> bool:
+        """Returns whether the run is over, and not only stopped."""
+        planner = self.encoder.text_planner(self.settings.micro_batch)
+        self.batches.prepare_with(Preparation(self.tokenize, planner), self.device)
+        shared = SharedBatches(self.batches, self.ranks, lambda: self.requests.asked)
         # The curve of what is measured begins with the model that training starts from. A run that
         # had ended before its last step, and was killed before its result was written, has ended.
-        if watch is not None and progress.step == 0:
-            look(watch)
-        if watch is not None and watch.over():
-            return replace(progress, rewrites=rewrites.total(ranks))
-
+        if self.watch is not None and self.progress.step == 0:
+            self._measure(self.watch)
+        if self.watch is not None and self.watch.over():
+            return False
         # Batches are a function of (seed, epoch, step): a resumed run goes on mid-epoch. Every
         # batch comes with what there is to know of the others' parts, exchanged before anything
         # is encoded.
-        last = min(total, max(settings.stop_after or total, progress.step + 1))
-        over = progress.step >= total
-        ahead = _Ahead(shared.steps(progress.step, last), batches, device)
-        for batch, global_batch, drawn in _saved_before_failing(ahead, save, stopped):
-            lr = learning_rate(progress.step, total, method.optim)
-            set_learning_rate(optimizer, lr)
+        stop_after = self.settings.stop_after
+        last = min(self.total, max(stop_after or self.total, self.progress.step + 1))
+        ahead = _Ahead(shared.steps(self.progress.step, last), self.batches, self.device)
+        for batch, global_batch, drawn in self._saved_before_failing(ahead):
+            self._step(batch, global_batch, drawn, ahead if self.progress.step + 1 < last else None)
+            if self.watch is not None and self.watch.due(self.progress.step, self.total):
+                self._measure(self.watch)
+            # Saving takes all ranks, so they must agree to stop: with several, what counts is the
+            # request that came with the batch, which all of them have seen.
+            alone = self.ranks.world == 1
+            asked = self.requests.asked if alone else ahead.asked or global_batch.asked
+            stop = 0 < stop_after <= self.progress.step
+            self._save_if_due(stop or asked > 0 or self._over)
+            if stop or self._over:
+                break
+            if error := self._stopped(asked):
+                raise error
+        return self._over
 
-            # Forward and backward. What is told of the loss is that of the global batch on every
-            # rank; gradients still differ, by what each rank encoded.
-            optimizer.zero_grad(set_to_none=True)
-            result = step(
-                encoder, tokenize, method, batch, settings, global_batch, mean, scaler, known
+    @property
+    def _over(self) -> bool:
+        ended = self.watch is not None and self.watch.over()
+        return ended or self.progress.step >= self.total
+
+    def _step(
+        self, batch: Batch, global_batch: GlobalBatch, drawn: PlanCounts, ahead: _Ahead | None
+    ) -> None:
+        """Take a step, and account for it. ahead: to make the next batch ready."""
+        optim, optimizer = self.method.optim, self.optimizer
+        lr = learning_rate(self.progress.step, self.total, optim)
+        set_learning_rate(optimizer, lr)
+
+        # Forward and backward. What is told of the loss is that of the global batch on every rank;
+        # gradients still differ, by what each rank encoded.
+        optimizer.zero_grad(set_to_none=True)
+        result = step(
+            self.encoder,
+            self.tokenize,
+            self.method,
+            batch,
+            self.settings,
+            global_batch,
+            self.mean,
+            self.scaler,
+            self.known,
+        )
+
+        # The next batch is made ready, and sent to the device, while that still computes.
+        if ahead is not None:
+            ahead.take()
+
+        # The mean over the ranks is the gradient that one process with the whole batch would have
+        # (see "The algebra" in `distributed`); it is clipped after that. What fp16 has scaled up is
+        # scaled back first.
+        self.mean.finish()
+        self.scaler.unscale_(optimizer)
+        norm = clip_gradients(self.parameters, optim.clip_grad, self.ranks)
+        bad = step_if_finite(optimizer, result.total, norm)
+        self.scaler.update()
+        _clamp_logit_scale(self.encoder.model, optim.max_logit_scale)
+        if isinstance(self.encoder.teacher, TeacherEncoder):
+            self.encoder.teacher.follow(self.encoder)
+        if self.averages is not None:
+            self.averages.update()
+
+        # Account for the step: a skipped one too, or the schedule would not end.
+        now = time.monotonic()
+        self.progress = _advance(
+            self.progress, global_batch, self.batches.steps_per_epoch, now - self.clock
+        )
+        self.clock = now
+        self.rewrites.step_is_done(drawn)
+        self.bad_steps.add(self.progress.step, bad)
+        self.writer.check()
+        self.settle()
+        if _due(self.progress.step, self.settings.log_every, self.total):
+            self._log_step(lr, result, norm)
+
+    def _log_step(self, lr: float, result: StepResult, norm: torch.Tensor) -> None:
+        """Numbers are read on logged steps alone; one that was skipped has none to show."""
+        self.bad_steps.read()
+        if self.bad_steps.in_a_row:
+            return
+        progress = self.progress
+        record: dict[str, Any] = {
+            "step": progress.step,
+            "epoch": round(progress.step / self.batches.steps_per_epoch, 4),
+            "lr": lr,
+            "loss": result.loss,
+            **{f"loss/{name}": value for name, value in result.values.items()},
+            "grad_norm": norm.item(),
+            **_logit_scale(self.encoder.model),
+            "images": progress.images,
+            "texts": progress.texts,
+            "skipped": progress.skipped,
+            "skipped_steps": progress.skipped_steps,
+            "truncated": progress.truncated,
+            "seconds": round(progress.seconds, 3),
+        }
+        if shares := self.batches.drawn(progress.step):
+            record["drawn"] = shares
+        self._write(record)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self.log.write(record)
+        if self.ranks.first:
+            self.report(record, self.total)
+
+    def _skipped(self, step: int, what: str) -> None:
+        """Account for a step that was not taken."""
+        self.progress = replace(self.progress, skipped_steps=self.progress.skipped_steps + 1)
+        self.log.write({"step": step, "skipped": f"{what} is not finite"})
+        if self.bad_steps.in_a_row == self.most_bad:
+            kept = latest_state(self.states)
+            raise CompoclipError(
+                f"the {what} was not finite {self.most_bad} steps in a row up to step {step}; "
+                "lower --lr" + (f", or --resume from {kept}" if kept else "")
             )
 
-            # The next batch is made ready, and sent to the device, while that still computes.
-            if progress.step + 1 < last:
-                ahead.take()
+    def _measure(self, watch: Watch) -> None:
+        """Measure the model as it would be handed out now. The clock is that of training; what goes
+        wrong with a benchmark costs no step."""
+        try:
+            with self.averages.applied() if self.averages is not None else nullcontext():
+                record = watch.look(self.progress.step, self.encoder.model)
+        except PeerLostError:
+            raise
+        except CompoclipError:
+            self._save()
+            raise
+        self._write(record)
+        self.clock = time.monotonic()
 
-            # The mean over the ranks is the gradient that one process with the whole batch
-            # would have (see "The algebra" in `distributed`); it is clipped after that. What fp16
-            # has scaled up is scaled back first.
-            mean.finish()
-            scaler.unscale_(optimizer)
-            norm = clip_gradients(parameters, method.optim.clip_grad, ranks)
-            bad = step_if_finite(optimizer, result.total, norm)
-            scaler.update()
-            _clamp_logit_scale(encoder.model, method.optim.max_logit_scale)
-            if isinstance(teacher, TeacherEncoder):
-                teacher.follow(encoder)
-            if averages is not None:
-                averages.update()
+    def _save(self, wait: bool = True) -> None:
+        self.bad_steps.read()
+        if self.progress.step:
+            now = replace(
+                self.progress,
+                losses={name: loss.state_dict() for name, loss in self.stateful.items()},
+                rewrites=self.rewrites.total(self.ranks),
+                scaler=self.scaler.state_dict(),
+            )
+            if self.watch is not None:
+                now = replace(now, measured=self.watch.state())
+            self.writer.save(self.learner, self.optimizer, now, self.averages)
+        if wait:
+            self.writer.finish()
 
-            # Account for the step: a skipped one too, or the schedule would not end.
-            spent, clock = time.monotonic() - clock, time.monotonic()
-            progress = _advance(progress, global_batch, batches.steps_per_epoch, spent)
-            rewrites.step_is_done(drawn)
-            bad_steps.add(progress.step, bad)
-            writer.check()
-            settle()
+    def _save_if_due(self, ends: bool) -> None:
+        """A state that is due while steps are bad waits for a good one: what is kept until then is
+        what a run that has diverged can go back to."""
+        self.owed |= _due(self.progress.step, self.settings.save_every, self.total)
+        if self.owed and not ends:
+            self.bad_steps.read()
+        if ends or (self.owed and not self.bad_steps.in_a_row):
+            self._save(wait=ends)
+            self.owed = False
 
-            # Log. Numbers are read on these steps alone; one that was skipped has none to show.
-            if _due(progress.step, settings.log_every, total):
-                bad_steps.read()
-                if not bad_steps.in_a_row:
-                    record: dict[str, Any] = {
-                        "step": progress.step,
-                        "epoch": round(progress.step / batches.steps_per_epoch, 4),
-                        "lr": lr,
-                        "loss": result.loss,
-                        **{f"loss/{name}": value for name, value in result.values.items()},
-                        "grad_norm": norm.item(),
-                        **_logit_scale(encoder.model),
-                        "images": progress.images,
-                        "texts": progress.texts,
-                        "skipped": progress.skipped,
-                        "skipped_steps": progress.skipped_steps,
-                        "truncated": progress.truncated,
-                        "seconds": round(progress.seconds, 3),
-                    }
-                    if shares := batches.drawn(progress.step):
-                        record["drawn"] = shares
-                    log.write(record)
-                    if ranks.first:
-                        report(record, total)
+    def _saved_before_failing(self, batches: Iterable[T]) -> Iterator[T]:
+        """The batches; saves what was learnt when the data (not the caller) fails.
 
-            if watch is not None and watch.due(progress.step, total):
-                look(watch)
-            over = progress.step == total or (watch is not None and watch.over())
+        The SIGTERM of a scheduler also reaches the workers that read data, which are gone then.
+        """
+        try:
+            yield from batches
+        except PeerLostError:
+            raise  # saving takes all ranks
+        except CompoclipError as error:
+            self._save()
+            if (asked := self._stopped(self.requests.asked)) is not None:
+                raise asked from error
+            raise
 
-            # Save and stop. Saving takes all ranks, so they must agree: with several, what
-            # counts is the request that came with the batch, which all of them have seen.
-            asked = requests.asked if ranks.world == 1 else ahead.asked or global_batch.asked
-            stop = 0 < settings.stop_after <= progress.step
-            # A state that is due while steps are bad waits for a good one: what is kept until
-            # then is what a run that has diverged can go back to.
-            ends = stop or asked > 0 or over
-            owed = owed or _due(progress.step, settings.save_every, total)
-            if owed and not ends:
-                bad_steps.read()
-            if ends or (owed and not bad_steps.in_a_row):
-                save(wait=ends)
-                owed = False
-            if stop or over:
-                break
-            if stop_asked := _stopped(asked, progress.step, total, settings.out):
-                raise stop_asked
-    # The state has the weights of the last step; what is handed out is their average.
-    if averages is not None and over:
-        averages.apply()
-    return replace(progress, rewrites=rewrites.total(ranks))
-
-
-def _stopped(asked: int, step: int, total: int, out: Path) -> RunInterruptedError | None:
-    """The error of a run that a signal asked to stop; None for the signal 0."""
-    if not asked:
-        return None
-    done = f"after step {step} of {total}, which is saved in {out}" if step else "before step 1"
-    return RunInterruptedError(f"interrupted {done}; the same command with --resume goes on", asked)
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """A batch, the global batch it is part of, and what had been drawn when it was taken."""
-
-    batch: Batch
-    whole: GlobalBatch
-    drawn: PlanCounts
+    def _stopped(self, asked: int) -> RunInterruptedError | None:
+        """The error of a run that a signal asked to stop; None for the signal 0."""
+        if not asked:
+            return None
+        step, out = self.progress.step, self.settings.out
+        place = f"after step {step} of {self.total}, which is saved in {out}"
+        return RunInterruptedError(
+            f"interrupted {place if step else 'before step 1'}; the same command with --resume "
+            "goes on",
+            asked,
+        )
 
 
 class _Ahead:
     """The batches of a run; `take` makes the next one ready before it is asked for.
 
-    What goes wrong with a batch is raised when that batch is asked for, so that the step before it
-    is done and saved.
+    Yields a batch, the global batch it is part of, and what had been drawn when it was taken. What
+    goes wrong with a batch is raised when that batch is asked for, so that the step before it is
+    done and saved.
     """
 
     def __init__(
@@ -343,12 +393,12 @@ class _Ahead:
         device: torch.device,
     ) -> None:
         self._batches, self._loader, self._device = batches, loader, device
-        self._next: _Taken | CompoclipError | None = None
+        self._next: tuple[Batch, GlobalBatch, PlanCounts] | CompoclipError | None = None
 
     @property
     def asked(self) -> int:
         """The signal that had asked any rank to stop when a batch was taken ahead."""
-        return self._next.whole.asked if isinstance(self._next, _Taken) else 0
+        return self._next[1].asked if isinstance(self._next, tuple) else 0
 
     def take(self) -> None:
         """Make the next batch ready, its pixels on the way to a GPU."""
@@ -367,7 +417,7 @@ class _Ahead:
             batch = replace(batch, pixels=pixels)
         drawn = PlanCounts()
         drawn.add(self._loader.counts)
-        self._next = _Taken(batch, whole, drawn)
+        self._next = batch, whole, drawn
 
     def __iter__(self) -> Iterator[tuple[Batch, GlobalBatch, PlanCounts]]:
         while True:
@@ -378,7 +428,7 @@ class _Ahead:
                 return
             if isinstance(taken, CompoclipError):
                 raise taken
-            yield taken.batch, taken.whole, taken.drawn
+            yield taken
 
 
 _GPU_THREADS = 2  # of this process, whose cores are for those that read data
@@ -412,25 +462,6 @@ def _host_of(device: torch.device) -> Iterator[Callable[[], None]]:
     finally:
         torch.set_num_threads(threads)
         gc.unfreeze()
-
-
-def _saved_before_failing(
-    batches: Iterable[T], save: Callable[[], None], interrupted: Callable[[], Exception | None]
-) -> Iterator[T]:
-    """The batches of a run; saves what was learnt when the data (not the caller) fails.
-
-    interrupted: the error to raise instead, if any: the SIGTERM of a scheduler also reaches the
-    workers that read data, which are gone then.
-    """
-    try:
-        yield from batches
-    except PeerLostError:
-        raise  # saving takes all ranks
-    except CompoclipError as error:
-        save()
-        if (asked := interrupted()) is not None:
-            raise asked from error
-        raise
 
 
 def total_steps(optim: Optim, batches: BatchLoader, most: int = 0) -> int:

@@ -14,10 +14,13 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from compoclip.errors import UsageError
+from compoclip.console import note
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Method
+from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import Part, part_of
 from compoclip.models.image_tower import projection_of
+from compoclip.models.lora import Lora, Towers, attach_lora
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import repeated_units
 
@@ -43,16 +46,10 @@ class LayerPlace:
 
 
 def places(network: nn.Module) -> dict[str, LayerPlace]:
-    """Find out where every parameter and buffer stands.
+    """Where every parameter and buffer of an open_clip network stands, by name in the state dict.
 
     The blocks of a tower are the members of its lists of equal modules: transformer blocks, or the
     stages of a convolutional tower.
-
-    Args:
-        network: An open_clip network, with adapters or without.
-
-    Returns:
-        By the name in the state dict, in its order.
     """
     names = {module: name for name, module in network.named_modules()}
     units = [names[unit] for unit in repeated_units(network)]
@@ -91,21 +88,11 @@ def _embeds(name: str) -> bool:
 
 
 def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[str, float]:
-    """What the learning rate is multiplied by, parameter by parameter.
+    """What the learning rate, whose peak is `lr`, is multiplied by for each parameter, by its name;
+    empty where all have the same.
 
-    With a layer decay d, block n of N has d^(N + 1 - n): what comes before the first block
-    d^(N + 1), what comes after the last 1.
-
-    Args:
-        network: An open_clip network, with adapters or without.
-        lr: The peak of the method.
-        settings: `lr_image`, `lr_text` and `layer_decay` are read.
-
-    Returns:
-        By name; empty where all have the learning rate of the method.
-
-    Raises:
-        UsageError: For rates that no training can use.
+    With a layer decay d, block n of N has d^(N + 1 - n): what comes before the first block d^(N +
+    1), what comes after the last 1. Raises UsageError for rates that no training can use.
     """
     own = {"image": settings.lr_image, "text": settings.lr_text}
     decay = settings.layer_decay
@@ -137,18 +124,10 @@ def require_words(freeze: Iterable[str]) -> None:
 
 
 def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Find the parameters and buffers that --freeze names.
+    """The names in the state dict of what each word of --freeze holds still.
 
-    Args:
-        network: An open_clip network, with adapters or without.
-        freeze: Words of --freeze.
-
-    Returns:
-        Their names in the state dict, by word.
-
-    Raises:
-        UsageError: For an unknown word, a tower without a projection of its own, and more blocks
-            than there are.
+    Raises UsageError for an unknown word, a tower without a projection of its own, and more blocks
+    than there are.
     """
     require_words(freeze)
     known = places(network) if freeze else {}
@@ -176,17 +155,8 @@ def _frozen(word: str, known: Mapping[str, LayerPlace]) -> list[str]:
 def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
     """The method for what is left to train: towers that are frozen whole do not train.
 
-    Adapters leave the rest of a tower frozen, so one whose trunk is frozen is frozen whole.
-
-    Args:
-        method: The recipe.
-        freeze: Words of --freeze.
-
-    Returns:
-        The recipe with `trains` changed.
-
-    Raises:
-        UsageError: When no tower is left, and for some blocks of a tower that gets adapters.
+    Adapters leave the rest of a tower frozen, so one whose trunk is frozen is frozen whole. Raises
+    UsageError when no tower is left, and for some blocks of a tower that gets adapters.
     """
     require_words(freeze)
     if method.lora and (some := next((word for word in freeze if ":" in word), None)):
@@ -206,3 +176,56 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
             f"--freeze {' '.join(freeze)}: leaves {method.name} no tower to train; freeze less"
         )
     return replace(method, trains=trains)
+
+
+# --- Adapters. ---
+
+
+def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | None:
+    """Attach the method's adapters, drawn from `seed`, to the network, and say how much learns.
+
+    Args:
+        model: Its network gets the adapters.
+        method: Its `lora` says which, if any.
+        seed: Of the adapters' initial weights.
+
+    Returns:
+        The settings, with the towers that have adapters now: those that the method trains, that
+        its settings name and that have layers to adapt. None for a method without adapters.
+
+    Raises:
+        UsageError: When there is no such tower.
+        CompoclipError: When the weights are not those of the model's identity.
+    """
+    if method.lora is None:
+        return None
+    trained = {"image": method.trains.image_tower, "text": method.trains.text_tower}
+    chosen = [t for t, on in trained.items() if on and method.lora.towers in ("both", t)]
+    if not chosen:
+        raise UsageError(
+            f"{method.name} trains nothing in the tower of its adapters ({method.lora.towers}): "
+            "choose another with --lora-towers"
+        )
+    if current_identity(model) != model.identity:
+        raise CompoclipError(
+            f"{model.name}: its weights have changed since it was loaded, and adapters need a base "
+            "that can be loaded again: save the model and train on the checkpoint"
+        )
+    network = model.encoder.model
+    total = sum(parameter.numel() for parameter in network.parameters())
+    targets = attach_lora(network, replace(method.lora, towers=_towers(chosen)), seed)
+    having = {part_of(target.name) for target in targets}
+    lora = replace(method.lora, towers=_towers(having))
+    learns = sum(target.size for target in targets)
+    note(
+        f"{lora.describe()}: {learns:,} numbers learn beside {total:,} frozen ones "
+        f"({learns / total:.2%})"
+    )
+    if len(having) < len(chosen):
+        (left,) = set(chosen) - having
+        note(f"  the {left} tower has no attention or MLP layers to adapt: it stays as it is")
+    return lora
+
+
+def _towers(names: Collection[str]) -> Towers:
+    return "both" if len(names) == 2 else "image" if "image" in names else "text"

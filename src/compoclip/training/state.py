@@ -11,7 +11,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -102,12 +102,10 @@ def save_state(
             weight is not finite: nothing is learnt from there on, while the older state, which
             stays, may be good.
     """
-    tensors = _collected(
-        model, optimizer, ranks, lambda tensor: tensor.cpu().contiguous(), averages
-    )
+    tensors = _collected(model, optimizer, ranks, _on_cpu, averages)
     with ranks.agreed():
         if ranks.first:
-            _write(folder, tensors, _learnt(model), progress)
+            _write(folder, tensors, dict(model.named_parameters()), progress)
     give_back()
 
 
@@ -160,8 +158,8 @@ class StateWriter:
             _write(self._folder, tensors, names, progress)
             give_back()
 
+        names = dict(model.named_parameters())
         if self._ranks.first:
-            names = _learnt(model)
             self._writing = self._thread.submit(write)
 
     def check(self) -> None:
@@ -190,11 +188,21 @@ def _collected(
 ) -> dict[str, torch.Tensor]:
     """All tensors of a state, on rank 0 as `kept` keeps them: collecting a split one takes all."""
     tensors = _random_states(model)
-    for name, tensor in _all_tensors(model, optimizer, averages):
+    named = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    for name, tensor in averages.tensors.items() if averages else ():
+        named[f"{_AVERAGE}{name}"] = tensor
+    for index, parameter in enumerate(ordered(model.named_parameters())):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            named[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
+    for name, tensor in named.items():
         collected = whole(tensor.detach())
         if ranks.first:
             tensors[name] = kept(collected)
     return tensors
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.cpu().contiguous()
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -205,40 +213,17 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _all_tensors(
-    model: nn.Module, optimizer: torch.optim.Optimizer, averages: AveragedWeights | None
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights, averages and moments by the name they are saved under."""
-    for name, tensor in averages.tensors.items() if averages else ():
-        yield f"{_AVERAGE}{name}", tensor
-    for name, tensor in model.state_dict().items():
-        yield f"model/{name}", tensor
-    for index, parameter in enumerate(ordered(model.named_parameters())):
-        for key, value in optimizer.state.get(parameter, {}).items():
-            yield f"optimizer/{index}/{key}", torch.as_tensor(value)
-
-
-def _learnt(model: nn.Module) -> list[str]:
-    return [name for name, _ in model.named_parameters()]
-
-
-def _require_finite(
-    names: Iterable[str], tensors: Mapping[str, torch.Tensor], folder: Path, step: int
-) -> None:
-    for name in names:
-        if not tensors[f"model/{name}"].isfinite().all():
-            kept = latest_state(folder)
-            raise CompoclipError(
-                f"{name} is not finite after step {step}, so nothing more can be learnt; lower --lr"
-                + (f" (the state of an earlier step is kept: {kept})" if kept else "")
-            )
-
-
 def _write(
     folder: Path, tensors: dict[str, torch.Tensor], learnt: Iterable[str], progress: Progress
 ) -> None:
     """Write a state. learnt: names of the parameters, which must be finite."""
-    _require_finite(learnt, tensors, folder, progress.step)
+    for name in learnt:
+        if not tensors[f"model/{name}"].isfinite().all():
+            kept = latest_state(folder)
+            raise CompoclipError(
+                f"{name} is not finite after step {progress.step}, so nothing more can be learnt; "
+                "lower --lr" + (f" (the state of an earlier step is kept: {kept})" if kept else "")
+            )
     target = folder / _name(progress.step)
     partial = folder / f".partial-{progress.step:08d}"
     try:
@@ -273,13 +258,8 @@ def run_fingerprint(
 ) -> Fingerprint:
     """Return everything that must be the same for a resumed run to be the same run.
 
-    Args:
-        model: As it is before training.
-        method: For this data.
-        source: The samples as the method reads them.
-        data: The fingerprint of the samples as they were opened.
-        settings: How the run is executed.
-        watched: What else decides on the result.
+    source: the samples as the method reads them. data: the fingerprint of the samples as they were
+    opened. watched: what else decides on the result.
     """
     record = method.record()
     values = {
@@ -324,16 +304,11 @@ def latest_state(folder: Path) -> Path | None:
     Returns:
         Its folder, or None when there is none.
     """
-    states = _states(folder)
-    return states[-1] if states else None
+    return max(_states(folder), default=None)
 
 
 def remove_states(folder: Path) -> None:
-    """Remove all states, of a run that is finished: three times the weights, which nothing reads.
-
-    Args:
-        folder: OUT/state.
-    """
+    """Remove all states in OUT/state, of a finished run: three times the weights, unread."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -364,12 +339,15 @@ def load_state(
     try:
         progress = _progress(json.loads((state / _PROGRESS).read_text(encoding="utf-8")))
         tensors = load_file(state / _TENSORS)
-    except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
-        raise damaged(state, error) from error
-    try:
-        _require_place(state, progress, steps_per_epoch)
+        step, place = progress.step, (progress.epoch, progress.epoch_step)
+        if state.name != _name(step):
+            raise ValueError(f"step: {step}")
+        if steps_per_epoch is not None and place != divmod(step, steps_per_epoch):
+            raise ValueError(f"step {step} is not step {place[1]} of epoch {place[0]}")
+        if progress.skipped_steps > step:
+            raise ValueError(f"skipped_steps: {progress.skipped_steps}")
         _require_tensors(tensors, model, averages)
-    except ValueError as error:
+    except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
         raise damaged(state, error) from error
     model.load_state_dict(
         {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
@@ -392,7 +370,10 @@ def load_state(
             "param_groups": optimizer.state_dict()["param_groups"],
         }
     )
-    _set_random_states(model, tensors)
+    torch.set_rng_state(tensors[_RANDOM])
+    device = next(model.parameters()).device
+    if device.type == "cuda" and _RANDOM_GPU in tensors:  # not from another kind of device
+        torch.cuda.set_rng_state(tensors[_RANDOM_GPU], device)
     return progress
 
 
@@ -406,35 +387,36 @@ def damaged(state: Path, error: Exception) -> CompoclipError:
 
 def _progress(record: Any) -> Progress:
     """Raises ValueError for a record that `save_state` does not write."""
+    known = {each.name: each for each in fields(Progress)}
+    needed = {
+        name
+        for name, each in known.items()
+        if each.default is MISSING and each.default_factory is MISSING
+    }
     if not isinstance(record, dict):
         raise ValueError("no JSON object")
-    known = {each.name: each for each in fields(Progress)}
-    needed = {name for name, each in known.items() if _needed(each)}
     if wrong := (needed - record.keys()) | (record.keys() - known.keys()):
         raise ValueError(f"{min(wrong)}: missing or unknown")
     for name, value in record.items():
         kind = str(known[name].type)
-        if kind == "int":
-            right = _is_count(value)
-        elif kind == "float":
-            right = _finite(value) and value >= 0
-        else:
-            right = isinstance(value, str if kind == "str" else dict)
+        right = isinstance(value, dict)
+        if kind in ("int", "float"):
+            right = _is_count(value) if kind == "int" else _finite(value) and value >= 0
         if not right:
             raise ValueError(f"{name}: {shown(value)}")
     progress = Progress(**record)
     if progress.rewrites and not _counts_of_rewrites(progress.rewrites):
         raise ValueError("rewrites: no counts")
-    if not all(map(_finite, progress.scaler.values())):
-        raise ValueError("scaler: no numbers")
-    for name, numbers in progress.losses.items():
-        if not (isinstance(numbers, dict) and all(map(_finite, numbers.values()))):
-            raise ValueError(f"losses: {name}")
-    for step, numbers in progress.measured.items():
-        if not (
-            step.isdecimal() and isinstance(numbers, dict) and all(map(_finite, numbers.values()))
-        ):
-            raise ValueError(f"measured: {step}")
+    numbers = {
+        "scaler": progress.scaler,
+        **{f"losses: {name}": each for name, each in progress.losses.items()},
+        **{f"measured: {step}": each for step, each in progress.measured.items()},
+    }
+    for name, each in numbers.items():
+        if not (isinstance(each, dict) and all(map(_finite, each.values()))):
+            raise ValueError(f"{name}: no numbers")
+    if wrong := {step for step in progress.measured if not step.isdecimal()}:
+        raise ValueError(f"measured: {min(wrong)}")
     return progress
 
 
@@ -443,37 +425,20 @@ def _counts_of_rewrites(record: Mapping[str, Any]) -> bool:
     rewrites = record.get("rewrites")
     if not (_is_count(record.get("samples")) and isinstance(rewrites, dict)):
         return False
-    for each in rewrites.values():
-        refused = each.get("refused") if isinstance(each, dict) else None
-        if not (isinstance(refused, dict) and all(map(_is_count, refused.values()))):
-            return False
-        if not (_is_count(each.get("made")) and _is_count(each.get("samples"))):
-            return False
-    return True
+    return all(
+        isinstance(each, dict)
+        and isinstance(each.get("refused"), dict)
+        and all(map(_is_count, (each.get("made"), each.get("samples"), *each["refused"].values())))
+        for each in rewrites.values()
+    )
 
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _needed(of: Any) -> bool:
-    """Whether a field has no default."""
-    return of.default is MISSING and of.default_factory is MISSING
-
-
 def _finite(value: object) -> bool:
     return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _require_place(state: Path, progress: Progress, steps_per_epoch: int | None) -> None:
-    """Raise ValueError unless the state is where it says it is."""
-    step, steps = progress.step, steps_per_epoch
-    if state.name != _name(step):
-        raise ValueError(f"step: {step}")
-    if steps is not None and (progress.epoch, progress.epoch_step) != divmod(step, steps):
-        raise ValueError(f"step {step} is not step {progress.epoch_step} of epoch {progress.epoch}")
-    if progress.skipped_steps > step:
-        raise ValueError(f"skipped_steps: {progress.skipped_steps}")
 
 
 def _require_tensors(
@@ -514,33 +479,18 @@ def _random_states(model: nn.Module) -> dict[str, torch.Tensor]:
     return states
 
 
-def _set_random_states(model: nn.Module, states: Mapping[str, torch.Tensor]) -> None:
-    """Restore the random states, unless they are from another kind of device."""
-    torch.set_rng_state(states[_RANDOM])
-    device = next(model.parameters()).device
-    if device.type == "cuda" and _RANDOM_GPU in states:
-        torch.cuda.set_rng_state(states[_RANDOM_GPU], device)
-
-
 def _name(step: int) -> str:
     return f"step-{step:08d}"
 
 
 def _states(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.name.startswith("step-") and (path / _PROGRESS).is_file()
-    )
+    return [path.parent for path in folder.glob(f"step-*/{_PROGRESS}") if path.is_file()]
 
 
 def _unshared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """safetensors refuses tensors that share storage; give every repeated one its own."""
-    seen: set[int] = set()
-    out = {}
-    for name, tensor in tensors.items():
-        out[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
-        seen.add(tensor.data_ptr())
-    return out
+    first = {tensor.data_ptr(): name for name, tensor in reversed(tensors.items())}
+    return {
+        name: tensor if first[tensor.data_ptr()] == name else tensor.clone()
+        for name, tensor in tensors.items()
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -51,11 +50,6 @@ class StepResult:
     def loss(self) -> float:
         """The weighted sum as a number."""
         return self._numbers[-1]
-
-    @property
-    def finite(self) -> bool:
-        """Whether there is anything to learn from the step."""
-        return math.isfinite(self.loss)
 
     @cached_property
     def _numbers(self) -> list[float]:
@@ -173,14 +167,7 @@ def step(
 
 
 def module_name(term: str) -> str:
-    """The name of a term's head among modules, whose names have no dots.
-
-    Args:
-        term: Its name, such as "read-clip.reconstruction".
-
-    Returns:
-        The name.
-    """
+    """The name of a term's head among modules, whose names have no dots."""
     return term.replace(".", "-")
 
 

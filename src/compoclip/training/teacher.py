@@ -79,9 +79,6 @@ class TeacherEncoder(DualEncoder):
         """Move every weight by 1 - decay of its way to the student's, after a step of that one.
 
         A step that was not taken counts as one, too: the student is where it was.
-
-        Args:
-            student: What the teacher is a copy of, frozen as it will be.
         """
         if self.decay == 1:
             return

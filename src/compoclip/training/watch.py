@@ -107,18 +107,9 @@ class Watch:
     def look(self, step: int, network: nn.Module) -> dict[str, Any]:
         """Measure the model after a step, and keep its weights if they may turn out best.
 
-        All ranks must call it. Training goes on as if it had not been called: random states and
-        the mode of every module are what they were.
-
-        Args:
-            step: Steps that are done.
-            network: The open_clip network that is measured.
-
-        Returns:
-            The record for the log: scores by name under "eval", and the seconds it took.
-
-        Raises:
-            CompoclipError: For what measuring reports, and when the weights cannot be written.
+        All ranks must call it. Training goes on as if it had not been called: random states and the
+        mode of every module are what they were. Returns the record for the log: scores by name
+        under "eval", and the seconds it took.
         """
         start = time.monotonic()
         with undisturbed(next(network.parameters()).device):
@@ -173,11 +164,7 @@ class Watch:
         }
 
     def restored(self, network: nn.Module, step: int) -> None:
-        """Give a network the weights that were kept of a step.
-
-        Raises:
-            CompoclipError: When they cannot be read.
-        """
+        """Give a network the weights that were kept of a step. Raises CompoclipError."""
         try:
             network.load_state_dict(load_file(self.weights(step)))
         except (OSError, SafetensorError, RuntimeError) as error:
@@ -197,13 +184,8 @@ class Watch:
 
 
 def waited(values: Mapping[int, float]) -> int:
-    """Count the measurements since the last one that was better than all before it.
-
-    Args:
-        values: Step -> the score.
-
-    Returns:
-        0 when the last one is.
+    """Count the measurements (step -> score) since the last one that was better than all before
+    it.
     """
     since, best = 0, -math.inf
     for step in sorted(values):

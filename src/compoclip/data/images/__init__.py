@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from compoclip.data.batch import Batch, TextBlock
-from compoclip.data.caption_plan import GIVEN, TARGET
+from compoclip.data.caption_plan import GIVEN
 from compoclip.data.decode import Mirrored, Picture, decode, opened, unmirrored
 from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.kept import KeptFeatures
 from compoclip.data.masks import NOTHING
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import NEGATIVE_IMAGE, DrawOrder, Sample, Source
+from compoclip.data.texts import TARGET
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
 from compoclip.files import load_arrays, save_arrays, write_atomically
@@ -153,14 +154,8 @@ class Companions:
 # --- A batch while it is made. ---
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One image of a batch with its texts. pair: see `TextBlock`."""
-
-    pixels: torch.Tensor
-    texts: list[Drawn]
-    photo: str
-    pair: int = -1
+_Part = tuple[torch.Tensor, list[Drawn], str, int]
+"""An image of a batch: its pixels, its texts, its photo, and its pair (see `TextBlock`)."""
 
 
 class UnreadableError(Exception):
@@ -213,7 +208,7 @@ class BatchBuilder:
         photo: str,
     ) -> None:
         """Add the image of a sample drawn, with its texts."""
-        self.images.append(_Part(pixels, texts, photo))
+        self.images.append((pixels, texts, photo, -1))
         self.ids.append(id)
         self.counts.add(counts)
 
@@ -226,7 +221,7 @@ class BatchBuilder:
         pair: int,
     ) -> None:
         """Add an image that a plan shows beside those of the samples drawn."""
-        self.added.append(_Part(pixels, texts, photo, pair))
+        self.added.append((pixels, texts, photo, pair))
         self.counts.add(counts)
 
     def put_pair(self, id: str, image: Picture, caption: str, key: str, what: str) -> None:
@@ -286,24 +281,24 @@ class BatchBuilder:
     def batch(self, normalisation: tuple[tuple[float, ...], tuple[float, ...]]) -> Batch:
         """The finished batch."""
         parts = [*self.images, *self.added]
-        every = [(owner, text) for owner, part in enumerate(parts) for text in part.texts]
+        shown = [pixels for pixels, *_ in parts]
+        pair = tuple(pair for *_, pair in parts)
+        every = [(owner, text) for owner, (_, texts, *_) in enumerate(parts) for text in texts]
         flat = [(owner, text) for owner, text in every if text.rewrite != TARGET]
         targets = {owner: text.text for owner, text in every if text.rewrite == TARGET}
-        pair = tuple(part.pair for part in parts)
         masks = {owner: text.mask for owner, text in every if text.mask is not None}
-        hides = self.plan.plan.masks is not None
+        hides = bool(self.plan.plan.hides)
         block = TextBlock(
             texts=tuple(text.text for _, text in flat),
             owner=tuple(owner for owner, _ in flat),
             role=tuple(text.role for _, text in flat),
             rewrite=tuple(text.rewrite for _, text in flat),
             images=len(parts),
-            photos=tuple(part.photo for part in parts),
+            photos=tuple(photo for _, _, photo, _ in parts),
             pair=pair if any(each >= 0 for each in pair) else (),
             targets=tuple(targets.get(owner, "") for owner in range(len(parts))) if targets else (),
             masks=tuple(masks.get(owner, NOTHING) for owner in range(len(parts))) if hides else (),
         )
-        shown = [part.pixels for part in parts]
         kept = self.kept.at if self.kept and shown and shown[0].is_floating_point() else ""
         pixels = torch.stack(shown) if kept else self.transform.together(shown)
         return Batch(
@@ -315,6 +310,8 @@ class BatchBuilder:
             kind=self.kind,
             mean=normalisation[0],
             std=normalisation[1],
+            counts=self.counts,
+            bad=tuple(self.bad),
         )
 
 
@@ -398,17 +395,8 @@ class ImagePlan:
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
     ) -> Companions:
-        """Find out what the plan needs to know of all samples.
-
-        Args:
-            source: The samples.
-            encode: The model's image encoder as it is before training.
-            preprocess: How the model sees images.
-            folder: The run's; what takes long to find is kept there.
-            resume: Use what an earlier run kept.
-
-        Returns:
-            What was found, for `BatchLoader`.
+        """Find out what the plan needs to know of all samples, by the model's image encoder as it
+        is before training. With `resume` what an earlier run kept in the folder is used.
         """
         return Companions()
 

@@ -214,13 +214,13 @@ class PairTexts:
         drawn = [Drawn(texts[0], Role.CAPTION)]
         for name, text in zip(CLIC_TEXTS, texts[1:]):
             drawn.append(Drawn(text, Role.POSITIVE, name))
-            _count(counts, name)
+            counts.count(name)
         negative = self._negative(mains, self.plan.rng(first.drawn_by, epoch, CROSS_SWAP), texts)
         if isinstance(negative, Refused):
             counts.refused[CROSS_SWAP, negative.reason] += 1
         else:
             drawn.append(Drawn(negative, Role.NEGATIVE, CROSS_SWAP))
-            _count(counts, CROSS_SWAP)
+            counts.count(CROSS_SWAP)
         return drawn, counts
 
     def _extras(self, sample: Sample) -> list[str]:
@@ -259,11 +259,6 @@ def _two(extras: Sequence[str], rng: random.Random) -> list[str]:
 
 def _shuffled(pair: Sequence[str], rng: random.Random) -> str:
     return " ".join(stopped(text) for text in rng.sample(list(pair), len(pair)))
-
-
-def _count(counts: PlanCounts, name: str) -> None:
-    counts.made[name] += 1
-    counts.covered[name] += 1
 
 
 # --- Which image goes with which: one of its orientation. ---

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compoclip.data.caption_plan import MaskPlan
 from compoclip.losses.masked import masked_contrast, masked_match
 from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim, PaperDifference
 from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.macco.hidden import MaskVectors
+from compoclip.methods.macco.masks import MaskPlan
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim(lr=5e-7, weight_decay=0.2)
@@ -71,7 +71,7 @@ def macco(
     return Method(
         name="macco",
         paper="MACCO, ACL 2026",
-        plan=CaptionPlan(masks=MaskPlan(images, concepts, rectangles)),
+        plan=CaptionPlan(texts=(MaskPlan(images, concepts, rectangles),)),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=OPTIM,
         differences=DIFFERENCES,

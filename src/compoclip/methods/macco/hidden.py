@@ -63,7 +63,7 @@ class MaskVectors(PassPlan):
 
     def changes_images(self, texts: CaptionPlan) -> str:
         """See `PassPlan.changes_images`: patches are hidden."""
-        hides = texts.masks is not None and texts.masks.images
+        hides = "patches" in texts.hides
         return "hide words alone (--set texts.masks.images=false)" if hides else ""
 
 
@@ -85,7 +85,7 @@ class Masks(nn.Module):
         """See `ExtraPass.extend`: both towers once more, with words and patches hidden."""
         block: TextBlock = given.block
         boxes: Sequence[Sequence[Box]] = ()
-        if given.plan.masks is not None and given.plan.masks.images:
+        if "patches" in given.plan.hides:
             boxes = tuple(mask.boxes for mask in block.masks) or ((),) * len(given.pixels)
         none = given.texts.place.new_empty(0)
         again = given.texts.again or FurtherTexts(given.texts, (none, none))

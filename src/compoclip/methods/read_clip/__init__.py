@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from compoclip.data.caption_plan import OTHER_CAPTION, WRITTEN_POSITIVE, OneOf
+from compoclip.data.texts import TargetPlan
 from compoclip.losses.alignment import Align, caption_alignment
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.methods.base import (
@@ -93,7 +94,7 @@ def read_clip(
         plan=CaptionPlan(
             rewrites=(*SWAPS, paraphrase) if alignment > 0 else SWAPS,
             written=positives,
-            target=target if reconstruction > 0 else "",
+            texts=(TargetPlan(target),) if reconstruction > 0 else (),
         ),
         losses=tuple(term for term in terms if term.weight > 0),
         optim=OPTIM,

@@ -1,0 +1,455 @@
+"""Sorts of texts beside rewrites: sub-graphs, bags, units, noun phrases, and a head's target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from compoclip.data.caption_plan import Texts
+from compoclip.data.columns import require_texts
+from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
+from compoclip.data.written_units import WrittenUnits
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.losses.contract import Role
+from compoclip.rewrites.base import token_key
+from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
+from compoclip.rewrites.graph_edits import load_vocabulary
+from compoclip.rewrites.mosaic import POSITIVE as GRAPH_POSITIVE
+from compoclip.rewrites.mosaic import sample_graph_texts
+from compoclip.rewrites.units import (
+    NO_PHRASE,
+    NOUN_PHRASE,
+    UNIT,
+    UNIT_FOIL,
+    UnitPart,
+    draw_units,
+    graph_parts,
+    noun_phrases,
+)
+from compoclip.tables import read_records
+
+BAG, BAG_NEGATIVE = "bag", "bag-negative"
+TARGET = "target"  # a text that is drawn with the others, and not encoded
+OWN_CAPTIONS = "captions"  # instead of a file of bags
+NO_BAG = "no-bag-for-the-sample"
+_BOTH = (Role.POSITIVE, Role.NEGATIVE)
+
+
+# --- Sub-graphs of captions (MosaiCLIP). ---
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a curriculum of graph texts.
+
+    Args:
+        start: First epoch of the stage, counted from 0.
+        positives: Most positive texts of a caption.
+        negatives: Most negative texts of a caption.
+    """
+
+    start: int
+    positives: int
+    negatives: int
+
+
+@dataclass(frozen=True)
+class GraphPlan(Texts):
+    """Positive and negative sub-graph texts of each caption (MosaiCLIP).
+
+    Args:
+        weights: Of the categories object, relation, attribute.
+        stages: The curriculum, in order of `start`, the first at 0.
+        vocabulary: File with the words of replacements; "" is the built-in.
+        filtered: Whether texts pass the validity rules.
+    """
+
+    weights: tuple[float, float, float] = (0.08, 0.46, 0.46)
+    stages: tuple[Stage, ...] = (Stage(0, 3, 6),)
+    vocabulary: str = ""
+    filtered: bool = True
+
+    name: ClassVar[str] = "graph"
+    label: ClassVar[str] = "graph texts"
+    roles: ClassVar[tuple[Role, ...]] = _BOTH
+    kinds = (GRAPH_POSITIVE, *GRAPH_CATEGORIES)
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for weights or stages that nothing can be drawn by."""
+        if min(self.weights) < 0 or not sum(self.weights) > 0:
+            raise UsageError(f"graph weights must be >= 0, one of them more, not {self.weights}")
+        starts = [stage.start for stage in self.stages]
+        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+            raise UsageError(f"curriculum stages must start at epoch 0 and rise, not {starts}")
+        if any(min(stage.positives, stage.negatives) < 0 for stage in self.stages):
+            raise UsageError("a curriculum stage cannot have fewer than 0 texts")
+
+    @classmethod
+    def published(
+        cls, objects: float, second_stage: int, vocabulary: str = "", filtered: bool = True
+    ) -> GraphPlan:
+        """The plan with share `objects` of the category object, the other two alike.
+
+        One positive and one negative before epoch `second_stage`, at most 3 and 6 from it on.
+        """
+        if not 0 <= objects <= 1:
+            raise UsageError(f"the share of object negatives must be 0 to 1, not {objects}")
+        other = (1 - objects) / 2
+        first = (Stage(0, 1, 1),) if second_stage > 0 else ()
+        stages = (*first, Stage(max(0, second_stage), 3, 6))
+        return cls((objects, other, other), stages, vocabulary, filtered)
+
+    def at(self, epoch: int) -> Stage:
+        """The stage of an epoch."""
+        return [stage for stage in self.stages if stage.start <= epoch][-1]
+
+    def read(self) -> Any:
+        """The words of replacements; None for the built-in ones."""
+        return load_vocabulary(Path(self.vocabulary)) if self.vocabulary else None
+
+    def draw_texts(self, drawing: Drawing, found: Any) -> None:
+        """Add sub-graph texts, positives first, as many as the stage of the epoch allows."""
+        stage = self.at(drawing.epoch)
+        made = sample_graph_texts(
+            drawing.parse(drawing.caption),
+            drawing.rng("graph"),
+            weights=self.weights,
+            positives=stage.positives,
+            negatives=stage.negatives,
+            vocabulary=found,
+            graph_filter="valid" if self.filtered else "none",
+        )
+        drawing.counts.refused.update(made.refused)
+        for text in (*made.positives, *(made.negatives if drawing.negatives else ())):
+            drawing.add(Drawn.of(text), text.rewrite)
+
+
+# --- Bags of sentences that describe an image densely, from a file or its other captions (DAC). ---
+
+
+@dataclass(frozen=True)
+class BagPlan(Texts):
+    """Sentences of each image from a file, and a negative of each (DAC).
+
+    Args:
+        file: JSON lines {"id", "sentences"} and optionally "negatives", one per sentence (null for
+            none); or "captions": the bag of an image is its other captions.
+        size: Sentences drawn per image in every epoch.
+        negatives: Rewrites that make negatives where the file has none: of those that apply to a
+            sentence one, at random.
+        draw: "replacement" draws each time from the caption and the whole bag, so that a bag
+            has exactly `size` texts, some perhaps twice; "distinct" draws at most `size` different
+            sentences of the bag.
+    """
+
+    file: str
+    size: int = 10
+    negatives: tuple[str, ...] = ("tsvlc-rb",)
+    draw: Literal["replacement", "distinct"] = "replacement"
+
+    name: ClassVar[str] = "bags"
+    label: ClassVar[str] = "bags"
+    roles: ClassVar[tuple[Role, ...]] = _BOTH
+    kinds = (BAG, BAG_NEGATIVE)
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for an impossible size, and without anything to make negatives."""
+        if self.size < 1:
+            raise UsageError(f"a bag of {self.size} sentences: it must hold at least 1")
+        if not self.negatives:
+            raise UsageError("a bag needs a rewrite that makes its negatives")
+
+    @property
+    def rewrites(self) -> tuple[str, ...]:
+        """Those that make negatives."""
+        return self.negatives
+
+    def read(self) -> Any:
+        """The bags of the file; None for other captions."""
+        return None if self.file == OWN_CAPTIONS else Bags(Path(self.file))
+
+    def draw_texts(self, drawing: Drawing, found: Bags | None) -> None:
+        """Add the sentences of the bag, each with its negative; the caption without a bag."""
+        if found is None:
+            sentences = [BagSentence(text) for text in drawing.other_captions()]
+        else:
+            sentences = found.find(drawing.sample.id) or []
+        if not sentences:
+            drawing.refuse(BAG, NO_BAG)
+        rng = drawing.rng(BAG)
+        if self.draw == "replacement":
+            pool = [*sentences, BagSentence(drawing.caption)]
+            for place, sentence in enumerate(rng.choices(pool, k=self.size)):
+                # What is drawn again has a negative of its own.
+                self._add(drawing, sentence, f"{place}\x1f{sentence.text}", again=True)
+            return
+        if not sentences:
+            drawing.texts.append(Drawn(drawing.caption, Role.POSITIVE, BAG))
+        for i in sorted(rng.sample(range(len(sentences)), min(self.size, len(sentences)))):
+            self._add(drawing, sentences[i], sentences[i].text)
+
+    def _add(self, drawing: Drawing, sentence: BagSentence, key: str, again: bool = False) -> None:
+        """Add a sentence with its negative: the file's, or one by a rewrite that applies."""
+        taken = drawing.add(Drawn(sentence.text, Role.POSITIVE), BAG, again=again)
+        if not (taken and drawing.negatives):
+            return
+        if sentence.negative is not None:
+            drawing.add(Drawn(sentence.negative, Role.NEGATIVE), BAG_NEGATIVE, again=again)
+            return
+        rng = drawing.rng(f"{BAG_NEGATIVE}\x1f{key}")
+        names = self.negatives
+        for name in rng.sample(names, len(names)) if len(names) > 1 else names:
+            made = drawing.rewrite(name, sentence.text, rng, drawing.negatives)
+            if drawing.add(made, BAG_NEGATIVE, f"{BAG_NEGATIVE} ({name})", again):
+                drawing.counts.count(BAG_NEGATIVE)
+                return
+        drawing.refuse(BAG_NEGATIVE, NONE_APPLIES)
+
+
+@dataclass(frozen=True)
+class BagSentence:
+    """One sentence of a bag and its negative, if the file has one."""
+
+    text: str
+    negative: str | None = None
+
+
+class Bags:
+    """Sentences by sample id, held compactly.
+
+    The id of a sample is what its source calls it; a bag may also go by that id without "#row", so
+    that one file serves tables in any order.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read `path`, JSON lines or Parquet, one file or several (see `row_files`): {"id",
+        "sentences"} and optionally "negatives" (null for none).
+
+        Raises UsageError when no file is named, CompoclipError for one that is malformed or holds
+        an id twice.
+        """
+        if path == Path():
+            raise UsageError(
+                "this method needs a bag of sentences for each image: --bags FILE (where it is "
+                "composed: --set texts.bags.file=FILE) with lines "
+                '{"id": ..., "sentences": [...]}, or --bags captions: the other captions of the '
+                "image"
+            )
+        self._index: dict[str, int] = {}
+        columns: tuple[list[Any], list[Any]] = ([], [])
+        for origin, row in read_records(path):
+            id, sentences, negatives = _bag(row, origin)
+            if self._index.setdefault(id, len(self._index)) != len(columns[0]):
+                raise CompoclipError(f"{origin}: a second bag {id!r}; remove one")
+            columns[0].append(sentences)
+            columns[1].append(negatives)
+        texts = pa.large_list(pa.large_string())
+        self._sentences, self._negatives = (pa.array(column, texts) for column in columns)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids, in the order of the file."""
+        return iter(self._index)
+
+    def find(self, id: str) -> list[BagSentence] | None:
+        """The bag of a sample, None when the file has none."""
+        row = self._index.get(id, self._index.get(id.rpartition("#")[0]))
+        if row is None:
+            return None
+        sentences = self._sentences[row].as_py()
+        negatives = self._negatives[row].as_py() or [None] * len(sentences)
+        return [BagSentence(text, negative) for text, negative in zip(sentences, negatives)]
+
+
+def _bag(row: dict[str, Any], origin: str) -> tuple[str, list[str], list[str | None]]:
+    """The id, the sentences that are not blank, and their negatives (or none at all)."""
+
+    def lists(value: object, kind: Any) -> bool:
+        return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+    id: Any = row.get("id")
+    sentences: Any = row.get("sentences")
+    negatives: Any = row.get("negatives") or []
+    if not isinstance(id, str | int) or not lists(sentences, str):
+        raise CompoclipError(f'{origin}: needs "id" and "sentences", a list of texts')
+    if not lists(negatives, str | None) or len(negatives) not in (0, len(sentences)):
+        raise CompoclipError(f'{origin}: "negatives" needs a text (or null) for each sentence')
+    require_texts((*sentences, *filter(None, negatives)), origin)
+    kept = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+    return (
+        str(id),
+        [sentences[i].strip() for i in kept],
+        [(negatives[i] or "").strip() or None for i in kept] if negatives else [],
+    )
+
+
+# --- Units of captions and noun phrases. ---
+
+
+@dataclass(frozen=True)
+class UnitPlan(Texts):
+    """Units of each caption, entities and relations, each with a foil (CS-CLIP).
+
+    The texts of slot k are of the kinds "unit-k" and "unit-foil-k", counted from 1.
+
+    Args:
+        slots: Most units of a caption.
+        relation_share: How often a slot tries the caption's relations first; else it takes an
+            entity.
+        pair_share: How often an entity comes with another one ("A and B").
+        file: Units and foils in the format of CS-CLIP's training data, by caption; "" takes them
+            from the scene graph.
+    """
+
+    slots: int = 2
+    relation_share: float = 1.0
+    pair_share: float = 0.5
+    file: str = ""
+
+    name: ClassVar[str] = "units"
+    label: ClassVar[str] = "units"
+    roles: ClassVar[tuple[Role, ...]] = _BOTH
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for no slot and for shares outside [0, 1]."""
+        if self.slots < 1:
+            raise UsageError(f"{self.slots} slots of units: there must be at least 1")
+        if not all(0 <= share <= 1 for share in (self.relation_share, self.pair_share)):
+            raise UsageError(
+                f"shares of relations and pairs must lie between 0 and 1, not "
+                f"{self.relation_share} and {self.pair_share}"
+            )
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The kind of the unit in each slot."""
+        return tuple(f"{UNIT}-{slot}" for slot in range(1, self.slots + 1))
+
+    @property
+    def foils(self) -> tuple[str, ...]:
+        """The kind of the foil in each slot."""
+        return tuple(f"{UNIT_FOIL}-{slot}" for slot in range(1, self.slots + 1))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of each slot the unit's and the foil's."""
+        return tuple(kind for pair in zip(self.units, self.foils) for kind in pair)
+
+    @property
+    def needs_parsing(self) -> bool:
+        """Unless they come from a file."""
+        return not self.file
+
+    def read(self) -> Any:
+        """The units of the file, if there is one."""
+        return WrittenUnits(Path(self.file)) if self.file else None
+
+    def draw_texts(self, drawing: Drawing, found: WrittenUnits | None) -> None:
+        """Add units of the caption, each with its foil, in slots."""
+        parts: tuple[Sequence[UnitPart], Sequence[UnitPart]] | None
+        if found is None:
+            parts = graph_parts(drawing.parse(drawing.caption))
+        else:
+            parts = found.find(drawing.caption)
+        if parts is None:
+            drawing.refuse(UNIT, NONE_WRITTEN)
+            return
+        entities, relations = parts
+        drawn = draw_units(
+            entities,
+            relations,
+            drawing.rng(UNIT),
+            slots=self.slots,
+            relation_share=self.relation_share,
+            pair_share=self.pair_share,
+            taken=frozenset(drawing.taken),
+            named=frozenset(w for text in drawing.sample.captions for w in token_key(text)),
+        )
+        drawing.counts.refused.update({(UNIT, why): n for why, n in drawn.refused.items()})
+        for kind, foil_kind, (unit, foil) in zip(self.units, self.foils, drawn.units):
+            if drawing.add(Drawn.of(unit), kind, UNIT) and drawing.negatives:
+                drawing.add(Drawn.of(foil), foil_kind, UNIT_FOIL)
+
+
+@dataclass(frozen=True)
+class PhrasePlan(Texts):
+    """Noun phrases of the caption; an image without any has its caption for one (C2LIP).
+
+    Args:
+        most: Phrases drawn of a caption; 0 is none.
+    """
+
+    most: int = 0
+
+    name: ClassVar[str] = "phrases"
+    label: ClassVar[str] = "noun phrases"
+    roles: ClassVar[tuple[Role, ...]] = (Role.POSITIVE,)
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for fewer than none."""
+        if self.most < 0:
+            raise UsageError(f"{self.most} noun phrases: must be 0 (none) or more")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """One, unless there are none."""
+        return (NOUN_PHRASE,) if self.most else ()
+
+    @property
+    def needs_parsing(self) -> bool:
+        """Unless there are none."""
+        return self.most > 0
+
+    def draw_texts(self, drawing: Drawing, found: Any) -> None:
+        """Add noun phrases in the order of the caption."""
+        if not self.most:
+            return
+        phrases = noun_phrases(drawing.parse(drawing.caption))
+        rng = drawing.rng(NOUN_PHRASE)
+        chosen = sorted(rng.sample(range(len(phrases)), min(self.most, len(phrases))))
+        texts = [Drawn(phrases[i], Role.POSITIVE) for i in chosen]
+        if sum(drawing.add(each, NOUN_PHRASE) for each in texts) == 0:
+            drawing.refuse(NOUN_PHRASE, NO_PHRASE)
+            drawing.texts.append(Drawn(drawing.caption, Role.POSITIVE, NOUN_PHRASE))
+
+
+# --- What heads are to write. ---
+
+
+@dataclass(frozen=True)
+class TargetPlan(Texts):
+    """A caption that a head is to write for an image, which no tower encodes (READ-CLIP).
+
+    Args:
+        of: "other" is another caption of the image if there is one, "any" one of all, "" none.
+    """
+
+    of: Literal["", "other", "any"] = ""
+
+    name: ClassVar[str] = "target"
+    needs_parsing = False
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for an unknown choice."""
+        if self.of not in (known := ("", "other", "any")):
+            raise UsageError(f"texts.target '{self.of}' is not one of {', '.join(known[1:])}")
+
+    def draw_texts(self, drawing: Drawing, found: Any) -> None:
+        """Add the caption, chosen among those that it may be."""
+        if not self.of:
+            return
+        captions = drawing.sample.captions
+        if self.of == "other":
+            captions = tuple(drawing.other_captions()) or (drawing.caption,)
+        text = drawing.rng(TARGET).choice(captions)
+        drawing.texts.append(Drawn(text, Role.POSITIVE, TARGET))
+
+
+BY_VALUE = {each.name: each for each in (PhrasePlan(), TargetPlan())}
+"""Sorts that a method without them gets by setting their value."""

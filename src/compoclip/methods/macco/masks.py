@@ -1,0 +1,226 @@
+"""The words and places that MACCO hides: of scene graphs at random, or found beforehand.
+
+Words and boxes that were found beforehand are read from MACCO's table, NegCLIP's with more columns:
+
+    title, relation_list, attribute_list: the caption, and Python lists of its words;
+    relation_attribute_phrase_bbox_list: [{phrase: [[left, upper, right, lower], ...], ...}], or [],
+    pixels of the photo as it is stored.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from compoclip.captions.types import Caption
+from compoclip.data.caption_plan import Texts
+from compoclip.data.drawn import Drawing
+from compoclip.data.masks import Box, Mask
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.tables import delimited_header, read_delimited, text_list
+
+MASK = "mask"  # what masked captions are counted as
+NO_CONCEPT = "nothing-to-hide"
+_WORDS, _BOXES = ("relation_list", "attribute_list"), "relation_attribute_phrase_bbox_list"
+_LITERAL_LIMIT = 100_000  # characters of a cell; a photo has a few boxes
+_NEVER = "the"
+_TOLERANCE = 0.25  # of the area that a rectangle is to have
+_CELLS = 1000  # a rectangle's sides are drawn in these parts of the image
+_REMEDY = "is this MACCO's table?"
+_PHRASES = pa.large_list(pa.large_list(pa.list_(pa.float64(), 4)))
+
+
+@dataclass(frozen=True)
+class MaskPlan(Texts):
+    """What a masked second pass hides of each pair (MACCO): the words of the caption that say what
+    things are like and how they stand to each other, and a part of the image.
+
+    Args:
+        images: Whether anything of images is hidden.
+        file: Words and boxes in the format of MACCO's training data, by caption; "" takes words
+            from the scene graph, and rectangles anywhere for boxes.
+        rectangles: With a file, how often a rectangle is hidden in the place of boxes.
+        area: Of a rectangle, as a fraction of the image; within a quarter of it.
+    """
+
+    images: bool = True
+    file: str = ""
+    rectangles: float = 0.1
+    area: float = 0.75
+
+    name: ClassVar[str] = "masks"
+    label: ClassVar[str] = "masked captions"
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a share or an area outside [0, 1]."""
+        if not 0 <= self.rectangles <= 1:
+            raise UsageError(f"a share of rectangles of {self.rectangles}: must be 0 to 1")
+        if not 0.01 <= self.area <= 1:
+            raise UsageError(f"a rectangle of area {self.area}: must be 0.01 to 1")
+
+    @property
+    def needs_parsing(self) -> bool:
+        """Unless words come from a file."""
+        return not self.file
+
+    @property
+    def hides(self) -> frozenset[str]:
+        """Words, and patches unless images are left whole."""
+        return frozenset({"words", "patches"} if self.images else {"words"})
+
+    def read(self) -> Any:
+        """The words and boxes of the file, if there is one."""
+        return ConceptFile(Path(self.file)) if self.file else None
+
+    def draw_texts(self, drawing: Drawing, found: ConceptFile | None) -> None:
+        """Draw what is hidden of the caption and its image."""
+        caption = drawing.caption
+        if found is None:
+            mask = self.mask(graph_words(drawing.parse(caption)), None, drawing.rng(MASK))
+        else:
+            concepts = found.find(caption) or FoundConcepts((), ())
+            mask = self.mask(concepts.words, concepts, drawing.rng(MASK))
+        drawing.texts[0] = replace(drawing.texts[0], mask=mask)
+        if mask.spans(drawing.texts[0].text):
+            drawing.counts.count(MASK)
+        else:
+            drawing.refuse(MASK, NO_CONCEPT)
+
+    def mask(self, words: tuple[str, ...], found: FoundConcepts | None, rng: random.Random) -> Mask:
+        """Hide words, and of the image the boxes of a phrase or a rectangle.
+
+        found: what the file has of the caption. Images whose boxes are not known, and some others,
+        have a rectangle hidden.
+        """
+        if not self.images:
+            return Mask(words)
+        boxes = rng.choice(found.boxes) if found is not None and found.boxes else ()
+        if rng.random() < self.rectangles or found is None:
+            return Mask(words, (rectangle(self.area, rng),))
+        return Mask(words, boxes, shown=False)
+
+
+def graph_words(caption: Caption) -> tuple[str, ...]:
+    """Return the words of relations and attributes of a caption, each once, in lower case."""
+    graph = caption.graph
+    if graph is None:
+        return ()
+    spans = [each.span for each in graph.relations]
+    spans += [each.span for thing in graph.objects for each in thing.attributes]
+    return _usable(
+        token.text
+        for token in caption.tokens
+        if any(span.start <= token.start and token.end <= span.end for span in spans)
+    )
+
+
+def _usable(words: Iterable[str]) -> tuple[str, ...]:
+    lower = dict.fromkeys(word.strip().lower() for word in words)
+    return tuple(word for word in lower if word != _NEVER and any(map(str.isalnum, word)))
+
+
+def rectangle(area: float, rng: random.Random) -> Box:
+    """A rectangle of an area, within a quarter of it, anywhere in the unit square: sides are drawn
+    uniformly until the area fits, then its place.
+    """
+    while True:
+        width, height = (rng.randint(1, _CELLS) / _CELLS for _ in range(2))
+        if abs(width * height - area) <= _TOLERANCE * area:
+            left, upper = rng.uniform(0, 1 - width), rng.uniform(0, 1 - height)
+            return left, upper, left + width, upper + height
+
+
+# --- Words and boxes that were found beforehand. ---
+
+
+@dataclass(frozen=True)
+class FoundConcepts:
+    """What the file has of a caption: words, and the boxes of each phrase."""
+
+    words: tuple[str, ...]
+    boxes: tuple[tuple[Box, ...], ...]
+
+
+class ConceptFile:
+    """Words and boxes by caption, held compactly.
+
+    Raises CompoclipError for a file that is malformed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        header = delimited_header(path)
+        missing = [name for name in ("title", *_WORDS) if name not in header]
+        if missing:
+            raise CompoclipError(f"{path}: lacks the column {missing[0]!r}; {_REMEDY}")
+        self._index: dict[str, int] = {}
+        words: list[list[str]] = []
+        boxes: list[list[list[Box]]] = []
+        for number, row in read_delimited(path):
+            origin = f"{path}, row {number}"
+            if self._index.setdefault(row["title"].strip(), len(words)) != len(words):
+                continue  # the same caption has the same words
+            words.append([word for name in _WORDS for word in _words(row.get(name), name, origin)])
+            boxes.append(_phrases(row.get(_BOXES), origin))
+        self._words = pa.array(words, pa.large_list(pa.large_string()))
+        self._boxes = pa.array(boxes, _PHRASES)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def find(self, caption: str) -> FoundConcepts | None:
+        """What the file has of a caption; None when it does not have it."""
+        row = self._index.get(caption.strip())
+        if row is None:
+            return None
+        boxes = tuple(tuple(map(tuple, phrase)) for phrase in self._boxes[row].as_py())
+        return FoundConcepts(_usable(self._words[row].as_py()), boxes)
+
+
+def _words(cell: str | None, name: str, origin: str) -> Sequence[str]:
+    if not (cell or "").strip():
+        return ()
+    found: Any = text_list(cell or "")
+    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        raise CompoclipError(f"{origin}: {name} is not a list of words; {_REMEDY}")
+    return found
+
+
+def _phrases(cell: str | None, origin: str) -> list[list[Box]]:
+    """The boxes of each phrase that has any."""
+    if not (cell or "").strip():
+        return []
+    try:
+        found: Any = (
+            ast.literal_eval((cell or "").strip()) if len(cell or "") < _LITERAL_LIMIT else 0
+        )
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        found = 0
+    if found == []:
+        return []
+    if not (isinstance(found, list) and isinstance(found[0], Mapping)):
+        raise CompoclipError(f"{origin}: {_BOXES} is not a list of phrases with boxes; {_REMEDY}")
+    phrases = list(found[0].values())
+    if not all(isinstance(each, list) and all(map(_is_box, each)) for each in phrases):
+        raise CompoclipError(
+            f"{origin}: {_BOXES}: a box is four numbers, left, upper, right, lower; {_REMEDY}"
+        )
+    return [[_box(*box) for box in each] for each in phrases if each]
+
+
+def _box(*edges: float) -> Box:
+    left, upper, right, lower = map(float, edges)
+    return left, upper, right, lower
+
+
+def _is_box(value: object) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 4
+        and all(isinstance(edge, int | float) and abs(edge) < 1e6 for edge in value)
+    )
