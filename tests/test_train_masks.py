@@ -275,7 +275,7 @@ def both_passes(model: Any, batch: Batch, pixels: Tensor, limit: int) -> tuple[A
     texts, _ = prepare(batch.block).on(torch.device("cpu"))
     assert texts.again is not None
     masks = MaskVectors().build(model.encoder.sizes, 0)
-    plan = CaptionPlan(masks=MaskPlan())
+    plan = CaptionPlan(texts=(MaskPlan(),))
     given = PassInputs(model.encoder, pixels, texts, plan, batch.block, True, limit)
     return masks.extend(model.encoder.work(pixels, texts, True, limit), given).all(), masks
 
@@ -357,7 +357,7 @@ def test_a_box_hides_the_patches_that_it_touches() -> None:
 
 def test_towers_that_nothing_can_be_hidden_from_say_so() -> None:
     timm = loaded(timm_config("test_vit")).encoder
-    words, both = (CaptionPlan(masks=MaskPlan(images=images)) for images in (False, True))
+    words, both = (CaptionPlan(texts=(MaskPlan(images=images),)) for images in (False, True))
     MaskVectors().require(words, timm)
     with pytest.raises(CompoclipError, match="hide words alone") as raised:
         MaskVectors().require(both, timm)
