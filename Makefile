@@ -1,7 +1,7 @@
 # make demo   the main job, offline, on the bundled world; ends with demo-out/report.html
 # make demo-long  the same on four times as many scenes, half an hour; demo-long-out/report.html
 # make lab    all recipes compared under equal conditions (up to 3 hours; goes on after a stop)
-# make photos DATA=PATH     a base of real photos (docs/real-photos.md); goes on after a stop
+# make photos DATA=PATH     a base of real photos (reports/real-photos.md); goes on after a stop
 # make photo-lab DATA=PATH  the recipes compared on real photos, 2 hours; goes on after a stop
 # make bench  throughput and memory of every stage, as ratios, with the targets
 # make test   the whole test suite
@@ -33,14 +33,14 @@ demo-long: install
 	$(BIN)/compoclip demo --out demo-long-out --scenes 64000
 
 lab: install
-	$(BIN)/python -m lab --out lab-out --page docs/lab.md
+	$(BIN)/python -m lab --out lab-out --page reports/lab.md
 
 photos: install
-	@test -n "$(DATA)" || { echo "where are the photos? make $@ DATA=PATH (docs/real-photos.md)"; exit 2; }
+	@test -n "$(DATA)" || { echo "where are the photos? make $@ DATA=PATH (reports/real-photos.md)"; exit 2; }
 	PATH="$(CURDIR)/$(BIN):$$PATH" recipes/photos/pretrain.sh "$(DATA)" photos-out
 
 photo-lab: photos
-	$(BIN)/python -m lab --photos "$(DATA)" --page docs/real-photos.md
+	$(BIN)/python -m lab --photos "$(DATA)" --page reports/real-photos.md
 
 bench: install
 	$(BIN)/python -m bench all

@@ -1,7 +1,7 @@
-"""Compare all recipes under equal conditions: on the bundled world (docs/lab.md) or on photos.
+"""Compare all recipes under equal conditions: on the bundled world (reports/lab.md) or on photos.
 
     python -m lab [--quick] [--out FOLDER] [--arms NAME ...] [--budget-minutes 180]
-    python -m lab --photos DATA --base MODEL [...]     docs/real-photos.md
+    python -m lab --photos DATA --base MODEL [...]     reports/real-photos.md
 
 What is finished is not done again: after a stop, the same command goes on. The table is printed and
 written to OUT/lab.md, all numbers to OUT/lab.json; --page puts the table into a page. With

@@ -293,7 +293,7 @@ def lab_table(page: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
     """The columns of the lab's table on a page, and its rows by arm.
 
     Args:
-        page: Markdown, such as docs/lab.md.
+        page: Markdown, such as reports/lab.md.
 
     Returns:
         Names of columns; for each arm its cells that are not empty.
@@ -304,7 +304,7 @@ def lab_table(page: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{page}: cannot be read ({error}); name docs/lab.md") from error
+        raise UsageError(f"{page}: cannot be read ({error}); name reports/lab.md") from error
     lines = iter(text.partition(BEGIN)[2].splitlines())
     table = takewhile(lambda line: "|" in line, dropwhile(lambda line: "|" not in line, lines))
     cells = [[cell.strip() for cell in line.strip(" |").split("|")] for line in table]

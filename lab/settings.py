@@ -56,7 +56,7 @@ class LabSettings:
     """The settings that all arms share.
 
     photos: for a lab of photos the fields of `lab.photos.Photos`, for one of the world nothing.
-    compare_with: the page of another lab (docs/lab.md), to say whether both agree; "" for none.
+    compare_with: the page of another lab (reports/lab.md), to say whether both agree; "" for none.
     benchmarks: names of those of the suite that are measured. control: what arms are compared with,
     on the ground's first table; arms on another table are compared with the arm of its method and
     settings there (`control_of`). ours: an arm that is compared with every other. left_out: recipes

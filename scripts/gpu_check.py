@@ -3,7 +3,7 @@
     python scripts/gpu_check.py --out gpu-check [--only step loader] [--tiny]
 
 Needs the installed package, the repository around this file, and nothing else: weights are random,
-photos and captions are made. Writes page.md (for docs/performance.md), results.json, log.txt and
+photos and captions are made. Writes page.md (for reports/performance.md), results.json, log.txt and
 trace.json. A section that fails is named, and the others run; the exit code is 1 if one failed, or
 a check did. --tiny does the same in small, also on a CPU, where it shows no more than that it runs.
 """

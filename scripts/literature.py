@@ -14,33 +14,26 @@ from compoclip.files import read_json
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe, method_names, method_summaries
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lab.page import lab_table
-
 _PUBLISHED = Path(__file__).with_name("published.json")
 
 
-def at_a_glance(methods: Sequence[Method], lab: Path | None = None) -> str:
+def at_a_glance(methods: Sequence[Method]) -> str:
     """The page in Markdown.
 
     Args:
         methods: Its rows.
-        lab: A page with the table of the lab, if its numbers are wanted.
 
     Returns:
         The text.
-
-    Raises:
-        UsageError: When the page of the lab holds no table.
     """
     published = read_json(_PUBLISHED, absent="install compoclip again")
     names = [method.name for method in methods]
     parts = [
         "# The literature at a glance",
         "",
-        "Made by `python scripts/literature.py`; what each recipe's options are is said by "
-        "`compoclip train METHOD --help`, where paper and released code differ by "
-        "`compoclip list methods METHOD`.",
+        "Made by `python scripts/literature.py`. `compoclip train METHOD --help` explains the "
+        "options of a recipe; `compoclip list methods METHOD` shows where paper and released code "
+        "differ.",
         "",
         "## Recipes",
         "",
@@ -57,17 +50,6 @@ def at_a_glance(methods: Sequence[Method], lab: Path | None = None) -> str:
         "",
         *(f"- **{letter}**: {source}." for letter, source in published["sources"].items()),
     ]
-    if lab is not None:
-        columns, rows = lab_table(lab)
-        parts += [
-            "",
-            "## Our lab",
-            "",
-            f"The same recipes under equal conditions, on the world: the table of {lab.name}, "
-            "which says how to read it and what the marks mean.",
-            "",
-            *_numbers(columns, rows, ["base", *names]),
-        ]
     return "\n".join(parts)
 
 
@@ -109,5 +91,4 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
 
 
 if __name__ == "__main__":
-    lab = Path(__file__).parents[1] / "docs" / "lab.md"
-    print(at_a_glance([load_recipe(name)() for name in sys.argv[1:] or method_names()], lab))
+    print(at_a_glance([load_recipe(name)() for name in sys.argv[1:] or method_names()]))

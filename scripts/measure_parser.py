@@ -1,7 +1,7 @@
 """Measure the scene-graph parser on human graphs of the FACTUAL data set (Li et al. 2023).
 
     python scripts/measure_parser.py random/dev.csv length/dev.csv [--errors N] [--json]
-    python scripts/measure_parser.py docs/parser-graphs.tsv --coco coco_karpathy_test.json
+    python scripts/measure_parser.py reports/parser-graphs.tsv --coco coco_karpathy_test.json
 
 The second form measures it on graphs of long captions of COCO, which name their captions by image
 and number; each half of the file is reported alone.

@@ -6,7 +6,7 @@ error, 5 % by right); and the same where the other model is better everywhere, c
 
     python scripts/verdicts.py --sets 2000
 
-prints the table of docs/guide/reports.md.
+prints the table of reports/verdicts.md.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_scores_are_those_of_each_sentence_alone(model: LoadedModel) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_an_untrained_encoder_scores_near_zero(seed: int) -> None:
     """At the headline threshold of a tower of CLIP's depth. Lower thresholds are not near zero: the
-    best of many trees is above any that is drawn blindly, on any chart (docs/analysis.md)."""
+    best of many trees is above any that is drawn blindly, on any chart (reports/analysis.md)."""
     text = {**CONFIG["text_cfg"], "layers": 12, "width": 128}  # type: ignore[dict-item]
     made = create_model(ModelConfig({**CONFIG, "text_cfg": text}), seed=seed)
     things = (("red", "star", "mug"), ("green", "dog", "tree"), ("small", "cat", "road"))

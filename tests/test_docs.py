@@ -37,7 +37,6 @@ NOT_RUN = {
     "python -m bench": "real sizes; each stage is tested in test_bench_*",
     "compoclip data fetch": "downloads; tested against a local server",
     "docs/corpora.md": "needs folders of shards; each form is run in test_corpora_run",
-    "docs/real-photos.md": "needs the photos, and half an hour",
     "examples/mosaic-clip/README.md": "needs CC12M or the photos; in test_examples",
 }
 

@@ -1,4 +1,4 @@
-"""Other libraries use what is written here, as docs/ecosystem.md says."""
+"""Other libraries use what is written here, as docs/guide/use-elsewhere.md says."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Teaches the bundled model left and right, and who does what to whom, without losing the rest (docs/compo.md): exchanged captions
+# Teaches the bundled model left and right, and who does what to whom, without losing the rest (reports/compo.md): exchanged captions
 # of two things beside captions like those of its pre-training, first to one matrix behind the text tower, then to the text tower.
 # About ten minutes on one core, and three to measure.
 # Usage: recipes/left-right/teach.sh WORK_FOLDER [SEED]. Leaves WORK_FOLDER/tower/model.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the base of the photo lab: both cuts of Flickr8k as one data set (docs/real-photos.md), the image tower with ImageNet
+# Trains the base of the photo lab: both cuts of Flickr8k as one data set (reports/real-photos.md), the image tower with ImageNet
 # weights and frozen up to its projection, the text tower from nothing. Each command goes on where it was stopped; what is there is not made again.
 # Usage: recipes/photos/pretrain.sh DATA WORK_FOLDER. Leaves WORK_FOLDER/model, and its retrieval in WORK_FOLDER/results.
 set -euo pipefail
