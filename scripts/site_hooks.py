@@ -6,6 +6,7 @@ mkdocs.yml names this file. Browsers draw MathML without a script, so formulas w
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ class _Page(HTMLParser):
         self.links += [each for each in (given.get("href"), given.get("src")) if each]
 
 
-def _faults(site: Path) -> Any:
+def _faults(site: Path) -> Iterator[str]:
     texts = {page: page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
     pages = {page: _Page(text) for page, text in texts.items()}
     for page, parsed in pages.items():
