@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
+
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.errors import CompoclipError
 
 
 def write_json(path: Path, value: Any) -> Path:
@@ -106,6 +110,14 @@ def write_winoground(root: Path, *rows: dict[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return root
+
+
+def refuses(words: str, file: str, spec: str, root: Path, *places: Any, **options: Any) -> str:
+    """Loading ends with a reason in these words, on one line that names the file; return it."""
+    with pytest.raises(CompoclipError, match=words) as caught:
+        load_benchmark(spec, root, *places, **options)
+    expect_one_line(caught.value, file)
+    return str(caught.value)
 
 
 def expect_one_line(error: Exception, file: str) -> None:

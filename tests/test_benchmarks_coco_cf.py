@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import expect_one_line, write_photo
+from benchmark_files import refuses, write_photo
 from compoclip.benchmarks.case import Benchmark, Retrieval, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 
 
 def row(k: int, **changes: Any) -> dict[str, Any]:
@@ -101,9 +101,7 @@ def test_found_in_a_data_root_under_its_own_folder(tmp_path: Path) -> None:
 )
 def test_malformed_pairs(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
     write(tmp_path, rows)
-    with pytest.raises(CompoclipError, match=message) as caught:
-        load_benchmark("retrieval:coco_cf", tmp_path)
-    expect_one_line(caught.value, "examples.jsonl")
+    refuses(message, "examples.jsonl", "retrieval:coco_cf", tmp_path)
 
 
 def test_photos_stay_in_their_folder(tmp_path: Path) -> None:
