@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,21 @@ from compoclip.errors import CompoclipError
 def write_json(path: Path, value: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_csv(path: Path, *rows: dict[str, Any], delimiter: str = ",") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
     return path
 
 
@@ -107,9 +125,21 @@ def winoground_row(**changes: Any) -> dict[str, Any]:
 
 def write_winoground(root: Path, *rows: dict[str, Any]) -> Path:
     path = root / "winoground" / "examples.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_jsonl(path, rows)
     return root
+
+
+@cache
+def made_suite(places: pytest.TempPathFactory) -> Path:
+    """Every benchmark that has a writer, four items each, in its official layout; written once."""
+    from compoclip_world.export.part import SuiteSpec
+    from compoclip_world.export.suite import write_suite
+    from compoclip_world.scene import WorldConfig
+    from official import BUILDERS
+
+    folder = places.mktemp("world") / "suite"
+    write_suite(folder, SuiteSpec(WorldConfig(size=32), 4), builders=BUILDERS)
+    return folder
 
 
 def refuses(words: str, file: str, spec: str, root: Path, *places: Any, **options: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import permutations
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmark_files import refuses, write_photo
+from benchmark_files import refuses, write_jsonl, write_photo
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
@@ -40,9 +39,7 @@ def bivlc_row(**changes: Any) -> dict[str, Any]:
 
 def write_bivlc(root: Path, *rows: Any) -> Path:
     path = root / "bivlc" / "bivlc.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_jsonl(path, rows)
 
 
 def test_bivlc(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from hashlib import md5
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_json, write_photo
+from benchmark_files import refuses, write_csv, write_json, write_photo
 from compoclip.benchmarks.case import Form, TiePolicy, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import CompoclipError
@@ -108,11 +107,7 @@ def svo_row(task: str = "verb", k: int = 0, **changes: Any) -> dict[str, Any]:
 
 def write_svo(root: Path, *rows: dict[str, Any]) -> Path:
     path = root / "svo_probes" / "svo_probes.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(path, *rows)
     return root
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_photo
+from benchmark_files import refuses, write_jsonl, write_photo
 from compoclip.benchmarks.case import Benchmark, Retrieval, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
@@ -29,9 +28,7 @@ def row(k: int, **changes: Any) -> dict[str, Any]:
 
 def write(root: Path, rows: list[dict[str, Any]]) -> Path:
     path = root / "coco_counterfactuals" / "examples.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
-    return path
+    return write_jsonl(path, rows)
 
 
 def content_of(found: Benchmark) -> Retrieval:

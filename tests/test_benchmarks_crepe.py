@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_photo
+from benchmark_files import refuses, write_csv, write_photo
 from compoclip.benchmarks.case import Form, ImageRef, TiePolicy
 from compoclip.benchmarks.hooks import published_total
 from compoclip.benchmarks.registry import load_benchmark, meta
@@ -32,15 +31,6 @@ def row(**changes: Any) -> dict[str, Any]:
         "height": 208.0,
     }
     return {**known, **changes}
-
-
-def write_csv(path: Path, *rows: dict[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def prod(root: Path, name: str, level: int) -> Path:

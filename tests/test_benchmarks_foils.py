@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmark_files import refuses, write_photo
+from benchmark_files import refuses, write_csv, write_jsonl, write_photo
 from compoclip.benchmarks.case import Form
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import find_in
@@ -27,9 +26,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 def write_lines(root: Path, name: str, *rows: dict[str, Any]) -> Path:
     path = root / "foils" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
-    return path
+    return write_jsonl(path, rows)
 
 
 def test_subtasks_and_skills_come_from_the_rows(tmp_path: Path) -> None:
@@ -68,10 +65,7 @@ def as_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     cells = [
         {k: json.dumps(v) if isinstance(v, list) else v for k, v in each.items()} for each in rows
     ]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(cells)
+    write_csv(path, *cells, delimiter=delimiter)
 
 
 def as_parquet(path: Path, rows: list[dict[str, Any]]) -> None:

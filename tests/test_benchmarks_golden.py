@@ -16,14 +16,11 @@ from typing import Any
 
 import pytest
 
+from benchmark_files import made_suite
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, image_key
 from compoclip.benchmarks.registry import benchmark_names, meta, option_types
 from compoclip.benchmarks.targets import Target, read_suite
-from compoclip_world.export.part import SuiteSpec
-from compoclip_world.export.suite import write_suite
-from compoclip_world.scene import WorldConfig
-from official import BUILDERS
 from test_benchmarks_spoilt import OWN, WRITERS
 
 GOLDEN = Path(__file__).with_name("golden") / "benchmarks" / "items.json"
@@ -81,9 +78,10 @@ def outlines(target: Target, moving: bool = True) -> dict[str, Recorded]:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> dict[str, dict[str, Recorded]]:
-    suite = tmp_path / "suite"
-    write_suite(suite, SuiteSpec(WorldConfig(size=32), 4), builders=BUILDERS)
+def made(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Recorded]]:
+    suite = made_suite(tmp_path_factory)
     found = {target.spec: outlines(target) for target in read_suite(suite / "suite.json")}
     for name, (spec, write) in WRITERS.items():
         root = tmp_path / name

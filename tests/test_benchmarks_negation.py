@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import pickle
 import zipfile
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_json, write_photo
+from benchmark_files import refuses, write_csv, write_json, write_photo
 from compoclip.benchmarks import negation
 from compoclip.benchmarks.case import Case, Form, ImageRef, Retrieval, TiePolicy, present
 from compoclip.benchmarks.entries import entries, rule_of
@@ -46,21 +45,12 @@ def mcq_row(**changes: Any) -> dict[str, Any]:
     return {**row, **changes}
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
 def test_negbench_choice(tmp_path: Path) -> None:
     rows = [mcq_row(), mcq_row(correct_answer=2, correct_answer_template="positive")]
     voc = mcq_row(image_path="/home/x/VOC2007/JPEGImages/000001.jpg")
-    write_rows(tmp_path / "negbench" / MCQ["coco"], rows)
+    write_csv(tmp_path / "negbench" / MCQ["coco"], *rows)
     refuses(r"VOC2007.*: no such file; .*negbench:coco", "", "negbench", tmp_path)
-    write_rows(tmp_path / "negbench" / MCQ["voc"], [voc])
+    write_csv(tmp_path / "negbench" / MCQ["voc"], voc)
     found = load_benchmark("negbench", tmp_path)
     assert found.content[0] == Case(
         "coco_hybrid/1",
@@ -96,7 +86,7 @@ def test_negbench_counts_and_the_published_numbers_of_clip(tmp_path: Path) -> No
 
 
 def test_negbench_ties_go_to_the_truth_which_is_stored_first(tmp_path: Path) -> None:
-    write_rows(tmp_path / "negbench" / MCQ["coco"], [mcq_row()])
+    write_csv(tmp_path / "negbench" / MCQ["coco"], mcq_row())
     found = load_benchmark("negbench:coco_*", tmp_path)
     (photo,) = found.content[0].images
     texts = found.content[0].texts
@@ -118,9 +108,9 @@ def test_negbench_ties_go_to_the_truth_which_is_stored_first(tmp_path: Path) -> 
     ],
 )
 def test_malformed_negbench(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    path = write_rows(tmp_path / "negbench" / MCQ["coco"], [mcq_row(**changes)])
+    path = write_csv(tmp_path / "negbench" / MCQ["coco"], mcq_row(**changes))
     refuses(message, str(path), "negbench:coco_*", tmp_path)
-    write_rows(path, [{"image_path": "1.jpg", "caption_0": "a"}])
+    write_csv(path, {"image_path": "1.jpg", "caption_0": "a"})
     refuses("no column 'caption_1'", "", "negbench:coco_*", tmp_path)
 
 
@@ -129,8 +119,8 @@ def test_negbench_retrieval(tmp_path: Path) -> None:
         {"filepath": f"images/val2017/{k}.jpg", "captions": repr([f"it's {k}", f'"{k}", no cup'])}
         for k in range(3)
     ]
-    write_rows(tmp_path / "negbench" / PLAIN, rows)
-    write_rows(tmp_path / "negbench" / NEGATED, rows[:1])
+    write_csv(tmp_path / "negbench" / PLAIN, *rows)
+    write_csv(tmp_path / "negbench" / NEGATED, *rows[:1])
     found = load_benchmark("negbench_retrieval", tmp_path)
     content = found.content
     assert isinstance(content, Retrieval)
@@ -157,7 +147,7 @@ def test_negbench_retrieval(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_negbench_retrieval(tmp_path: Path, rows: Any, message: str) -> None:
-    path = write_rows(tmp_path / "negbench" / PLAIN, rows)
+    path = write_csv(tmp_path / "negbench" / PLAIN, *rows)
     refuses(message, str(path), "negbench_retrieval", tmp_path)
 
 
@@ -166,7 +156,7 @@ def test_negbench_on_real_photos(shared_data: Path, tmp_path: Path) -> None:
     photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
     names = sorted(path.name for path in photos.glob("*.jpg"))
     rows = [mcq_row(image_path=f"data/coco/images/val2017/{name}") for name in names]
-    write_rows(tmp_path / "negbench" / MCQ["coco"], [*rows, mcq_row(image_path="x/1.jpg")])
+    write_csv(tmp_path / "negbench" / MCQ["coco"], *rows, mcq_row(image_path="x/1.jpg"))
     found = load_benchmark("negbench:coco_hybrid", tmp_path, photos)
     used, missing = present(found)
     assert (len(used.cases), missing) == (len(names), (str(photos / "1.jpg"),))

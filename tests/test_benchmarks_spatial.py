@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_json, write_photo
+from benchmark_files import refuses, write_json, write_jsonl, write_photo
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import load_benchmark, meta
@@ -260,8 +259,7 @@ def write_vsr(root: Path, *rows: dict[str, Any], name: str = "zeroshot_test") ->
     for each in ("random_dev", "random_test", "zeroshot_dev", "zeroshot_test"):
         value = rows if each == name and rows else (vsr_row(), vsr_row(0))
         path = root / "vsr" / f"{each}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in value), encoding="utf-8")
+        write_jsonl(path, value)
     return root
 
 
