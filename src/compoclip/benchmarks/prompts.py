@@ -31,14 +31,14 @@ def fill(templates: Iterable[str], name: str) -> tuple[str, ...]:
     return tuple(before + name + after for before, _, after in parts)
 
 
-def read_names(path: Path, dataset: str) -> tuple[str, ...]:
-    """Return the class names of `dataset` in file order."""
-    return tuple(aliases[0] for aliases in read_aliases(path, dataset))
+def read_names(path: Path, dataset: str, section: str = "") -> tuple[str, ...]:
+    """Return the class names of `dataset` in file order; section: its heading in Markdown."""
+    return tuple(aliases[0] for aliases in read_aliases(path, dataset, section))
 
 
-def read_aliases(path: Path, dataset: str) -> tuple[tuple[str, ...], ...]:
-    """Return the class names of `dataset`, each with its aliases."""
-    rows, where = _prompt_rows(path, dataset, "classes")
+def read_aliases(path: Path, dataset: str, section: str = "") -> tuple[tuple[str, ...], ...]:
+    """Return the class names of `dataset`, each with its aliases, see `read_names`."""
+    rows, where = _prompt_rows(path, dataset, section, "classes")
     return tuple(_aliases(value, f"{where}: class {k}") for k, value in enumerate(rows))
 
 
@@ -49,9 +49,9 @@ def read_index(path: Path) -> dict[str, str]:
     return {key: _aliases(name, f"{path}: class {key!r:.80}")[0] for key, name in value.items()}
 
 
-def read_templates(path: Path, dataset: str) -> tuple[str, ...]:
-    """Return the templates for `dataset`, each with one placeholder."""
-    rows, where = _prompt_rows(path, dataset, "templates")
+def read_templates(path: Path, dataset: str, section: str = "") -> tuple[str, ...]:
+    """Return the templates for `dataset`, each with one placeholder, see `read_names`."""
+    rows, where = _prompt_rows(path, dataset, section, "templates")
     require(rows, where, "no templates")
     templates = tuple(files.nonempty(row, f"{where}: template {k}") for k, row in enumerate(rows))
     for template in templates:
@@ -60,7 +60,7 @@ def read_templates(path: Path, dataset: str) -> tuple[str, ...]:
     return templates
 
 
-def _prompt_rows(path: Path, dataset: str, what: str) -> tuple[Sequence[Any], str]:
+def _prompt_rows(path: Path, dataset: str, section: str, what: str) -> tuple[Sequence[Any], str]:
     """Return the list of classes or templates of a data set, and how messages call it."""
     match path.suffix.lower():
         case ".json":
@@ -73,9 +73,10 @@ def _prompt_rows(path: Path, dataset: str, what: str) -> tuple[Sequence[Any], st
         case ".md":
             _, *parts = re.split(r"^## +(\S[^\n]*)\n", files.read_text(path), flags=re.MULTILINE)
             found = {title.rstrip(): body for title, body in zip(parts[::2], parts[1::2])}
-            require(dataset in found, path, f"no section {dataset!r}; {close(dataset, found)}")
-            where = f"{path}: section {dataset!r}"
-            return _python_list(found[dataset], what, where), where
+            section = section or dataset
+            require(section in found, path, f"no section {section!r}; {close(section, found)}")
+            where = f"{path}: section {section!r}"
+            return _python_list(found[section], what, where), where
         case _:
             lines = [line.strip() for line in files.read_text(path).rstrip().split("\n")]
             return [line for line in lines if line or what == "classes"], str(path)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.machinery import SourceFileLoader
@@ -247,13 +247,10 @@ def load(
     known = published(name)
     if index is None and classes is None and photos.folders and (folder / "index.json").is_file():
         index = folder / "index.json"
-
-    def key_in(path: Path) -> str:
-        return key or (one.section if path.suffix.lower() == ".md" else "") or name
-
+    section = key or one.section
     published_place = None
     if index is not None or classes is not None:
-        names = _named(photos, folder, index, classes, key_in)
+        names = _named(photos, folder, index, classes, (key or name, section))
     elif published_place := match(photos, known, str(folder)):
         names = tuple(each[0] for each in known.classes)
     else:
@@ -266,7 +263,7 @@ def load(
         names = tuple(name.replace("_", " ") for name in photos.names)
     place = published_place or list(range(len(names)))
     source = templates or photos.templates
-    used = read_templates(source, key_in(source)) if source is not None else known.templates
+    used = read_templates(source, key or name, section) if source is not None else known.templates
     used = used or DEFAULT_TEMPLATES
     if name in SETS:  # scores hang on the prompts
         own = {each[0] for each in known.classes}
@@ -310,15 +307,11 @@ def load(
 
 
 def _named(
-    photos: PhotoSet,
-    folder: Path,
-    index: Path | None,
-    classes: Path | None,
-    key_in: Callable[[Path], str],
+    photos: PhotoSet, folder: Path, index: Path | None, classes: Path | None, keys: tuple[str, str]
 ) -> tuple[str, ...]:
     """Return the names of the classes in a user's file: by what the data call them, or in order."""
     if classes is not None:
-        names = read_names(classes, key_in(classes))
+        names = read_names(classes, *keys)
         problem = f"{len(names)} class names for {len(photos.names)} directories in {folder}; add "
         problem += "the missing directories or give an index file {directory: name}"
         require(not photos.folders or len(names) == len(photos.names), classes, problem)
