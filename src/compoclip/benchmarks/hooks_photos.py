@@ -76,20 +76,6 @@ def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
             )
 
 
-_PATTERNS = {
-    "orientation": ("orientation and direction", "orientation"),
-    "presence": ("presence of specific features", "presence"),
-    "state": ("state and condition", "state"),
-    "quantity": ("quantity and count", "quantity"),
-    "position": ("positional and relational context", "spatial"),
-    "color": ("color and appearance", "color"),
-    "structure": ("structural characteristics", "structural character"),
-    "texts": ("texts", "text"),
-    "viewpoint": ("viewpoint and perspective", "camera perspective"),
-}
-"""Sub-task -> its name in the paper, its folder."""
-
-
 def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Iterator[Row]:
     """Join two rows to a pair. prompt: "{}" stands for the statement."""
     problem = f'the prompt {prompt!r} has no "{{}}" for the statement'
@@ -104,12 +90,13 @@ def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Ite
         row.key = files.identifier({"number": int(number)}, "number", row.where, seen)
         row.folder = row.text("Type").strip()
     patterns = list(dict.fromkeys(row.folder for row in listed))
-    by_name = {name: part for part, names in _PATTERNS.items() for name in names}
+    named = entries()["mmvp_vlm"]["patterns"]
+    by_name = {name: part for part, names in named.items() for name in names}
     known = {each: by_name[each.lower()] for each in patterns if each.lower() in by_name}
-    if not known and len(patterns) == len(_PATTERNS):
-        known = dict(zip(patterns, _PATTERNS))
+    if not known and len(patterns) == len(named):
+        known = dict(zip(patterns, named))
     odd = next((each for each in patterns if each not in known), None)
-    names = ", ".join(name for name, _ in _PATTERNS.values())
+    names = ", ".join(name for name, _ in named.values())
     require(odd is None, listed[0].path, f"unknown pattern {odd!r:.80}; known: {names}")
     listed[-1].require(len(listed) % 2 == 0, f"the last pair has one row; {files.OFFICIAL}")
     for first, row in zip(listed[::2], listed[1::2]):

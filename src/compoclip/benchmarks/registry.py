@@ -19,6 +19,7 @@ from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.files import close, require
 from compoclip.benchmarks.reader import Reader
+from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
 from compoclip.errors import CompoclipError, UsageError
@@ -209,25 +210,14 @@ SANITY_CHECKS = frozenset({"cc_neg"})
 
 # --- Benchmarks that the literature reports together, by one name. ---
 
+_ELEVATER = tuple(f"zero_shot:{name}" for name in ELEVATER)
 SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "comp": (
-            "aro",
-            "crepe_prod",
-            "eqben",
-            "imagecode",
-            "sugarcrepe",
-            "svo_probes",
-            "valse",
-            "vl_checklist",
-            "whatsup",
-            "winoground",
-            "spec",
-        ),
-        "elevater": tuple(f"zero_shot:{name}" for name in (*ELEVATER, IMAGENET)),
-        "elevater_20": tuple(f"zero_shot:{name}" for name in ELEVATER),
+        "comp": tuple(document()["_suites"]["comp"]),
+        "elevater": (*_ELEVATER, f"zero_shot:{IMAGENET}"),
+        "elevater_20": _ELEVATER,
         "imagenet_shifts": tuple(f"zero_shot:{name}" for name in SHIFTS),
-        "retrieval_3": ("retrieval:coco", "retrieval:flickr30k", "retrieval:coco_cf"),
+        "retrieval_3": tuple(document()["_suites"]["retrieval_3"]),
     }
 )
 """Suite -> what `load_benchmark` is asked for. comp, retrieval_3: of FSC-CLIP (Oh et al., EMNLP
