@@ -85,8 +85,8 @@ def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Ite
     seen: set[object] = set()
     for row in listed:
         number = row.text("Question ID").strip()
-        good = re.fullmatch("[0-9]{1,9}", number)
-        row.require(good, f"'Question ID' must be a number; {files.OFFICIAL}")
+        whole = re.fullmatch("[0-9]{1,9}", number)
+        row.require(whole, f"'Question ID' must be a number; {files.OFFICIAL}")
         row.key = files.identifier({"number": int(number)}, "number", row.where, seen)
         row.folder = row.text("Type").strip()
     patterns = list(dict.fromkeys(row.folder for row in listed))
