@@ -185,7 +185,7 @@ def _attempt(
 
 
 def _opened(url: str, headers: dict[str, str], timeout: float) -> http.client.HTTPResponse:
-    """Answer a request, redirections followed: to http(s), from https to https only.
+    """Return the answer to a request, redirections followed, from https to https only.
 
     Proxies of the environment are used. No body of a redirection is read.
     """

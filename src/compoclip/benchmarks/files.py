@@ -40,7 +40,7 @@ def require(
 
 def require_positive(where: str, option: str, value: int | None) -> None:
     """Raise UsageError for an option below 1; None stands for no limit."""
-    problem = f"{option} must be at least 1, not {value}; leave it out or write none for all"
+    problem = f"{option} must be at least 1, or none, not {value}"
     require(value is None or value >= 1, where, problem, UsageError)
 
 
