@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +128,9 @@ def write_winoground(root: Path, *rows: dict[str, Any]) -> Path:
     return root
 
 
-@cache
+_MADE: list[Path] = []
+
+
 def made_suite(places: pytest.TempPathFactory) -> Path:
     """Every benchmark that has a writer, four items each, in its official layout; written once."""
     from compoclip_world.export.part import SuiteSpec
@@ -137,9 +138,10 @@ def made_suite(places: pytest.TempPathFactory) -> Path:
     from compoclip_world.scene import WorldConfig
     from official import BUILDERS
 
-    folder = places.mktemp("world") / "suite"
-    write_suite(folder, SuiteSpec(WorldConfig(size=32), 4), builders=BUILDERS)
-    return folder
+    if not _MADE:
+        _MADE.append(places.mktemp("world") / "suite")
+        write_suite(_MADE[0], SuiteSpec(WorldConfig(size=32), 4), builders=BUILDERS)
+    return _MADE[0]
 
 
 def refuses(words: str, file: str, spec: str, root: Path, *places: Any, **options: Any) -> str:
