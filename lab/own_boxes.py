@@ -30,7 +30,7 @@ from pathlib import Path
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta
 from compoclip.benchmarks.hooks_photos import PAIRS, asked_of_pair, positions_rules
-from compoclip.benchmarks.photo_set import MEND, box_corners, boxed_photo, coco_boxes
+from compoclip.benchmarks.photo_set import MEND, boxed_photo, coco_boxes
 from compoclip.benchmarks.reader import CaseReader, Loading
 from compoclip.data.boxes import OPPOSITES, BoxedPhoto, BoxedThing, named
 from compoclip.errors import UsageError
@@ -85,7 +85,7 @@ def _lines(data: Loading, path: Path) -> list[BoxedPhoto]:
         for k, each in enumerate(files.items(files.field(row, "boxes", where), f"{where}: boxes")):
             inner = f"{where}: box {k}"
             thing = files.record(each, inner)
-            corners = box_corners(files.field(thing, "box", inner), inner)
+            corners = files.corners(files.field(thing, "box", inner), inner, flat=True)
             things.append(BoxedThing(files.text(thing, "label", inner), corners))
         found.append(boxed_photo(row, "image", things, where))
         files.once(found[-1].image, where, seen, MEND)

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
+
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.errors import CompoclipError
 
 
 def write_json(path: Path, value: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_csv(path: Path, *rows: dict[str, Any], delimiter: str = ",") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
     return path
 
 
@@ -103,9 +124,32 @@ def winoground_row(**changes: Any) -> dict[str, Any]:
 
 def write_winoground(root: Path, *rows: dict[str, Any]) -> Path:
     path = root / "winoground" / "examples.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_jsonl(path, rows)
     return root
+
+
+_MADE: list[Path] = []
+
+
+def made_suite(places: pytest.TempPathFactory) -> Path:
+    """Every benchmark that has a writer, four items each, in its official layout; written once."""
+    from compoclip_world.export.part import SuiteSpec
+    from compoclip_world.export.suite import write_suite
+    from compoclip_world.scene import WorldConfig
+    from official import BUILDERS
+
+    if not _MADE:
+        _MADE.append(places.mktemp("world") / "suite")
+        write_suite(_MADE[0], SuiteSpec(WorldConfig(size=32), 4), builders=BUILDERS)
+    return _MADE[0]
+
+
+def refuses(words: str, file: str, spec: str, root: Path, *places: Any, **options: Any) -> str:
+    """Loading ends with a reason in these words, on one line that names the file; return it."""
+    with pytest.raises(CompoclipError, match=words) as caught:
+        load_benchmark(spec, root, *places, **options)
+    expect_one_line(caught.value, file)
+    return str(caught.value)
 
 
 def expect_one_line(error: Exception, file: str) -> None:

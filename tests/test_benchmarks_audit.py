@@ -34,7 +34,6 @@ from compoclip.benchmarks.registry import load_benchmark
 from compoclip.cli.data_audit import audit_text
 from compoclip.cli.main import main
 from compoclip.data.sources import Sample
-from compoclip.errors import CompoclipError
 
 Capture = pytest.CaptureFixture[str]
 A, B = ImageRef(Path("a.jpg")), ImageRef(Path("b.jpg"))
@@ -298,8 +297,3 @@ def test_the_verb_lists_defects(tmp_path: Path, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["audits"][0]["faulty"] == 1
     assert main(["data", "audit", "sugarcreep", "--data", str(root)]) == 2
     assert main(["data", "audit", "--train", str(tmp_path / "none.tsv")]) == 1
-
-
-def test_an_audit_needs_files(tmp_path: Path) -> None:
-    with pytest.raises(CompoclipError, match="no such file"):
-        audit(load_benchmark("sugarcrepe", tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import permutations
@@ -16,13 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmark_files import expect_one_line, write_photo
+from benchmark_files import refuses, write_jsonl, write_photo
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
-from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder, features_from, features_of, score_items
 
@@ -41,9 +39,7 @@ def bivlc_row(**changes: Any) -> dict[str, Any]:
 
 def write_bivlc(root: Path, *rows: Any) -> Path:
     path = root / "bivlc" / "bivlc.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_jsonl(path, rows)
 
 
 def test_bivlc(tmp_path: Path) -> None:
@@ -96,16 +92,12 @@ def test_bivlc_as_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([bivlc_row()]), path)
     assert load_benchmark("bivlc", tmp_path).content == lines.content
     pq.write_table(pa.table({"image": ["1.jpg"]}), path)
-    with pytest.raises(CompoclipError, match="no column 'negative_image', only 'image'"):
-        load_benchmark("bivlc", tmp_path)
+    refuses("no column 'negative_image', only 'image'", "", "bivlc", tmp_path)
     held = [bivlc_row(image={"bytes": data, "path": "1.jpg"}) for data in (b"x", None)]
     pq.write_table(pa.Table.from_pylist(held), path)
-    with pytest.raises(CompoclipError, match="row 2: 'image' holds no picture"):
-        load_benchmark("bivlc", tmp_path)
+    refuses("row 2: 'image' holds no picture", "", "bivlc", tmp_path)
     path.write_bytes(b"PAR1")
-    with pytest.raises(CompoclipError, match="not a whole Parquet file") as caught:
-        load_benchmark("bivlc", tmp_path)
-    expect_one_line(caught.value, str(path))
+    refuses("not a whole Parquet file", str(path), "bivlc", tmp_path)
 
 
 class OfBytes(FakeEncoder):
@@ -176,9 +168,7 @@ def test_bivlc_as_the_hub_has_it(tmp_path: Path) -> None:
 
 def test_bivlc_rows_listed_twice(tmp_path: Path) -> None:
     path = write_bivlc(tmp_path, bivlc_row(), bivlc_row(caption="other"), bivlc_row())
-    with pytest.raises(CompoclipError, match=r"line 3: the same as .*line 1") as caught:
-        load_benchmark("bivlc", tmp_path)
-    expect_one_line(caught.value, str(path))
+    refuses(r"line 3: the same as .*line 1", str(path), "bivlc", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +183,7 @@ def test_bivlc_rows_listed_twice(tmp_path: Path) -> None:
 )
 def test_malformed_bivlc(tmp_path: Path, row: Any, message: str) -> None:
     path = write_bivlc(tmp_path, row)
-    with pytest.raises(CompoclipError, match=message) as caught:
-        load_benchmark("bivlc", tmp_path)
-    expect_one_line(caught.value, str(path))
+    refuses(message, str(path), "bivlc", tmp_path)
 
 
 def test_bivlc_expects_the_published_counts() -> None:

@@ -12,14 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmark_files import made_suite
 from compoclip.benchmarks.case import Benchmark, Classification, Form, Retrieval
 from compoclip.benchmarks.registry import SUITES, benchmark_names, meta
 from compoclip.benchmarks.targets import Target, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import require_data
-from compoclip_world.export.part import SuiteSpec
-from compoclip_world.export.suite import write_suite
-from compoclip_world.scene import WorldConfig
 from official import BUILDERS
 
 COMPOSITIONALITY = (  # of the plan, with the form of its items
@@ -53,9 +51,7 @@ FOLDERS = sorted(
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("world") / "suite"
-    write_suite(folder, SuiteSpec(WorldConfig(size=32), 4), builders=BUILDERS)
-    return folder
+    return made_suite(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmark_files import expect_one_line, write_photo
+from benchmark_files import refuses, write_jsonl, write_photo
 from compoclip.benchmarks.case import Benchmark, Retrieval, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 
 
 def row(k: int, **changes: Any) -> dict[str, Any]:
@@ -29,9 +28,7 @@ def row(k: int, **changes: Any) -> dict[str, Any]:
 
 def write(root: Path, rows: list[dict[str, Any]]) -> Path:
     path = root / "coco_counterfactuals" / "examples.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
-    return path
+    return write_jsonl(path, rows)
 
 
 def content_of(found: Benchmark) -> Retrieval:
@@ -101,9 +98,7 @@ def test_found_in_a_data_root_under_its_own_folder(tmp_path: Path) -> None:
 )
 def test_malformed_pairs(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
     write(tmp_path, rows)
-    with pytest.raises(CompoclipError, match=message) as caught:
-        load_benchmark("retrieval:coco_cf", tmp_path)
-    expect_one_line(caught.value, "examples.jsonl")
+    refuses(message, "examples.jsonl", "retrieval:coco_cf", tmp_path)
 
 
 def test_photos_stay_in_their_folder(tmp_path: Path) -> None:

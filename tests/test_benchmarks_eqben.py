@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import write_json, write_photo
+from benchmark_files import refuses, write_json, write_photo
 from compoclip.benchmarks.case import Form
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
@@ -87,7 +87,7 @@ def test_a_cap_keeps_the_same_items_and_is_stated(tmp_path: Path) -> None:
     five = load_benchmark("eqben:sd", tmp_path, cap=5)
     assert {case.id for case in five.content} < set(ids)
     assert load_benchmark("eqben", tmp_path, cap=40).left_out == {}
-    with pytest.raises(UsageError, match="at least 1, not 0"):
+    with pytest.raises(UsageError, match="at least 1, or none, not 0"):
         load_benchmark("eqben", tmp_path, cap=0)
 
 
@@ -127,17 +127,13 @@ def test_malformed_rows(tmp_path: Path, bad: Any, message: str) -> None:
 
 
 def test_malformed_files(tmp_path: Path) -> None:
-    with pytest.raises(CompoclipError, match="no such file"):
-        load_benchmark("eqben", tmp_path)
+    refuses("no such file", "", "eqben", tmp_path)
     path = write_json(tmp_path / "eqben" / "annotation.json", {})
-    with pytest.raises(CompoclipError, match="expected a JSON list, found an object"):
-        load_benchmark("eqben", tmp_path)
+    refuses("expected a JSON list, found an object", "", "eqben", tmp_path)
     path.write_text(json.dumps([row()])[:-5], encoding="utf-8")
-    with pytest.raises(CompoclipError, match="not valid JSON"):
-        load_benchmark("eqben", tmp_path)
+    refuses("not valid JSON", "", "eqben", tmp_path)
     write(tmp_path, row())
-    with pytest.raises(CompoclipError, match="no items of ag"):
-        load_benchmark("eqben:ag", tmp_path)
+    refuses("no items of ag", "", "eqben:ag", tmp_path)
 
 
 def test_memory_of_a_case_is_small(tmp_path: Path) -> None:

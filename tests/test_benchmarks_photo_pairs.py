@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmark_files import expect_one_line, write_json, write_photo
+from benchmark_files import expect_one_line, refuses, write_json, write_photo
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
 from compoclip.benchmarks.check import check
@@ -158,22 +158,7 @@ def test_malformed_vismin(tmp_path: Path, rows: Any, message: str, suffix: str) 
     else:
         path.parent.mkdir()
         pq.write_table(pa.Table.from_pylist(rows), path)
-    with pytest.raises(CompoclipError, match=message) as caught:
-        load_benchmark("vismin_bench", tmp_path)
-    expect_one_line(caught.value, str(path))
-
-
-def test_a_damaged_shard_is_one_line(tmp_path: Path) -> None:
-    path = write_arrow(tmp_path / "vismin_bench" / "a.arrow", [row(k) for k in range(4)])
-    whole = path.read_bytes()
-    for spoilt in (b"", b"ARROW1", whole[: len(whole) // 3], b"x" * 100, whole[40:]):
-        path.write_bytes(spoilt)
-        with pytest.raises(CompoclipError) as caught:
-            load_benchmark("vismin_bench", tmp_path)
-        expect_one_line(caught.value, "vismin_bench")
-    path.unlink()
-    with pytest.raises(CompoclipError, match=r"holds no \.arrow or \.parquet"):
-        load_benchmark("vismin_bench", tmp_path)
+    refuses(message, str(path), "vismin_bench", tmp_path)
 
 
 # --- NaturalBench-Retrieval. ---
@@ -277,8 +262,8 @@ def test_malformed_naturalbench(tmp_path: Path, rows: Any, message: str) -> None
     if rows:
         expect_one_line(caught.value, str(path))
     path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(CompoclipError, match=r"NaturalBench-Retrieval\.zip: cannot be unpacked"):
-        load_benchmark("naturalbench_retrieval", tmp_path)
+    refuses(
+        r"NaturalBench-Retrieval\.zip: cannot be unpacked", "", "naturalbench_retrieval", tmp_path
+    )
     path.unlink()
-    with pytest.raises(CompoclipError, match=r"metadata\.json: no such file"):
-        load_benchmark("naturalbench_retrieval", tmp_path)
+    refuses(r"metadata\.json: no such file", "", "naturalbench_retrieval", tmp_path)

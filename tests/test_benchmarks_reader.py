@@ -110,7 +110,7 @@ def test_options_are_the_arguments_of_the_function(tmp_path: Path) -> None:
 
 def test_nothing_to_read_is_one_clear_line(tmp_path: Path) -> None:
     root = write(tmp_path)
-    with pytest.raises(UsageError, match="cups has no sub-task 'green'"):
+    with pytest.raises(UsageError, match="cups: no sub-task 'green'"):
         CUPS.load(root, subtasks=("green",))
     with pytest.raises(CompoclipError, match=r"red\.json: no rows of red, blue; fetch it again"):
         CUPS.load(root, most=0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmark_files import (
+    refuses,
     sugarcrepe_row,
     write_json,
     write_photo,
@@ -25,21 +25,6 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder
-
-
-def test_names_are_the_files_of_the_room() -> None:
-    names = benchmark_names()
-    assert set(names) >= {
-        "aro",
-        "hard_positives",
-        "retrieval",
-        "sugarcrepe",
-        "sugarcrepe_pp",
-        "sugarcrepe_pp_tot",
-        "winoground",
-        "zero_shot",
-    }
-    assert not {"files", "case", "registry", "coverage"} & set(names)
 
 
 @pytest.mark.parametrize("name", benchmark_names())
@@ -96,8 +81,7 @@ def test_a_missing_file_names_how_to_get_it(
         load_benchmark(spec, root)
     assert "\n" not in str(caught.value)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CompoclipError, match=expected.replace("ROOT", r"\.")):
-        load_benchmark(spec, Path())
+    refuses(expected.replace("ROOT", r"\."), "", spec, Path())
     with pytest.raises(CompoclipError) as caught:  # the user's own place
         load_benchmark("sugarcrepe", tmp_path / "root", annotations=tmp_path / "none")
     assert "data fetch" not in str(caught.value)
@@ -165,10 +149,8 @@ def test_other_packages_that_are_broken(tmp_path: Path, monkeypatch: pytest.Monk
         wrong="json:loads",
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
-    with pytest.raises(CompoclipError, match="'broken_bench' cannot be imported"):
-        load_benchmark("broken", tmp_path)
-    with pytest.raises(CompoclipError, match="must be a module with META and load"):
-        load_benchmark("wrong", tmp_path)
+    refuses("'broken_bench' cannot be imported", "", "broken", tmp_path)
+    refuses("must be a module with META and load", "", "wrong", tmp_path)
 
 
 def test_an_edition_renames_and_expects_what_it_lists(tmp_path: Path) -> None:
@@ -180,8 +162,7 @@ def test_an_edition_renames_and_expects_what_it_lists(tmp_path: Path) -> None:
     assert found.expected == {"swap_obj": 2}
     for bad in ({"edition": "a/b"}, {"edition": ""}, {}, []):
         write_json(tmp_path / "edition.json", bad)
-        with pytest.raises(CompoclipError, match=r"edition\.json"):
-            load_benchmark("sugarcrepe:swap_obj", tmp_path)
+        refuses(r"edition\.json", "", "sugarcrepe:swap_obj", tmp_path)
 
 
 def test_editions_of_sets_count_queries(tmp_path: Path) -> None:
@@ -214,11 +195,3 @@ def test_a_directory_is_no_photo_and_text_only_needs_none(tmp_path: Path) -> Non
     assert used == ()
     assert len(missing) == 1
     assert present(load_benchmark("sugarcrepe_pp_tot", tmp_path))[1] == ()
-
-
-def test_the_room_imports_no_torch() -> None:
-    code = (
-        "import sys; from compoclip.benchmarks.registry import benchmark_names; benchmark_names(); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,7 @@ import test_benchmarks_photo_pairs as photo_pairs
 import test_benchmarks_positions as positions
 import test_lab_own_boxes as own_boxes
 import test_lab_own_captions as own_captions
-from benchmark_files import write_json
+from benchmark_files import write_csv, write_json
 from compoclip.benchmarks.targets import Target
 from test_benchmarks_property import judge, spoil
 
@@ -28,12 +28,12 @@ Writer = Callable[[Path], Path]
 
 def write_mcq(root: Path) -> Path:
     rows = [negation.mcq_row(), negation.mcq_row(correct_answer_template="positive")]
-    return negation.write_rows(root / "negbench" / negation.MCQ["coco"], rows)
+    return write_csv(root / "negbench" / negation.MCQ["coco"], *rows)
 
 
 def write_gallery(root: Path) -> Path:
     rows = [{"filepath": f"{k}.jpg", "captions": repr([f"a {k}", "b"])} for k in range(3)]
-    return negation.write_rows(root / "negbench" / negation.PLAIN, rows)
+    return write_csv(root / "negbench" / negation.PLAIN, *rows)
 
 
 def write_regions(root: Path) -> Path:

@@ -18,7 +18,7 @@ from benchmark_files import (
 from compoclip.benchmarks.case import STATUSES
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.registry import benchmark_names, meta
-from compoclip.benchmarks.sources import SHARED
+from compoclip.benchmarks.sources import shared
 from compoclip.benchmarks.targets import find_in
 from compoclip.cli.main import main
 from test_benchmarks_crepe import row as crepe_row
@@ -33,10 +33,10 @@ def test_every_source_is_of_something_that_a_benchmark_needs() -> None:
         place for name in benchmark_names() for place in (*meta(name).files, *meta(name).images)
     }
     named = {source for name in benchmark_names() for source in meta(name).remote}
-    targets = [source.target for source in (*named, *SHARED.values())]
+    targets = [source.target for source in (*named, *shared().values())]
     assert len(targets) == len(set(targets))  # no two say otherwise of one file
     assert set(targets) <= needed
-    for source in (*named, *SHARED.values()):
+    for source in (*named, *shared().values()):
         assert source.url.startswith(("https://", "http://images.cocodataset.org/", "http://vis"))
         assert len(source.md5) in (0, 32)
 

@@ -7,13 +7,13 @@ files, so a new benchmark is audited as soon as it can be read.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from compoclip.archives import Members
 from compoclip.benchmarks.case import (
@@ -21,7 +21,6 @@ from compoclip.benchmarks.case import (
     Case,
     Cases,
     Classification,
-    Content,
     Form,
     ImageRef,
     Retrieval,
@@ -36,7 +35,7 @@ from compoclip.benchmarks.files import (
     TOKENIZED,
     WORDS,
     key,
-    letters,
+    runs,
     same,
     same_bag,
 )
@@ -46,6 +45,9 @@ from compoclip.console import track
 from compoclip.data.decode import opened
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.base import CONTEXT_LENGTH, SPECIAL_TOKENS, fits_context
+
+if TYPE_CHECKING:
+    from compoclip.data.sources import Sample
 
 # --- What an audit can find, and how it is counted. ---
 
@@ -148,24 +150,17 @@ class Differences:
 def differences(edited: Benchmark, original: Benchmark) -> Differences:
     """Compare captions and negatives at the same ids; rewordings of the caption do not count."""
 
-    def differs(name: str) -> Callable[[str, str], bool]:
-        if name == STRIPPED:
-            return lambda a, b: a.strip() != b.strip()
-        return lambda a, b: key(a, name) != key(b, name)
+    def normal(text: str, name: str) -> object:
+        return text.strip() if name == STRIPPED else key(text, name)
 
     mine, theirs = _rows(edited), _rows(original)
-    shared = mine.keys() & theirs.keys()
-    return Differences(
-        edited=edited.name,
-        original=original.name,
-        shared=len(shared),
-        only_edited=len(mine.keys() - shared),
-        only_original=len(theirs.keys() - shared),
-        rows={
-            name: sum(any(map(differs(name), mine[each], theirs[each])) for each in shared)
-            for name in NORMALISATIONS
-        },
-    )
+    shared = [(mine[each], theirs[each]) for each in mine.keys() & theirs.keys()]
+    rows = {
+        name: sum(any(normal(a, name) != normal(b, name) for a, b in zip(*both)) for both in shared)
+        for name in NORMALISATIONS
+    }
+    own, others = len(mine.keys() - theirs.keys()), len(theirs.keys() - mine.keys())
+    return Differences(edited.name, original.name, len(shared), own, others, rows)
 
 
 _TRIPLES = (Form.TRIPLE, Form.TEXT_ONLY, Form.HALF_TRUTH)
@@ -173,7 +168,7 @@ _TRIPLES = (Form.TRIPLE, Form.TEXT_ONLY, Form.HALF_TRUTH)
 
 
 def _rows(benchmark: Benchmark) -> dict[tuple[str, str], tuple[str, str]]:
-    """Caption and negative of every case with texts to choose from, by sub-task and id."""
+    """Return caption and negative of every case with texts to choose from, by sub-task and id."""
     found = {}
     for case in benchmark.content.cases:
         if len(case.texts) > 1:
@@ -194,7 +189,7 @@ def exchanged(a: str, b: str) -> tuple[str, str] | None:
 
     None where words were only put in or left out, or the stretch is longer than two words.
     """
-    one, two = letters(a), letters(b)
+    one, two = runs(a), runs(b)
     start = 0
     while start < min(len(one), len(two)) and one[start] == two[start]:
         start += 1
@@ -234,7 +229,7 @@ def synonymous(old: str, new: str) -> bool:
 def audit_images(
     items: Iterable[Pictured], decoding: bool
 ) -> Iterator[tuple[str, str, Kind, str, str]]:
-    """(sub-task, id, kind, "", detail) of items, given with their images, that have a bad image.
+    """Yield (sub-task, id, kind, "", detail) of items, given with their images, with a bad image.
 
     Boxes are compared with the sizes that the files state; absent files are passed over. decoding:
     decode every image, each once.
@@ -279,7 +274,7 @@ def _judge(ref: ImageRef, members: Members, decoding: bool) -> tuple[Kind, str] 
 
 @lru_cache(maxsize=1 << 10)
 def _size(path: Path) -> tuple[int, int] | None:
-    """Width and height as the file states them, None where it cannot be told."""
+    """Return width and height as the file states them, None where it cannot be told."""
     try:
         with opened(path) as file:
             return file.size
@@ -340,11 +335,21 @@ def audit(benchmark: Benchmark, *, decoding: bool = False) -> Audit:
     decoding: also decode every image. Items have one defect of a kind at most, at its strictest
     level.
     """
-    found, pictured = _look(benchmark.content)
+    content = benchmark.content
+    found: list[Found]
+    if isinstance(content, Cases):
+        found = [*(each for case in content for each in _case(case)), *_repeats(content)]
+        pictured = [(case.subtask, case.id, case.images) for case in content]
+    else:
+        named = list(zip(image_names(content.images), zip(content.images)))
+        galleries = isinstance(content, Retrieval)
+        found = list(_gallery(content) if isinstance(content, Retrieval) else _classes(content))
+        parts = ["i2t"] if galleries else list(content.counts())
+        pictured = [(part, *each) for part in parts for each in named]
     found += audit_images(pictured, decoding)
     return Audit(
         benchmark=benchmark.name,
-        items=benchmark.content.counts(),
+        items=content.counts(),
         defects=tuple(Defect(benchmark.name, *each) for each in found),
         left_out=dict(benchmark.left_out),
     )
@@ -356,34 +361,18 @@ Pictured = tuple[str, str, tuple[ImageRef, ...]]
 """Sub-task, id, images."""
 
 
-def _look(content: Content) -> tuple[list[Found], list[Pictured]]:
-    """What is wrong with the texts of the items, and the items with their images."""
-    if isinstance(content, Cases):
-        found = [*(each for case in content for each in _case(case)), *_repeats(content)]
-        return found, [(case.subtask, case.id, case.images) for case in content]
-    named = list(zip(image_names(content.images), zip(content.images)))
-    if isinstance(content, Retrieval):
-        return list(_gallery(content)), [("i2t", *each) for each in named]
-    return list(_classes(content)), [(part, *each) for part in content.counts() for each in named]
+def _compare(caption: str, negative: str, words: bool = True) -> Iterator[tuple[Kind, str, str]]:
+    """Yield (kind, level, detail) of what makes a negative as true as its caption.
 
-
-def compare_texts(caption: str, negative: str) -> Iterator[tuple[Kind, str, str]]:
-    """(kind, level, detail) of what makes a negative true of what its caption is true of."""
-    level = same(caption, negative)
+    words: also when both hold the same words.
+    """
     shown = f"{caption[:_SHOWN]!r} / {negative[:_SHOWN]!r}"
-    if level is not None:
+    if level := same(caption, negative):
         yield Kind.EQUAL, level, shown
-        return
-    pair = exchanged(caption, negative)
-    if pair is not None and synonymous(*pair):
+    elif (pair := exchanged(caption, negative)) and synonymous(*pair):
         yield Kind.SYNONYM, "", f"{pair[0]} / {pair[1]}: {shown}"
-
-
-def same_words(caption: str, negative: str) -> Iterator[tuple[Kind, str, str]]:
-    """(kind, level, texts) when both hold the same words."""
-    level = same_bag(caption, negative)
-    if level is not None:
-        yield Kind.SAME_WORDS, level, f"{caption[:_SHOWN]!r} / {negative[:_SHOWN]!r}"
+    if words and (level := same_bag(caption, negative)):
+        yield Kind.SAME_WORDS, level, shown
 
 
 def too_long(texts: Iterable[str]) -> Iterator[tuple[Kind, str, str]]:
@@ -397,11 +386,18 @@ def too_long(texts: Iterable[str]) -> Iterator[tuple[Kind, str, str]]:
 
 
 def _case(case: Case) -> Iterator[Found]:
-    opposed = list(_opposed(case))
-    found = [each for one, two in opposed for each in compare_texts(one, two)]
+    truth, false = [case.truth], [k for k in range(len(case.texts)) if k != case.truth]
+    if case.form in _TRIPLES:
+        truth, false = [0, 1], [2]
+    elif case.form not in (Form.CHOOSE_TEXT, Form.GROUP):
+        false = []
     # of two true captions the first alone: the second is a rewording and shares no order to lose
-    first = [two for one, two in opposed if one == opposed[0][0]]
-    found += [each for two in first for each in same_words(opposed[0][0], two)]
+    found = [
+        each
+        for k in truth
+        for other in false
+        for each in _compare(case.texts[k], case.texts[other], words=k == truth[0])
+    ]
     if case.form in _TRIPLES:
         level = same(case.texts[0], case.texts[1])
         if level is not None:
@@ -417,21 +413,8 @@ def _case(case: Case) -> Iterator[Found]:
         yield case.subtask, case.id, kind, level, detail
 
 
-def _opposed(case: Case) -> Iterator[tuple[str, str]]:
-    """(true text, false text) of a case."""
-    match case.form:
-        case Form.CHOOSE_TEXT:
-            truth = case.texts[case.truth]
-            yield from ((truth, t) for k, t in enumerate(case.texts) if k != case.truth)
-        case Form.TRIPLE | Form.TEXT_ONLY | Form.HALF_TRUTH:
-            yield case.texts[0], case.texts[2]
-            yield case.texts[1], case.texts[2]
-        case Form.GROUP:
-            yield case.texts[0], case.texts[1]
-
-
 def _repeats(cases: Iterable[Case]) -> Iterator[Found]:
-    """Items that say again what an earlier one of their sub-task said, or the contrary."""
+    """Yield items that say what an earlier one of their sub-task said, or the contrary."""
     first: dict[object, Case] = {}
     told: dict[object, list[Case]] = defaultdict(list)
     for case in cases:
@@ -462,7 +445,7 @@ def _gallery(content: Retrieval) -> Iterator[Found]:
 
 
 def _classes(content: Classification) -> Iterator[Found]:
-    """Images of classes that share a name with another one."""
+    """Yield images of classes that share a name with another one."""
     names = [name.lower() for name in content.classes]
     twice = {name for name, n in Counter(names).items() if n > 1}
     for name, label in zip(image_names(content.images), content.labels):
@@ -471,22 +454,6 @@ def _classes(content: Classification) -> Iterator[Found]:
 
 
 # --- Defects of training data: captions with hard negatives, as every source yields them. ---
-
-
-class AuditedRow(Protocol):
-    """An image with captions and the hard negatives that came with them (`data.sources.Sample`)."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def image(self) -> Path | bytes: ...
-
-    @property
-    def captions(self) -> tuple[str, ...]: ...
-
-    @property
-    def negatives(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -510,7 +477,7 @@ class TrainingAudit:
         return count(self.defects)
 
 
-def audit_training(source: str, rows: Iterable[AuditedRow]) -> TrainingAudit:
+def audit_training(source: str, rows: Iterable[Sample]) -> TrainingAudit:
     """Compare every negative with the captions of its row, and every caption with earlier ones.
 
     A negative has one defect of a kind at most. Images are looked up, not read.
@@ -524,39 +491,31 @@ def audit_training(source: str, rows: Iterable[AuditedRow]) -> TrainingAudit:
         n_negatives += len(row.negatives)
         missing += isinstance(row.image, Path) and not row.image.is_file()
         for k, caption in enumerate(row.captions):
-            level = _met(caption, seen)
-            repeated = [(Kind.REPEATED, level, repr(caption))] if level is not None else []
+            again = _met(caption, seen)
+            repeated = [] if again is None else [(Kind.REPEATED, again, repr(caption))]
             for each in (*repeated, *too_long([caption])):
                 found.append(Defect(source, "caption", f"{row.id}#{k}", *each))
-        for k in range(len(row.negatives)):
-            for kind, level, detail in _negative(row, k):
-                found.append(Defect(source, "negative", f"{row.id}#{k}", kind, level, detail))
+        for k, negative in enumerate(row.negatives):
+            told: dict[Kind, tuple[str, str]] = {}
+            for caption in row.captions:
+                for kind, level, detail in _compare(caption, negative):
+                    if kind not in told or _rank(level) < _rank(told[kind][0]):
+                        told[kind] = level, detail
+            if negative in row.negatives[:k]:
+                told[Kind.DUPLICATE] = "", repr(negative)
+            defects = [(kind, *each) for kind, each in told.items()]
+            for each in (*defects, *too_long([negative])):
+                found.append(Defect(source, "negative", f"{row.id}#{k}", *each))
     return TrainingAudit(source, n_rows, n_captions, n_negatives, missing, tuple(found))
 
 
 def _met(text: str, seen: Mapping[str, set[object]]) -> str | None:
-    """The strictest level at which an earlier text was the same; the text is added to `seen`."""
+    """Return the strictest level at which an earlier text was the same; `text` joins `seen`."""
     keys = {level: key(text, level) for level in LEVELS}
     found = next((level for level in LEVELS if keys[level] in seen[level]), None)
     for level, value in keys.items():
         seen[level].add(value)
     return found
-
-
-def _negative(row: AuditedRow, place: int) -> Iterator[tuple[Kind, str, str]]:
-    negative = row.negatives[place]
-    told: dict[Kind, tuple[str, str]] = {}
-    for caption in row.captions:
-        for kind, level, detail in (
-            *compare_texts(caption, negative),
-            *same_words(caption, negative),
-        ):
-            if kind not in told or _rank(level) < _rank(told[kind][0]):
-                told[kind] = level, detail
-    if negative in row.negatives[:place]:
-        told[Kind.DUPLICATE] = "", repr(negative)
-    yield from ((kind, level, detail) for kind, (level, detail) in told.items())
-    yield from too_long([negative])
 
 
 def _rank(level: str) -> int:

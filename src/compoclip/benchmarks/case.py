@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from compoclip.benchmarks.sources import SHARED, RemoteFile
+from compoclip.benchmarks.sources import RemoteFile, shared
 
 
 class Form(StrEnum):
@@ -20,9 +20,8 @@ class Form(StrEnum):
     texts, image i matches text i. TRIPLE: one image, positive texts 0 and 1, negative text 2.
     HALF_TRUTH: one image, a short true text 0, text 1 which adds something true to it, text 2
     which adds something false. TEXT_ONLY: no image, the three texts of a TRIPLE. BINARY: one
-    image, one text that is true of it (`truth` 1) or not (0); a benchmark with such cases has no
-    others. RETRIEVAL and CLASSIFICATION
-    are the forms of the items of such sets, no case has them.
+    image, one text that is true of it (`truth` 1) or not (0); all cases of a benchmark or none.
+    RETRIEVAL, CLASSIFICATION: forms of the items of such sets, not of cases.
     """
 
     CHOOSE_TEXT = "choose-text"
@@ -49,9 +48,8 @@ class ImageRef:
 
     member: where the image lies in the archive or table at `path`: its name in a .zip or .tar,
     "column:row" in a .parquet or .arrow file; "" for a file of its own. squash: resize both sides
-    to the model's size, whatever the shape, where the model would crop. mirror: left and right
-    exchanged, after the crop. upright: turned as its EXIF orientation says, before the crop: a
-    user's photos are, those of published benchmarks are read as they are stored.
+    to the model's size, whatever the shape. mirror: exchange left and right after the crop.
+    upright: turn as the EXIF orientation says, before the crop: for a user's photos alone.
     """
 
     path: Path
@@ -84,9 +82,10 @@ class Case:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-# --- What a benchmark holds: cases, a retrieval set or a classification set. Each of the three says
-# which images and texts it needs, which items it lists, and what is left of it without some images.
-# ---
+# --- What a benchmark holds: cases, a retrieval set or a classification set. ---
+#
+# Each says which images and texts it needs, which items it lists, and what is left of it without
+# some images.
 
 ZERO_SHOT = "zero_shot"
 """The sub-task of a classification set in which every image has one label."""
@@ -109,7 +108,7 @@ class Cases(tuple[Case, ...]):
 
     @property
     def cases(self) -> Cases:
-        """All of them; sets that are no cases have none."""
+        """The cases; other sets have none."""
         return self
 
     @property
@@ -156,21 +155,9 @@ class Retrieval:
     images: tuple[ImageRef, ...]
     texts: tuple[str, ...]
     pairs: tuple[tuple[int, int], ...]
-
-    @property
-    def cases(self) -> Cases:
-        """None: the items share one gallery."""
-        return Cases()
-
-    @property
-    def forms(self) -> tuple[Form, ...]:
-        """The form of the items."""
-        return (Form.RETRIEVAL,)
-
-    @property
-    def listed(self) -> Listed:
-        """Nothing: no rule asks for labels of queries."""
-        return Listed()
+    cases: ClassVar[Cases] = Cases()
+    forms: ClassVar[tuple[Form, ...]] = (Form.RETRIEVAL,)
+    listed: ClassVar[Listed] = Listed()
 
     def counts(self) -> dict[str, int]:
         """Number of queries by sub-task."""
@@ -195,18 +182,16 @@ class Retrieval:
 class Classification:
     """Zero-shot classification: one label per image, several prompts per class to be averaged.
 
-    metric: "accuracy" or "mean-per-class" (mean recall of the classes that have an image). Its
-    only sub-task is "zero_shot", with the metric "accuracy"; its items carry the label "class", so
-    that mean-per-class is an aggregate with macro_by="class".
-
-    metric "auc": of two classes, the area under the ROC curve of the probability of class 1, the
-    softmax over the classes of 100 * cosine.
+    metric: "accuracy" or "mean-per-class" (mean recall of the classes that have an image). The only
+    sub-task is "zero_shot", with the metric "accuracy"; its items carry the label "class", so that
+    mean-per-class is an aggregate with macro_by="class". metric "auc": of two classes, the area
+    under the ROC curve of the probability of class 1, the softmax over 100 * cosine.
 
     metric "map11": several classes may be true of an image. tags: all of them, image by image
     (`labels` is then empty). Every class is a sub-task whose items are all images, with the metrics
     "ap11" and "ap11_devkit": 11-point average precision of the images by the probability of the
     class, as the ELEVATER toolkit has it and as the VOC devkit has it; chance is its mean over
-    random orders of the images, above the share that show the class.
+    random orders of the images.
     """
 
     images: tuple[ImageRef, ...]
@@ -215,16 +200,8 @@ class Classification:
     prompts: tuple[tuple[str, ...], ...]
     metric: str = "accuracy"
     tags: tuple[tuple[int, ...], ...] = ()
-
-    @property
-    def cases(self) -> Cases:
-        """None: the items share their classes."""
-        return Cases()
-
-    @property
-    def forms(self) -> tuple[Form, ...]:
-        """The form of the items."""
-        return (Form.CLASSIFICATION,)
+    cases: ClassVar[Cases] = Cases()
+    forms: ClassVar[tuple[Form, ...]] = (Form.CLASSIFICATION,)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -283,10 +260,8 @@ class Aggregate:
 
     def subtasks(self) -> frozenset[str]:
         """Names of all sub-tasks that the tree needs."""
-        names: set[str] = set()
-        for part in self.parts:
-            names |= {part} if isinstance(part, str) else part.subtasks()
-        return frozenset(names)
+        parts = ({part} if isinstance(part, str) else part.subtasks() for part in self.parts)
+        return frozenset().union(*parts)
 
     def by_label(self) -> bool:
         """True if the tree looks at labels of items, and so may leave out some of a sub-task."""
@@ -306,20 +281,17 @@ class Aggregate:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> Aggregate:
+    def from_json(cls, data: Mapping[str, Any]) -> Aggregate:
         """The inverse of `to_json`. Raises KeyError or TypeError for anything else."""
         if not isinstance(data, Mapping):
             raise TypeError(f"an aggregate must be an object, not {type(data).__name__}")
         parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
         macro_by, metric, group = data["macro_by"], data["metric"], data["min_group"]
-        if (
-            not isinstance(parts, list)
-            or not isinstance(exclude, list)
-            or not all(isinstance(each, str) for each in exclude)
-            or not (type(group) is int and group >= 0)
-            or weighting not in ("macro", "micro")
-            or not all(each is None or isinstance(each, str) for each in (macro_by, metric))
-        ):
+        good = isinstance(parts, list) and isinstance(exclude, list)
+        good = good and all(isinstance(each, str) for each in exclude)
+        good = good and all(each is None or isinstance(each, str) for each in (macro_by, metric))
+        good = good and type(group) is int and group >= 0 and weighting in ("macro", "micro")
+        if not good:
             raise TypeError(
                 "an aggregate needs a list of parts, a list of values to exclude, a group size, a "
                 "weighting (macro or micro), and names of a label and a metric, or null"
@@ -339,21 +311,17 @@ class Benchmark:
     """A loaded benchmark, ready to be encoded and scored.
 
     name: id such as "sugarcrepe". known_as: that id, where a user gave another name. content:
-    cases, or one retrieval or classification set.
-    ties: the official tie policy, by sub-task ("" = all).
-    aggregates: rule name -> how to combine sub-task scores (see evaluation.aggregate). headline:
-    the aggregate to quote.
-    skills: sub-task -> skill for the models x skills table. data_hash: over the annotation files.
-    expected: items the official files hold, by sub-task, where known (coverage is used / expected;
-    for retrieval the queries: images for "i2t", texts for "t2i").
-    left_out: reason -> rows of the files that the reader did not turn into items, when the format
-    asks for that (e.g. captions of photos outside the split). Absent images are not in here: the
-    reader yields them, `present` splits them off.
+    cases, or one retrieval or classification set. ties: the official tie policy, by sub-task
+    ("" = all). aggregates: rule name -> how to combine sub-task scores. headline: the aggregate to
+    quote. skills: sub-task -> skill for the models x skills table. data_hash: over the annotation
+    files. expected: items the official files hold, by sub-task, where known (for retrieval the
+    queries: images for "i2t", texts for "t2i").
+    left_out: reason -> rows of the files that the format asks to leave out. Absent images are not
+    in here: the reader yields them, `present` splits them off.
     joint: metric name -> case label. Cases of a sub-task that share a value of the label form a
     group, and the metric is the share of groups of which all cases are right by their main metric.
     tuned_on: for BINARY, sub-task -> the sub-task whose cases decide its threshold; these get no
-    score of their own.
-    protocol: version of the reader, raised when its numbers change.
+    score. protocol: version of the reader, raised when its numbers change.
     """
 
     name: str
@@ -438,9 +406,9 @@ class Meta:
     def sources(self) -> dict[str, RemoteFile]:
         """Those of the files and image folders that can be fetched, with where they come from.
 
-        What several benchmarks share (`sources.SHARED`) needs no mention in `remote`.
+        What several benchmarks share (`sources.shared`) needs no mention in `remote`.
         """
-        known = {**SHARED, **{each.target: each for each in self.remote}}
+        known = {**shared(), **{each.target: each for each in self.remote}}
         return {each: known[each] for each in (*self.files, *self.images) if each in known}
 
     def place(self, root: Path, file: str) -> str | None:
@@ -470,7 +438,19 @@ class Meta:
         return sum(source.size for source in self.sources.values())
 
     def to_json(self) -> dict[str, object]:
-        """What listings say of the benchmark, ready for JSON."""
+        """Return what listings say of the benchmark, ready for JSON."""
+        sources = self.sources
+        located = {
+            target: {
+                "path": target,
+                "blake2b": self.hashes.get(target),
+                "url": source.url or None,
+                "size": source.size or None,
+                "md5": source.md5 or None,
+            }
+            for target in (*self.files, *self.images)
+            for source in [sources.get(target) or RemoteFile(target, "")]
+        }
         return {
             "id": self.id,
             "title": self.title,
@@ -484,21 +464,11 @@ class Meta:
             "status": self.status,
             "access": self.access,
             "source": self.source,
-            "files": [self._at(file) for file in self.files],
+            "files": [located[file] for file in self.files],
             "archives": list(self.archives),
             "optional": list(self.optional),
-            "images": [self._at(folder) for folder in self.images],
+            "images": [located[folder] for folder in self.images],
             "size": self.size,
-        }
-
-    def _at(self, target: str) -> dict[str, object]:
-        source = self.sources.get(target) or RemoteFile(target, "")
-        return {
-            "path": target,
-            "blake2b": self.hashes.get(target),
-            "url": source.url or None,
-            "size": source.size or None,
-            "md5": source.md5 or None,
         }
 
 
@@ -568,16 +538,15 @@ def text_names(content: Retrieval) -> dict[int, str]:
 
 
 def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
-    """The content whose images all exist as files, and the sorted names of the absent images.
+    """Return the content whose images all exist as files, and the names of the absent images.
 
-    Every distinct path is looked up once, an archive as a whole. What goes with an absent image is
-    for the content to say (`without`).
+    Every distinct path is looked up once, an archive as a whole.
 
     Args:
         benchmark: As loaded.
 
     Returns:
-        The content that can be scored, and the names of the absent images.
+        The content that can be scored, and the sorted names of the absent images.
     """
     content = benchmark.content
     distinct = dict.fromkeys(content.images)

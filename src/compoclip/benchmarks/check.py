@@ -84,8 +84,7 @@ def check(
     """Look up all that `spec` needs; arguments as for `load_benchmark`.
 
     decoding: also decode every photo (and crop it where the benchmark does). Where the benchmark
-    as a whole cannot be loaded, what is there of its parts is counted. Raises UsageError for
-    unknown names, parts or options.
+    as a whole cannot be loaded, what is there of its parts is counted.
     """
     given = dict(options or {})
     about = meta(split_spec(spec)[0])
@@ -160,31 +159,27 @@ def file_states(about: Meta, root: Path, part: str = "") -> tuple[FileState, ...
     if about.family:
         wanted, more = about.of_set(part, wanted), about.of_set(part, more)
     archived = any(found for each in about.archives for found in root.glob(each))
-    there = [file for file in more if (root / file).is_file()]
-    states = tuple(_state(file, about, root, archived) for file in (*wanted, *there))
+    official = read_edition(root) is None
+    states = []
+    for file in (*wanted, *(each for each in more if (root / each).is_file())):
+        place = about.place(root, file)
+        if place is None:
+            states.append(FileState(file, "archive" if archived else "missing"))
+            continue
+        listed = root.glob(place) if "*" in place else [root / place]
+        paths = [each for each in listed if each.is_file()]
+        known = about.hashes.get(file) if official and "*" not in place else None
+        right = known is not None and files.file_hash(paths[0]) == known
+        state = "present" if known is None else "official" if right else "differs"
+        states.append(FileState(place, state, sum(each.stat().st_size for each in paths)))
     found = tuple(each for each in states if each.state != "missing")
-    return found if about.family and found else states
-
-
-def _state(file: str, about: Meta, root: Path, archived: bool) -> FileState:
-    place = about.place(root, file)
-    if place is None:
-        return FileState(file, "archive" if archived else "missing")
-    if "*" in place:
-        sizes = [path.stat().st_size for path in root.glob(place) if path.is_file()]
-        return FileState(place, "present", sum(sizes))
-    path = root / place
-    known = about.hashes.get(file) if read_edition(root) is None else None
-    state = "present"
-    if known is not None:
-        state = "official" if files.file_hash(path) == known else "differs"
-    return FileState(place, state, path.stat().st_size)
+    return found if about.family and found else tuple(states)
 
 
 def _photos(
     refs: Sequence[ImageRef], about: Meta, root: Path, images: Path | None
 ) -> tuple[dict[str, Count], list[str]]:
-    """Folder -> photos there of those asked for, and the sorted names of the absent ones."""
+    """Return folder -> photos there of those asked for, and the sorted names of absent ones."""
     there = {path: path.is_file() for path in {ref.path for ref in refs}}
     known = sorted((root / each for each in about.images), key=lambda path: -len(path.parts))
     if images is not None:

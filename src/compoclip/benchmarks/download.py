@@ -6,7 +6,6 @@ What has arrived lies in `NAME.part` beside the file, and what the server called
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import ssl
@@ -20,7 +19,7 @@ from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
 
 from compoclip import files
-from compoclip.benchmarks.files import file_hash
+from compoclip.benchmarks.files import file_hash, require
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 
@@ -74,15 +73,14 @@ def download(
     """Fetch `url` to `path`, resuming what an earlier run left; return the bytes of the file.
 
     A checksum decides whether the file is right; without one its size, if known, else the size that
-    the server announces, and `odd`, which says what is wrong with a file, "" for nothing. Raises
+    the server announces, and `odd`, which says what is wrong with a file, "" for nothing. What has
+    arrived of a broken transfer stays for the next run, a wrong file is deleted. Raises
     CompoclipError when the server refuses, redirects to anything but http or from https to http,
-    the connection fails again and again, the file is not the expected one or cannot be written;
-    what has arrived of a broken transfer stays for the next run, a wrong file is deleted.
-    UsageError for other than http(s).
+    the connection fails again and again, the file is not the expected one or cannot be written.
     """
     expected, patience = expected or Expected(), patience or DownloadPatience()
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"{url}: only http and https addresses can be fetched")
+    known = url.startswith(("http://", "https://"))
+    require(known, url, "only http and https addresses can be fetched", UsageError)
     part = path.with_name(f"{path.name}.part")
     version = part.with_name(f"{part.name}.version")
     failures = 0
@@ -106,10 +104,8 @@ def download(
         if problem := _wrong(part, expected) or ("" if expected.checksum else odd(part)):
             part.unlink()
             version.unlink(missing_ok=True)
-            raise CompoclipError(
-                f"{url}: {problem} is not that of the official file; it was deleted, try again or "
-                "fetch it by hand"
-            )
+            told = f"{problem} is not that of the official file; it was deleted, try again or "
+            raise CompoclipError(f"{url}: {told}fetch it by hand")
         size = part.stat().st_size
         files.sync(part)
         os.replace(part, path)
@@ -139,13 +135,11 @@ def _attempt(
             if start and not span.startswith(f"bytes {have}-"):
                 raise _BrokenError(f"the server sent another range than asked for ({span})")
             length = answer.headers.get("Content-Length")
-            if length is not None and not (
+            good = length is None or (
                 length.isascii() and length.isdigit() and len(length) <= _MOST_DIGITS
-            ):
-                raise CompoclipError(
-                    f"{url}: the server states a length of {length!r:.40}; try again later, or "
-                    f"{_MIRROR}"
-                )
+            )
+            problem = f"the server states a length of {length!r:.40}; try again later, or {_MIRROR}"
+            require(good, url, problem)
             total = None if length is None else start + int(length)
             tag = answer.headers.get("ETag") or ""  # a weak one tells no bytes apart
             tag = "" if tag.startswith("W/") else tag
@@ -191,9 +185,9 @@ def _attempt(
 
 
 def _opened(url: str, headers: dict[str, str], timeout: float) -> http.client.HTTPResponse:
-    """The answer to a request, redirections followed: to http(s), from https to https only.
+    """Return the answer to a request, redirections followed, from https to https only.
 
-    HTTP and HTTPS only; proxies of the environment are used. No body of a redirection is read.
+    Proxies of the environment are used. No body of a redirection is read.
     """
     opener = urllib.request.OpenerDirector()
     for handler in (
@@ -220,7 +214,7 @@ def _opened(url: str, headers: dict[str, str], timeout: float) -> http.client.HT
 
 
 def _redirected(url: str, to: str) -> str:
-    """The address that `to` means in an answer of `url`; CompoclipError for one not to follow."""
+    """Return the address that `to` means in an answer of `url`; others are refused."""
     try:
         new = quote(urljoin(url, to), encoding="latin-1", safe=string.punctuation)
         scheme = urlsplit(new).scheme
@@ -236,13 +230,10 @@ def _redirected(url: str, to: str) -> str:
 
 
 def _wrong(path: Path, expected: Expected) -> str:
-    """What tells that a file is not the expected one, "" for nothing."""
-    if expected.blake2b:
-        return "" if file_hash(path) == expected.blake2b else "its blake2b checksum"
-    if expected.md5:
-        with path.open("rb") as stream:
-            md5 = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False))
-        return "" if md5.hexdigest() == expected.md5 else "its md5 checksum"
+    """Return what tells that a file is not the expected one, "" for nothing."""
+    if kind := expected.checksum:
+        right = file_hash(path, kind) == (expected.blake2b or expected.md5)
+        return "" if right else f"its {kind} checksum"
     size = path.stat().st_size
     if expected.size and size != expected.size:
         return f"{size:,} bytes instead of {expected.size:,}: its size"
@@ -250,7 +241,7 @@ def _wrong(path: Path, expected: Expected) -> str:
 
 
 def _sendable(mark: str) -> str:
-    """A mark of a version as it may stand in a request, "" for one that may not."""
+    """Return a mark of a version as it may stand in a request, "" for one that may not."""
     return mark if mark.isascii() and mark.isprintable() else ""
 
 

@@ -7,14 +7,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
-
-import yaml
 
 from compoclip.benchmarks.case import Aggregate, Meta
 from compoclip.benchmarks.reader import Loading
-from compoclip.benchmarks.sources import RemoteFile, repository
+from compoclip.benchmarks.sources import RemoteFile, document, repository
 
 Entry = Mapping[str, Any]
 
@@ -22,9 +20,7 @@ Entry = Mapping[str, Any]
 @cache
 def entries() -> dict[str, Entry]:
     """Return the entries by the names of their benchmarks."""
-    text = Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8")
-    loaded = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return {name: entry for name, entry in loaded.items() if name[0] != "_"}
+    return {name: entry for name, entry in document().items() if name[0] != "_"}
 
 
 def hook(name: str) -> Callable[..., Any]:
@@ -45,13 +41,7 @@ class File(NamedTuple):
 
 
 def files_of(entry: Entry, part: str, names: Mapping[str, str] | None = None) -> Iterator[File]:
-    """Yield the files that hold the items of a sub-task.
-
-    Args:
-        entry: Of the benchmark.
-        part: The sub-task.
-        names: What the user's options add to the names of the entry.
-    """
+    """Yield the files of a sub-task; `names`: what options add to the names of the entry."""
     for pattern, more in entry.get("tables", {"*": {}}).items():
         match = re.fullmatch(re.escape(pattern).replace(r"\*", "(.*)"), part)
         if match is None:
@@ -68,12 +58,7 @@ def files_of(entry: Entry, part: str, names: Mapping[str, str] | None = None) ->
 
 
 def meta_of(name: str, entry: Entry) -> Meta:
-    """Return the facts that an entry states.
-
-    Args:
-        name: Id of the benchmark.
-        entry: Its keys.
-    """
+    """Return the facts that an entry states."""
     known = {
         part: (*row, *("", 0, 0, "")[len(row) :]) for part, row in entry.get("parts", {}).items()
     }
@@ -124,9 +109,7 @@ def meta_of(name: str, entry: Entry) -> Meta:
 def rule_of(node: Any, groups: Mapping[str, tuple[str, ...]]) -> Aggregate:
     """Return the aggregate that an entry writes as a list, or as {mean or micro: list, ...}.
 
-    Args:
-        node: As written.
-        groups: Name that stands for several sub-tasks -> these.
+    groups: name that stands for several sub-tasks -> these.
     """
     node = node if isinstance(node, dict) else {"mean": node}
     parts = node.get("micro", node.get("mean"))
@@ -141,26 +124,17 @@ def rule_of(node: Any, groups: Mapping[str, tuple[str, ...]]) -> Aggregate:
 
 
 def rules_of(entry: Entry, about: Meta, data: Loading) -> dict[str, Aggregate]:
-    """Return the rules of an entry, those that depend on the items included.
-
-    Args:
-        entry: Of the benchmark.
-        about: Its facts.
-        data: The benchmark, read.
-    """
+    """Return the rules of an entry, those that depend on the items that were read included."""
     groups = {"all": about.parts, "chosen": data.parts}
     rules = {name: rule_of(node, groups) for name, node in entry.get("rules", {}).items()}
+    for label, template in entry.get("rules_by", {}).items():
+        for value, rule in each_value(data, data.parts, label).items():
+            rules[template.format(value.lower())] = rule
     return rules | (hook(entry["more_rules"])(data) if "more_rules" in entry else {})
 
 
 def each_value(data: Loading, parts: tuple[str, ...], label: str) -> dict[str, Aggregate]:
-    """Return value of a label -> the mean over the items of some sub-tasks that have it.
-
-    Args:
-        data: With its cases.
-        parts: Sub-tasks.
-        label: The label.
-    """
+    """Return value of a label -> the mean over the items of some sub-tasks that have it."""
     here = (case for case in data.cases if case.subtask in parts and label in case.labels)
     values = sorted({case.labels[label] for case in here})
     return {

@@ -26,6 +26,7 @@ from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
 from compoclip.benchmarks.download import DownloadPatience, Expected, Progress, download
+from compoclip.benchmarks.files import require
 from compoclip.benchmarks.registry import meta, read_edition
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import counted, track
@@ -65,26 +66,17 @@ def unpack(archive: Path, folder: Path) -> int:
             if zipfile.is_zipfile(archive):
                 zipped = stack.enter_context(zipfile.ZipFile(archive))
                 listed = (
-                    _Member(
-                        each.filename,
-                        each.file_size,
-                        each.filename.endswith("/"),
-                        not stat.S_ISLNK(each.external_attr >> 16),
-                        partial(zipped.open, each),
-                    )
+                    _Member(name, each.file_size, name.endswith("/"), plain, opener)
                     for each in zip_members(zipped)
+                    for name, opener in [(each.filename, partial(zipped.open, each))]
+                    for plain in [not stat.S_ISLNK(each.external_attr >> 16)]
                 )
             else:
                 tarred = stack.enter_context(tarfile.open(archive))
                 listed = (
-                    _Member(
-                        each.name,
-                        each.size,
-                        each.isdir(),
-                        each.isreg(),
-                        partial(tarred.extractfile, each),
-                    )
+                    _Member(each.name, each.size, each.isdir(), each.isreg(), opener)
                     for each in tar_members(tarred)
+                    for opener in [partial(tarred.extractfile, each)]
                 )
             return _write(archive, dict(_checked(archive, listed)), folder)
     except FileNotFoundError as error:
@@ -97,28 +89,25 @@ def unpack(archive: Path, folder: Path) -> int:
         raise files.unwritable(folder, error) from error
 
 
-def is_archive(path: Path) -> bool:
-    """Return whether a file is an archive that `unpack` knows, as far as its ends tell."""
+def _no_archive(path: Path) -> str:
+    """Return what is wrong with a file that is no archive, as far as its ends tell; else ""."""
     try:
-        return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
+        good = zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
     except (OSError, *DAMAGED_ZIP, *DAMAGED_TAR):
-        return False
+        good = False
+    return "" if good else "its kind (no zip or tar archive)"
 
 
 def _checked(archive: Path, listed: Iterable[_Member]) -> Iterator[tuple[PurePosixPath, _Member]]:
-    """The files of an archive by their places; CompoclipError for what no official one has."""
+    """Yield the files of an archive by their places; what no official one has is refused."""
     packed, total = archive.stat().st_size, 0
     seen: set[PurePosixPath] = set()
     for member in listed:
         name = member.name
         place = PurePosixPath(name)
         wrong = ""
-        if (
-            place.is_absolute()
-            or ".." in place.parts
-            or "\\" in name
-            or PureWindowsPath(name).drive
-        ):
+        outside = place.is_absolute() or ".." in place.parts or "\\" in name
+        if outside or PureWindowsPath(name).drive:
             wrong = "leads outside the archive"
         elif not name.isprintable() or not (place.parts or member.folder):
             wrong = "has no proper name"
@@ -126,20 +115,18 @@ def _checked(archive: Path, listed: Iterable[_Member]) -> Iterator[tuple[PurePos
             wrong = "is no plain file"
         elif place in seen:
             wrong = "is there twice"
-        if wrong:
-            raise CompoclipError(f"{archive}: the member {name!r:.80} {wrong}; {_OTHER}")
+        require(not wrong, archive, f"the member {name!r:.80} {wrong}; {_OTHER}")
         if member.folder or "__MACOSX" in place.parts:
             continue
         total += member.size
-        if total > MOST_GROWTH * packed:
-            raise CompoclipError(f"{archive}: {packed:,} bytes unpack to {total:,}; {_OTHER}")
+        problem = f"{packed:,} bytes unpack to {total:,}; {_OTHER}"
+        require(total <= MOST_GROWTH * packed, archive, problem)
         seen.add(place)
         yield place, member
 
 
 def _write(archive: Path, members: Mapping[PurePosixPath, _Member], folder: Path) -> int:
-    if not members:
-        raise CompoclipError(f"{archive}: holds no file; {_AGAIN}")
+    require(members, archive, f"holds no file; {_AGAIN}")
     shared = len({place.parts[0] for place in members}) == 1
     shared = shared and all(len(place.parts) > 1 for place in members)
     targets = {folder.joinpath(*place.parts[shared:]): member for place, member in members.items()}
@@ -147,16 +134,13 @@ def _write(archive: Path, members: Mapping[PurePosixPath, _Member], folder: Path
     total = sum(member.size for member in members.values())
     there = sum(member.size for target, member in targets.items() if target.is_file())
     free = shutil.disk_usage(folder).free
-    if total > free + there:
-        raise CompoclipError(
-            f"{folder}: {total:,} bytes to unpack, {free:,} are free; free space or choose another "
-            "place"
-        )
+    problem = f"{total:,} bytes to unpack, {free:,} are free; free space or choose another place"
+    require(total <= free + there, folder, problem)
     base = folder.resolve()
     for target, member in track(targets.items(), f"unpacking {archive.name}", unit="files"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.parent.resolve().is_relative_to(base):  # through a link that lay there before
-            raise CompoclipError(f"{target.parent}: leads outside {folder}; remove that link")
+        inside = target.parent.resolve().is_relative_to(base)  # not through a link that lay there
+        require(inside, target.parent, f"leads outside {folder}; remove that link")
         if target.is_file() and target.stat().st_size == member.size:
             continue
         stream = member.open()
@@ -169,10 +153,8 @@ def _write(archive: Path, members: Mapping[PurePosixPath, _Member], folder: Path
                 if size > member.size:  # the size in the directory may be a lie
                     break
                 out.write(block)
-            if size != member.size:
-                raise CompoclipError(
-                    f"{archive}: {member.name} is not of the size that the archive states; {_AGAIN}"
-                )
+            problem = f"{member.name} is not of the size that the archive states; {_AGAIN}"
+            require(size == member.size, archive, problem)
     return len(targets)
 
 
@@ -213,29 +195,27 @@ def find_missing(
     """Return what the benchmarks `specs` ("sugarcrepe", "retrieval:coco") lack below `root`.
 
     Photos are told by loading the annotations; where these are missing too, an image folder is
-    needed when it is empty or absent. Raises UsageError for unknown names, CompoclipError for
-    benchmarks behind terms or a form, which say what to do, and for a root of an edition.
+    needed when it is empty or absent. Benchmarks behind terms or a form are refused.
     """
     edition = read_edition(root)
-    if edition is not None:
-        raise CompoclipError(
-            f"{root}: holds the edition {edition!r}; fetch official files into another --data"
-        )
+    problem = f"holds the edition {edition!r}; fetch official files into another --data"
+    require(edition is None, root, problem)
     jobs: dict[str, FetchJob] = {}
     by_hand: list[str] = []
     for spec in specs:
         name, _, part = spec.partition(":")
         about = meta(name)
-        if about.status in ("gated", "gone"):
-            raise CompoclipError(
-                f"{name}: cannot be fetched for you ({about.access}); source: {about.source}"
-            )
-        if about.family and part not in about.parts:
-            raise UsageError(
-                f"{spec}: {name} is a family, name one set as {name}:SET; sets: "
-                f"{', '.join(about.parts)}"
-            )
-        needed = _files(about, root, part)
+        problem = f"cannot be fetched for you ({about.access}); source: {about.source}"
+        require(about.status not in ("gated", "gone"), name, problem)
+        known_set = not about.family or part in about.parts
+        problem = f"{name} is a family, name one set as {name}:SET; sets: {', '.join(about.parts)}"
+        require(known_set, spec, problem, UsageError)
+        states = file_states(about, root, part)
+        here = any(state.state != "missing" for state in states)
+        reasons = {"missing": "missing", "differs": "not the official bytes"}
+        needed = {each.path: reasons[each.state] for each in states if each.state in reasons}
+        if about.family and here:
+            needed = {}  # the files of a set stand for one another
         if not annotations_only:
             needed |= _folders(spec, about, root, part, bool(needed))
         for target, why in needed.items():
@@ -248,17 +228,8 @@ def find_missing(
     return MissingFiles(tuple(order), tuple(dict.fromkeys(by_hand)))
 
 
-def _files(about: Meta, root: Path, part: str) -> dict[str, str]:
-    """Annotation file -> why it is needed."""
-    states = file_states(about, root, part)
-    reasons = {"missing": "missing", "differs": "not the official bytes"}
-    if about.family and any(state.state != "missing" for state in states):
-        return {}  # the files of a set stand for one another
-    return {each.path: reasons[each.state] for each in states if each.state in reasons}
-
-
 def _folders(spec: str, about: Meta, root: Path, part: str, incomplete: bool) -> dict[str, str]:
-    """Image folder -> why it is needed."""
+    """Return image folder -> why it is needed."""
     folders = about.of_set(part, about.images) if about.family else about.images
     counts = {} if incomplete else check(spec, root).images
     short = {
@@ -291,8 +262,7 @@ def fetch(
 
     url_base: takes the place of scheme and host of the official address, for mirrors. A file of
     which no checksum is known is looked at: an archive has to be one, annotations have to be of
-    their format and hold rows. Returns a line on what was done. Raises CompoclipError as `download`
-    and `unpack` do, and when another process fetches it.
+    their format and hold rows. Returns a line on what was done.
     """
     with files.only_writer(root / job.source.target):
         source = job.source
@@ -308,14 +278,7 @@ def fetch(
         suffix = next((each for each in _ARCHIVES if urlsplit(url).path.endswith(each)), ".zip")
         archive = target.with_name(f"{target.name}{suffix}")
         if not archive.is_file():  # else an earlier run was interrupted while unpacking
-            download(
-                url,
-                archive,
-                job.expected,
-                progress,
-                patience,
-                lambda path: "" if is_archive(path) else "its kind (no zip or tar archive)",
-            )
+            download(url, archive, job.expected, progress, patience, _no_archive)
         number = unpack(archive, target)
         try:
             archive.unlink()
@@ -325,7 +288,7 @@ def fetch(
 
 
 def _odd_rows(source: RemoteFile, path: Path) -> str:
-    """What keeps a file from being the annotations of `source`, "" for nothing."""
+    """Return what keeps a file from being the annotations of `source`, "" for nothing."""
     kind = source.target.rpartition(".")[2]
     try:
         if kind == "csv":
@@ -344,5 +307,5 @@ def _odd_rows(source: RemoteFile, path: Path) -> str:
 
 
 def rebased(url: str, base: str) -> str:
-    """The address with `base` in place of its scheme and host."""
+    """Return the address with `base` in place of its scheme and host."""
     return base.rstrip("/") + urlsplit(url).path

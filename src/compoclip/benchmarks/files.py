@@ -11,14 +11,14 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 from typing import Any
 
 from compoclip import files, tables
 from compoclip.benchmarks.case import Aggregate, Classification, ImageRef
-from compoclip.errors import CompoclipError, printable
+from compoclip.errors import CompoclipError, UsageError, printable
 from compoclip.rewrites.base import token_key
 from compoclip.tables import kind_of
 
@@ -30,26 +30,36 @@ OFFICIAL = "fetch the official file again"
 _ABSENT = "put the official file there, or name its place with an option"
 
 
+def require(
+    good: object, where: object, problem: str, kind: type[CompoclipError] = CompoclipError
+) -> None:
+    """Raise `kind` with "where: problem" unless `good`."""
+    if not good:
+        raise kind(f"{where}: {problem}")
+
+
+def require_positive(where: str, option: str, value: int | None) -> None:
+    """Raise UsageError for an option below 1; None stands for no limit."""
+    problem = f"{option} must be at least 1, or none, not {value}"
+    require(value is None or value >= 1, where, problem, UsageError)
+
+
+def require_small(where: object, size: int) -> None:
+    """Raise CompoclipError for more than MOST_BYTES."""
+    most = f"more than {MOST_BYTES >> 20} MiB, which no file of annotations has"
+    require(size <= MOST_BYTES, where, f"{most}; name the right file")
+
+
 def require_size(path: Path, remedy: str = "check the path") -> None:
     """Raise CompoclipError for a file that is absent or larger than MOST_BYTES."""
     try:
-        size = path.stat().st_size
+        require_small(path, path.stat().st_size)
     except OSError as error:
         raise files.unreadable(path, error, remedy) from error
     except ValueError as error:
         raise CompoclipError(
             f"{str(path)!r}: no name of a file ({error}); check the path"
         ) from error
-    if size > MOST_BYTES:
-        raise too_large(path)
-
-
-def too_large(where: object) -> CompoclipError:
-    """Return the error for a file of more than MOST_BYTES."""
-    return CompoclipError(
-        f"{where}: more than {MOST_BYTES >> 20} MiB, which no file of annotations has; name the "
-        "right file"
-    )
 
 
 def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
@@ -62,19 +72,16 @@ def read_text(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> str:
     return files.read_text(path, absent=remedy or _ABSENT, damaged=damaged)
 
 
-def parse_json(data: bytes, where: str, damaged: str = OFFICIAL) -> Any:
-    """Return the JSON value of a file's content, e.g. taken from an archive; see `read_json`."""
+def parse_json(data: bytes, where: str) -> Any:
+    """Return the JSON value of a file's content taken from an archive; see `read_json`."""
     try:
-        return files.parse_json(files.decoded(data, where, damaged))
+        return files.parse_json(files.decoded(data, where, OFFICIAL))
     except ValueError as error:
-        raise CompoclipError(f"{where}: not valid JSON ({error}); {damaged}") from error
+        raise CompoclipError(f"{where}: not valid JSON ({error}); {OFFICIAL}") from error
 
 
 def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
-    """Return the JSON value of a file; arguments as for `read_text`.
-
-    Raises CompoclipError when it is absent, malformed or double-keyed.
-    """
+    """Return the JSON value of a file, see `read_text`; a key twice in one object is refused."""
     require_size(path, remedy or _ABSENT)
     return files.read_json(path, absent=remedy or _ABSENT, damaged=damaged)
 
@@ -82,48 +89,46 @@ def read_json(path: Path, remedy: str = "", damaged: str = OFFICIAL) -> Any:
 def read_jsonl(
     path: Path, remedy: str = "", damaged: str = OFFICIAL
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Return the objects of a JSON Lines file with their 1-based line numbers, without blank lines.
-
-    Arguments as for `read_text`. Raises CompoclipError naming the line when one is malformed or no
-    object.
-    """
+    """Return (line from 1, object) of a JSON Lines file without blank lines, see `read_text`."""
     require_size(path, remedy or _ABSENT)
     return list(tables.read_jsonl(path, damaged=damaged, halves=False))
 
 
 def record(value: Any, where: str) -> dict[str, Any]:
-    """`value` when it is a JSON object; else CompoclipError starting with `where`."""
+    """Return `value` when it is a JSON object; else raise CompoclipError."""
     if not isinstance(value, dict):
         raise CompoclipError(f"{where}: expected a JSON object, found {kind_of(value)}")
     return value
 
 
-def items(value: Any, where: str) -> list[Any]:
-    """`value` when it is a JSON list; else CompoclipError starting with `where`."""
+def items(value: Any, where: str, names: Sequence[str] = ()) -> list[Any]:
+    """Return `value` when it is a JSON list, of as many values as `names`; else CompoclipError."""
     if not isinstance(value, list):
         raise CompoclipError(f"{where}: expected a JSON list, found {kind_of(value)}")
+    if names and len(value) != len(names):
+        raise CompoclipError(f"{where}: expected [{', '.join(names)}], found {len(value)}")
     return value
 
 
 def field(row: Mapping[str, Any], key: str, where: str) -> Any:
-    """The value of `key`, which must be there; else CompoclipError starting with `where`."""
+    """Return the value of `key`, which must be there; else raise CompoclipError."""
     if key not in row:
         raise CompoclipError(f"{where}: no key {key!r}; is this the official file?")
     return row[key]
 
 
 def text(row: Mapping[str, Any], key: str, where: str) -> str:
-    """A string field with something in it, returned raw (captions keep their white space)."""
+    """Return a string field with something in it, raw: captions keep their white space."""
     return nonempty(field(row, key, where), f"{where}: {key!r}")
 
 
 def texts(row: Mapping[str, Any], keys: Iterable[str], where: str) -> tuple[str, ...]:
-    """Several string fields, see `text`."""
+    """Return several string fields, see `text`."""
     return tuple(text(row, key, where) for key in keys)
 
 
 def nonempty(value: Any, where: str, remedy: str = OFFICIAL) -> str:
-    """`value` when it is a string that is not blank; else CompoclipError starting with `where`."""
+    """Return `value` when it is a string that is not blank; else raise CompoclipError."""
     if not isinstance(value, str):
         raise CompoclipError(f"{where} must be text, found {kind_of(value)}")
     if not value.strip():
@@ -132,7 +137,7 @@ def nonempty(value: Any, where: str, remedy: str = OFFICIAL) -> str:
 
 
 def number(row: Mapping[str, Any], key: str, where: str) -> float:
-    """A finite number field."""
+    """Return a finite number field."""
     value = field(row, key, where)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
         raise CompoclipError(f"{where}: {key!r} must be a number, found {kind_of(value)}")
@@ -142,9 +147,10 @@ def number(row: Mapping[str, Any], key: str, where: str) -> float:
 def identifier(
     row: Mapping[str, Any], key: str, where: str, seen: set[object], remedy: str = OFFICIAL
 ) -> str:
-    """An id field (text or whole number) that no earlier row had; it is added to `seen`."""
+    """Return an id field (text or whole number) that no earlier row had; it is added to `seen`."""
     value = field(row, key, where)
-    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
+    good = not isinstance(value, bool) and isinstance(value, int | str) and str(value).strip()
+    if not good:
         raise CompoclipError(f"{where}: {key!r} must be a number or text, found {kind_of(value)}")
     if str(value) in seen:
         raise CompoclipError(f"{where}: {key!r} {value!r:.60} occurs twice; {remedy}")
@@ -159,20 +165,32 @@ def once(key: object, where: str, seen: dict[object, str], remedy: str = OFFICIA
     was put together of two copies would count every item twice.
     """
     earlier = seen.setdefault(key, where)
-    if earlier != where:
-        raise CompoclipError(f"{where}: the same as {earlier}; {remedy}")
+    require(earlier == where, where, f"the same as {earlier}; {remedy}")
 
 
-def box(row: Mapping[str, Any], where: str) -> tuple[float, float, float, float]:
-    """(left, upper, right, lower) in pixels from `bbox_x`, `bbox_y`, `bbox_w`, `bbox_h`.
+Box = tuple[float, float, float, float]
+VG_BOX = ("bbox_x", "bbox_y", "bbox_w", "bbox_h")
+"""The keys of a box of Visual Genome in a row: left, upper, width, height."""
 
-    The box may reach beyond the image, also to the left of it or above. Raises CompoclipError when
-    a number is absent or the box has no area.
+
+def box(
+    row: Mapping[str, Any], where: str, keys: Sequence[str] = VG_BOX, *, flat: bool = False
+) -> Box:
+    """Return (left, upper, right, lower) in pixels from the `keys` left, upper, width, height.
+
+    The box may reach beyond the image, also to the left of it or above. flat: its area may be 0.
+    Raises CompoclipError when a number is absent or the box has no area.
     """
-    x, y, w, h = (number(row, f"bbox_{name}", where) for name in "xywh")
-    if w <= 0 or h <= 0:
-        raise CompoclipError(f"{where}: a box {w:g} x {h:g} pixels holds nothing; {OFFICIAL}")
+    x, y, w, h = (number(row, key, where) for key in keys)
+    good = min(w, h) >= 0 if flat else min(w, h) > 0
+    require(good, where, f"a box {w:g} x {h:g} pixels holds nothing; {OFFICIAL}")
     return (x, y, x + w, y + h)
+
+
+def corners(value: Any, where: str, *, flat: bool = False) -> Box:
+    """Return (left, upper, right, lower) of a list [x, y, width, height], see `box`."""
+    sides = ("x", "y", "width", "height")
+    return box(dict(zip(sides, items(value, where, sides))), where, sides, flat=flat)
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_\-]+(?:[/.][A-Za-z0-9_\-]+)*")
@@ -180,51 +198,46 @@ _LONGEST_NAME = 255  # bytes, of a file or folder on the usual file systems
 
 
 def image_path(root: Path, name: str, where: str) -> Path:
-    """`root / name`, refusing names that could leave `root` and those that no file can have.
+    """Return `root / name`; names that leave `root` and those that no file can have are refused.
 
-    `name` comes from an annotation file and uses forward slashes. Whether the file exists is not
-    asked here: see `coverage`.
+    `name` comes from an annotation file and uses forward slashes. The file need not exist.
     """
     if len(name) <= _LONGEST_NAME and _PLAIN.fullmatch(name) and ".." not in name:
         return root / name  # nearly all names, and much faster
     pure = PurePosixPath(name)
-    escapes = (
-        pure.is_absolute()
-        or ".." in pure.parts
-        or PureWindowsPath(name).drive
-        or "\\" in name
-        or "\0" in name
-    )
-    if escapes or not pure.parts:
-        raise CompoclipError(
-            f"{where}: image name {name[:80]!r} leads outside the image folder {root}"
-        )
-    if len(name) > 1024 or any(len(part.encode()) > _LONGEST_NAME for part in pure.parts):
-        raise CompoclipError(f"{where}: image name {name[:40]!r}... is longer than a file's can be")
+    leaves = pure.is_absolute() or ".." in pure.parts or PureWindowsPath(name).drive != ""
+    leaves = leaves or "\\" in name or "\0" in name or not pure.parts
+    shown = f"image name {name[:80]!r}"
+    require(not leaves, where, f"{shown} leads outside the image folder {root}")
+    short = len(name) <= 1024 and all(len(p.encode()) <= _LONGEST_NAME for p in pure.parts)
+    require(short, where, f"{shown}... is longer than a file's can be")
     return root / pure
 
 
 def photo(folder: Path, row: Mapping[str, Any], key: str, where: str) -> ImageRef:
-    """The photo in `folder` that the field `key` names; raises as `text` and `image_path`."""
+    """Return the photo in `folder` that the field `key` names, see `text` and `image_path`."""
     return ImageRef(image_path(folder, text(row, key, where), where))
 
 
-def file_hash(path: Path) -> str:
-    """blake2b (128 bit, hex) of a file's bytes, as in `Meta.hashes`."""
+def file_hash(path: Path, kind: str = "blake2b") -> str:
+    """Return the blake2b (128 bit, hex) of a file's bytes, as in `Meta.hashes`, or its md5."""
+    made: Any = partial(hashlib.md5, usedforsecurity=False)
+    if kind == "blake2b":
+        made = partial(hashlib.blake2b, digest_size=16)
     try:
         with path.open("rb") as stream:
-            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+            return hashlib.file_digest(stream, made).hexdigest()
     except OSError as error:
         raise files.unreadable(path, error) from error
 
 
 def bytes_hash(data: bytes) -> str:
-    """`file_hash` of a file with this content."""
+    """Return the `file_hash` of a file with this content."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> str:
-    """Hash (32 hex digits, blake2b) over the bytes of `files` in the order of their sorted keys.
+    """Return a hash (32 hex digits, blake2b) over the bytes of `files` in the order of their keys.
 
     The keys are the reader's own names of the files, so the hash does not depend on where they lie.
     `extra`: anything else that decides the items, such as the version of a tagger.
@@ -239,13 +252,11 @@ def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> s
     return digest.hexdigest()
 
 
-# --- Names that a user misspelled. ---
-
 _LONGEST_HINT = 400
 
 
 def close(name: str, known: Iterable[str]) -> str:
-    """A hint such as "did you mean swap_obj?", or the whole list when nothing comes close."""
+    """Return a hint such as "did you mean swap_obj?", or the whole list when nothing is close."""
     known = tuple(known)
     match = difflib.get_close_matches(name[:100], known[:1000], n=3)
     hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
@@ -253,7 +264,7 @@ def close(name: str, known: Iterable[str]) -> str:
 
 
 def classification_rules(content: Classification) -> dict[str, Aggregate]:
-    """Aggregates of a classification set; the one called like its metric is the headline.
+    """Return the aggregates of a classification set; the headline is called like its metric.
 
     Mean-per-class only where no two classes share a name.
     """
@@ -275,7 +286,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
 
 
 def by_stem(folders: Sequence[Path]) -> Mapping[str, Path]:
-    """Stem -> image file, over all `folders` that exist.
+    """Return stem -> image file, over all `folders` that exist.
 
     Of several files with one stem the one in the earlier folder is taken, then that whose suffix
     comes first in `SUFFIXES`. Raises CompoclipError for a folder that cannot be read.
@@ -290,22 +301,10 @@ def by_stem(folders: Sequence[Path]) -> Mapping[str, Path]:
             raise files.unreadable(folder, error) from error
         for name in names:
             stem, suffix = os.path.splitext(name)
-            if suffix.lower() not in SUFFIXES:
-                continue
-            entry = (place, SUFFIXES.index(suffix.lower()), folder, name)
-            if stem not in found or entry < found[stem]:
-                found[stem] = entry
+            if suffix.lower() in SUFFIXES:
+                entry = (place, SUFFIXES.index(suffix.lower()), folder, name)
+                found[stem] = min(entry, found.get(stem, entry))
     return {stem: folder / name for stem, (_, _, folder, name) in found.items()}
-
-
-def only_zip(folder: Path) -> Path | None:
-    """The one zip archive in a folder, None without any. Raises CompoclipError for several."""
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".zip")
-    if len(found) > 1:
-        raise CompoclipError(
-            f"{folder}: holds {len(found)} archives, {found[0].name} and {found[1].name}; keep one"
-        )
-    return found[0] if found else None
 
 
 # --- When two texts are the same: four levels, from the bytes of the file to letters alone. ---
@@ -324,41 +323,30 @@ IGNORED: Mapping[str, str] = MappingProxyType(
 )
 """Level -> what makes texts the same at that level, the strictest first."""
 LEVELS = tuple(IGNORED)
-_WORDS = re.compile(r"[\w']+")
-_LETTERS = re.compile(r"[^\W_]+")
-
-
-@lru_cache(maxsize=1 << 14)
-def words(text: str) -> tuple[str, ...]:
-    """Runs of letters, digits, "_" and apostrophes, lower case."""
-    return tuple(_WORDS.findall(text.lower()))
-
-
-@lru_cache(maxsize=1 << 14)
-def letters(text: str) -> tuple[str, ...]:
-    """Runs of letters and digits, lower case."""
-    return tuple(_LETTERS.findall(text.lower()))
-
-
+_RUNS = {WORDS: re.compile(r"[\w']+"), LETTERS: re.compile(r"[^\W_]+")}
 _tokens = lru_cache(maxsize=1 << 14)(token_key)
 
 
+@lru_cache(maxsize=1 << 15)
+def runs(text: str, level: str = LETTERS) -> tuple[str, ...]:
+    """Return the runs of letters and digits, of WORDS also "_" and apostrophes, lower case."""
+    return tuple(_RUNS[level].findall(text.lower()))
+
+
 def key(text: str, level: str) -> object:
-    """Equal for texts that are the same at `level`."""
+    """Return what is equal for texts that are the same at `level`."""
     if level == STORED:
         return text
-    return {TOKENIZED: _tokens, WORDS: words, LETTERS: letters}[level](text)
+    return _tokens(text) if level == TOKENIZED else runs(text, level)
 
 
 def same(a: str, b: str) -> str | None:
-    """The first of LEVELS at which the texts are the same, None for different texts."""
+    """Return the first of LEVELS at which the texts are the same, None for different texts."""
     return next((level for level in LEVELS if key(a, level) == key(b, level)), None)
 
 
 def same_bag(a: str, b: str) -> str | None:
-    """WORDS or LETTERS when the texts hold the same words as often, in whatever order."""
-    for level, split in ((WORDS, words), (LETTERS, letters)):
-        one, two = split(a), split(b)
-        if len(one) == len(two) and sorted(one) == sorted(two):
-            return level
-    return None
+    """Return WORDS or LETTERS when the texts hold the same words as often, in whatever order."""
+    return next(
+        (level for level in _RUNS if sorted(runs(a, level)) == sorted(runs(b, level))), None
+    )

@@ -46,8 +46,8 @@ from compoclip.benchmarks.case import (
     Meta,
     TiePolicy,
 )
+from compoclip.benchmarks.files import require
 from compoclip.benchmarks.reader import aggregates, select
-from compoclip.errors import CompoclipError
 from compoclip.tables import text_list
 
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")
@@ -69,26 +69,26 @@ def load(
     subtasks: Sequence[str] = (),
     annotations: Path | None = None,
 ) -> Benchmark:
-    """Read foils as CHOOSE_TEXT cases, or statements as BINARY cases; layout: see the module.
-
-    Sub-tasks are those in the files. Raises CompoclipError for absent or malformed files,
-    UsageError for an unknown sub-task.
-    """
+    """Read foils as CHOOSE_TEXT cases, or statements as BINARY cases; layout: see the module."""
     place = annotations or root / "foils"
     paths = [place]
     if place.is_dir():
         paths = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
-    if not paths:
-        kinds = ", ".join(_SUFFIXES)
-        raise CompoclipError(f"{place}: holds no {kinds} file; put your rows there")
+    require(paths, place, f"holds no {', '.join(_SUFFIXES)} file; put your rows there")
     cases: list[Case] = []
-    skills: dict[str, str] = {}
+    skills: dict[str, str | None] = {}
     ids: dict[str, set[object]] = {}
     places: dict[object, str] = {}
     for path in paths:
         for key, where, row, picture in _rows(path):
             name = path.stem if row.get("subtask") is None else _text(row, "subtask", where)
-            _same_skill(row, name, name in ids, skills, where)
+            skill = None if row.get("skill") is None else _text(row, "skill", where)
+            known = skill is None or skill in SKILLS
+            require(known, where, f"unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}")
+            earlier = skills.setdefault(name, skill)
+            problem = f"skill {skill!r}, but earlier rows of sub-task {name!r:.80} have {earlier!r}"
+            problem += "; give all rows of a sub-task the same skill"
+            require(earlier == skill, where, problem)
             seen = ids.setdefault(name, set())
             own_id = row.get("id") is not None
             if own_id:
@@ -98,23 +98,19 @@ def load(
                 picture = ImageRef(photo)
             # Each caption is an item of its own; a missing one is named by `_case`.
             captions = _listed(row.get("caption"))
-            if captions == []:
-                raise CompoclipError(f"{where}: 'caption' is an empty list; {_MEND_ROW}")
+            require(captions, where, f"'caption' is an empty list; {_MEND_ROW}")
             for number, caption in enumerate(captions, start=1):
                 item = f"{key}#{number}" if number > 1 else str(key)
                 shown = (replace(picture, upright=True),)
                 case = _case({**row, "caption": caption}, name, item, shown, where)
-                if cases and case.form is not cases[0].form:
-                    raise CompoclipError(
-                        f"{where}: statements with a 'label' and captions with a "
-                        "'negative_caption' are two benchmarks; put them into two folders"
-                    )
+                problem = "statements with a 'label' and captions with a 'negative_caption' are "
+                alike = not cases or case.form is cases[0].form
+                require(alike, where, f"{problem}two benchmarks; put them into two folders")
                 if not own_id:  # rows with ids are what their author says: two items
                     same = (name, case.images, case.texts, case.truth)
                     files.once(same, where, places, _MEND_FILE)
                 cases.append(case)
-    if not cases:
-        raise CompoclipError(f"{paths[0]}: no rows; add some")
+    require(cases, paths[0], "no rows; add some")
     binary = cases[0].form is Form.BINARY
     tuned_on = {name: f"{name}{_DEV}" for name in ids if binary and f"{name}{_DEV}" in ids}
     kept = select(about.id, [name for name in ids if name not in tuned_on.values()], subtasks)
@@ -123,11 +119,9 @@ def load(
     cases = [case for case in cases if case.subtask in wanted]
     kinds_there = {(case.subtask, case.truth) for case in cases}
     for name in wanted if binary else ():
-        if not {(name, 0), (name, 1)} <= kinds_there:
-            raise CompoclipError(
-                f"{paths[0].parent}: sub-task {name!r:.80} has no true or no false statements; add "
-                "some"
-            )
+        both = {(name, 0), (name, 1)} <= kinds_there
+        problem = f"sub-task {name!r:.80} has no true or no false statements; add some"
+        require(both, paths[0].parent, problem)
     balanced = [Aggregate((name,), macro_by="label", metric="accuracy") for name in tuned_on]
     mean = {"balanced_accuracy": Aggregate(tuple(balanced))} if balanced else {}
     rules, headline = aggregates(mean, kept, "macro")
@@ -136,7 +130,7 @@ def load(
         content=Cases(cases),
         data_hash=files.data_hash({path.name: path for path in paths}, ("upright",)),
         ties={"": TiePolicy.STRICT},
-        skills={name: skills[name] for name in kept if name in skills},
+        skills={name: skill for name in kept if (skill := skills[name])},
         aggregates=rules,
         headline=headline,
         tuned_on=tuned_on,
@@ -144,7 +138,7 @@ def load(
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
-    """(id, file and row for messages, row, the picture where the file holds it); rows from 1."""
+    """Yield (id, file and row for messages, row, the picture if the file holds it); rows from 1."""
     held: list[ImageRef] = []
     match path.suffix.lower():
         case ".csv" | ".tsv":
@@ -167,22 +161,8 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
         yield f"{path.name}:{number}", where, files.record(row, where), picture
 
 
-def _same_skill(row: Row, subtask: str, later: bool, skills: dict[str, str], where: str) -> None:
-    """Note the skill of a sub-task's first row; all its rows must agree."""
-    skill = _text(row, "skill", where) if row.get("skill") is not None else None
-    if skill is not None and skill not in SKILLS:
-        raise CompoclipError(f"{where}: unknown skill {skill!r:.60}; known: {', '.join(SKILLS)}")
-    if later and skills.get(subtask) != skill:
-        raise CompoclipError(
-            f"{where}: skill {skill!r}, but earlier rows of sub-task {subtask!r:.80} have "
-            f"{skills.get(subtask)!r}; give all rows of a sub-task the same skill"
-        )
-    if skill is not None:
-        skills[subtask] = skill
-
-
 def _listed(cell: Any) -> list[Any]:
-    """The values of a cell that holds one, or a list (in a text, as JSON or Python write it)."""
+    """Return the values of a cell: one, or a list (in a text, as JSON or Python write it)."""
     if isinstance(cell, str):
         return text_list(cell) or [cell]
     return cell if isinstance(cell, list) else [cell]
@@ -195,25 +175,21 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], where:
     labels = {k: v for k, v in row.items() if k not in own and isinstance(v, str) and v}
     negatives, label = row.get("negative_caption"), row.get("label")
     false = [] if negatives is None else _listed(negatives)
-    if (negatives is None and not more) is (label is None):
-        near = next((k for k in row if k.lower().startswith("neg") and k not in own), None)
-        raise CompoclipError(
-            f"{where}: has {'neither' if label is None else 'both'} 'negative_caption' (false "
-            "captions) and 'label' (whether the caption is true); give one of them"
-            + (f" (is {near!r:.40} the first?)" if near and label is None else "")
-        )
+    near = next((k for k in row if k.lower().startswith("neg") and k not in own), None)
+    problem = f"has {'neither' if label is None else 'both'} 'negative_caption' (false captions) "
+    problem += "and 'label' (whether the caption is true); give one of them"
+    problem += f" (is {near!r:.40} the first?)" if near and label is None else ""
+    require((negatives is None and not more) is not (label is None), where, problem)
     made = Case(f"{subtask}/{key}", Form.CHOOSE_TEXT, images, (caption,), subtask)
     if label is not None:
         known = isinstance(label, str | int | float)
         truth = _TRUTH.get(str(label).strip().lower()) if known else None
-        if truth is None:
-            raise CompoclipError(f"{where}: 'label' must be 1 or 0, true or false; {_MEND_ROW}")
+        problem = f"'label' must be 1 or 0, true or false; {_MEND_ROW}"
+        require(truth is not None, where, problem)
         labels["label"] = "true" if truth else "false"
-        return replace(made, form=Form.BINARY, truth=truth, labels=labels)
-    if negatives is not None and (not false or not isinstance(negatives, str | list)):
-        raise CompoclipError(
-            f"{where}: 'negative_caption' must be a text or a list of texts; {_MEND_ROW}"
-        )
+        return replace(made, form=Form.BINARY, truth=int(bool(truth)), labels=labels)
+    good = negatives is None or (false and isinstance(negatives, str | list))
+    require(good, where, f"'negative_caption' must be a text or a list of texts; {_MEND_ROW}")
     texts = [
         files.nonempty(text, f"{where}: negative caption {k}", _MEND_ROW)
         for k, text in enumerate((*false, *(row[key] for key in more)), start=1)
@@ -222,7 +198,7 @@ def _case(row: Row, subtask: str, key: str, images: tuple[ImageRef, ...], where:
 
 
 def _text(row: Row, key: str, where: str) -> str:
-    if row.get(key) is None:
-        there = ", ".join(f"{k!r:.40}" for k, v in list(row.items())[:20] if v is not None)
-        raise CompoclipError(f"{where}: no {key!r}, only {there or 'nothing'}; {_MEND_ROW}")
+    there = ", ".join(f"{k!r:.40}" for k, v in list(row.items())[:20] if v is not None)
+    problem = f"no {key!r}, only {there or 'nothing'}; {_MEND_ROW}"
+    require(row.get(key) is not None, where, problem)
     return files.nonempty(row[key], f"{where}: {key!r}", _MEND_ROW)

@@ -15,26 +15,19 @@ from pathlib import Path, PurePosixPath
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
 from compoclip.benchmarks.entries import each_value, entries, files_of
-from compoclip.benchmarks.files import close
+from compoclip.benchmarks.files import close, require, require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.errors import UsageError, shown
 
 Rows = Iterable[Row]
 Rules = dict[str, Aggregate]
 
 
-def winoground_tags(data: Loading) -> Rules:
-    """Split the group score by the collapsed tag."""
-    found = each_value(data, ("winoground",), "collapsed_tag")
-    return {f"group_{tag.lower()}": rule for tag, rule in found.items()}
-
-
 def colorswap(rows: Rows, data: Loading, *, split: str = "test") -> Iterator[Row]:
     """Name another split than the test in the results."""
     sizes = {"test": 300, "train": 700}
-    if split not in sizes:
-        raise UsageError(f"colorswap has no split {split!r}; {close(split, sizes)}")
+    require(split in sizes, "colorswap", f"no split {split!r}; {close(split, sizes)}", UsageError)
     data.expected = {"colorswap": sizes[split]}
     if split != "test":
         data.name += f"_{split}"
@@ -60,11 +53,8 @@ def valse(rows: Rows, data: Loading) -> Iterator[Row]:
         source, name = row.text("dataset"), row.text("image_file")
         by_name = next((v for k, v in _VALSE_NAMES.items() if name.startswith(k)), "")
         row.folder = _VALSE_SETS.get(source.replace("_", ""), by_name)
-        if not row.folder and data.images is None:
-            raise CompoclipError(
-                f"{row.where}: photo {name!r:.80} of data set {source!r:.80} is of no known "
-                "source; is this the official file?"
-            )
+        problem = f"photo {name!r:.80} of data set {source!r:.80} is of no known source"
+        row.require(row.folder or data.images, f"{problem}; is this the official file?")
         yield row
 
 
@@ -79,23 +69,21 @@ def vsr(rows: Rows, data: Loading) -> Iterator[Row]:
     kinds: dict[Path, set[int]] = {}
     for row in rows:
         label = files.field(row.values, "label", row.where)
-        if isinstance(label, bool) or label not in (0, 1):
-            raise CompoclipError(f"{row.where}: 'label' must be 0 or 1, not {shown(label)}")
+        good = not isinstance(label, bool) and label in (0, 1)
+        row.require(good, f"'label' must be 0 or 1, not {shown(label)}")
         row.truth = int(label)
         row.labels = {"label": "true" if label else "false"}
         kinds.setdefault(row.path, set()).add(row.truth)
         if data.images is None:
             folder = PurePosixPath(row.text("image_link")).parent.name
-            if folder not in ("train2017", "val2017"):
-                raise CompoclipError(
-                    f"{row.where}: 'image_link' {shown(row.values['image_link'])} names neither "
-                    "train2017 nor val2017; give the folder of the photos as images"
-                )
+            problem = f"'image_link' {shown(row.values['image_link'])} names neither train2017 nor "
+            problem += "val2017; give the folder of the photos as images"
+            row.require(folder in ("train2017", "val2017"), problem)
             row.folder = f"{{images}}/{folder}"
         yield row
     for path, found in kinds.items():
-        if found != {0, 1}:
-            raise CompoclipError(f"{path}: holds no true or no false statements; {files.OFFICIAL}")
+        problem = f"holds no true or no false statements; {files.OFFICIAL}"
+        require(found == {0, 1}, path, problem)
 
 
 def vsr_rules(data: Loading) -> Rules:
@@ -148,11 +136,9 @@ def _controlled(rows: list[Row], kinds: Mapping[str, str]) -> Iterator[Row]:
     for row in rows:
         name = PurePosixPath(row.text("image_path")).name
         words = PurePosixPath(name).stem.split("_")
-        if len(words) < 3 or words[1] not in kinds:
-            raise CompoclipError(
-                f"{row.where}: image name {name!r:.80} tells no position; expected "
-                f"<thing>_<{'|'.join(kinds)}>[_of]_<thing>"
-            )
+        problem = f"image name {name!r:.80} tells no position; expected "
+        problem += f"<thing>_<{'|'.join(kinds)}>[_of]_<thing>"
+        row.require(len(words) >= 3 and words[1] in kinds, problem)
         places.append((f"{words[0]} {words[-1]}", words[1]))
     counts = Counter(places)
     for row, (things, position) in zip(rows, places):
@@ -180,8 +166,7 @@ def whatsup_groups(data: Loading) -> Rules:
 
 def vl_checklist(rows: Rows, data: Loading, *, limit: int | None = 1000) -> Iterator[Row]:
     """Take the first rows of each file. limit: first items to take of each file, None for all."""
-    if limit is not None and limit < 1:
-        raise UsageError(f"vl_checklist: limit must be at least 1, or none for all, not {limit}")
+    require_positive("vl_checklist", "limit", limit)
     data.stated.append(f"limit {limit}")
     for row in rows:
         if limit is not None and row.number > limit:
@@ -222,15 +207,12 @@ def crepe_prod(rows: Rows, data: Loading) -> Iterator[Row]:
     for row in rows:
         counts[row.part] += 1
         yield row
-    data.expected = expected_rows(counts, data.parts)
+    data.expected = {part: published_total(part, counts[part]) for part in data.parts}
 
 
-def expected_rows(here: Mapping[str, int], parts: Iterable[str]) -> dict[str, int]:
-    """Return the published total of each sub-task that fits a number of rows."""
-    return {
-        name: next((total for total in TOTALS[name] if total >= here[name]), here[name])
-        for name in parts
-    }
+def published_total(part: str, here: int) -> int:
+    """Return the smallest published total of a type that is no less than a number of rows."""
+    return next((total for total in TOTALS[part] if total >= here), here)
 
 
 def crepe_curves(data: Loading) -> Rules:
@@ -252,17 +234,13 @@ def crepe_syst(
 
     pretrained: what the models to be measured were pre-trained on, e.g. cc12m."""
     sets = ("cc12m", "yfcc", "laion")
-    if pretrained is None:
-        raise UsageError(
-            "crepe_syst is about compounds seen in pre-training: say what the model was "
-            f"pre-trained on, as crepe_syst,pretrained=SET with SET one of {', '.join(sets)}"
-        )
     folder = annotations or data.root / "crepe" / "syst_hard_negatives"
     known = {*sets, *(path.stem.rpartition("_in_")[2] for path in folder.glob("*_in_*.csv"))}
-    if pretrained not in known:
-        raise UsageError(
-            f"crepe_syst: no pre-training set {pretrained!r}; {close(pretrained, sorted(known))}"
-        )
+    problem = f"no pre-training set {pretrained!r}; {close(str(pretrained), sorted(known))}"
+    if pretrained is None:
+        problem = "is about compounds seen in pre-training: say what the model was pre-trained "
+        problem += f"on, as crepe_syst,pretrained=SET with SET one of {', '.join(sets)}"
+    require(pretrained in known, "crepe_syst", problem, UsageError)
     data.name += f"_{pretrained}"
     data.stated.append(f"pretrained {pretrained}")
     found: dict[str, list[Row]] = {name: [] for name in data.parts}
@@ -279,25 +257,6 @@ def crepe_syst(
             found[part].append(replace(row, part=part, values=values))
     for listed in found.values():
         yield from listed
-
-
-# --- Half-Truths. ---
-
-
-def half_truths(rows: Rows, data: Loading) -> Iterator[Row]:
-    """Refuse items of an unknown kind."""
-    for row in rows:
-        kind = row.text("triplet_type")
-        if kind not in ("entity", "relation"):
-            raise CompoclipError(
-                f"{row.where}: 'triplet_type' {kind!r:.40} is unknown; known: entity, relation"
-            )
-        yield row
-
-
-def half_truth_kinds(data: Loading) -> Rules:
-    """Return the means over all items of a kind."""
-    return each_value(data, data.parts, "triplet_type")
 
 
 # --- Hard Positives. ---
@@ -328,20 +287,17 @@ def hard_positives(
             remedy = f"copy ARO's {path.name} there, or {remedy}"
         rows = list(reading.rows(f"data/{part}", path, remedy))
         twins = list(reading.rows(f"swapped_data/{part}", other, remedy))
-        if len(rows) != len(twins):
-            raise CompoclipError(
-                f"{other}: {len(twins)} rows, but {path} has {len(rows)}; the two are joined by "
-                "position, fetch both again"
-            )
+        aligned = "the two are joined by position, fetch both again"
+        problem = f"{len(twins)} rows, but {path} has {len(rows)}; {aligned}"
+        require(len(rows) == len(twins), other, problem)
         for (index, where, row), (_, there, twin) in zip(rows, twins):
             for key in ("image_id", "false_caption"):
                 mine, theirs = files.field(row, key, where), files.field(twin, key, there)
-                if str(mine) != str(theirs):
-                    raise CompoclipError(
-                        f"{there}: {key} {theirs!r:.80} differs from {mine!r:.80} in the row it "
-                        "belongs to in the data folder; the files are joined by position, fetch "
-                        "both again"
-                    )
+                problem = (
+                    f"{key} {theirs!r:.80} differs from {mine!r:.80} in the row it belongs to in "
+                )
+                problem += f"the data folder; {aligned}"
+                require(str(mine) == str(theirs), there, problem)
             name = files.text(row, "image_path", where).removeprefix("data/")
             box = files.box(row, where) if part == "swap" else None
             image = ImageRef(files.image_path(photos, name, where), box)

@@ -8,18 +8,18 @@ from __future__ import annotations
 import hashlib
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import by_stem
+from compoclip.benchmarks.files import by_stem, require, require_positive
 from compoclip.benchmarks.hooks import Rows, Rules
-from compoclip.benchmarks.reader import SCORES, Loading
+from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 
 # --- SVO-Probes, ImageCoDe, MMVP-VLM. ---
 
@@ -46,18 +46,25 @@ _TEN = 10
 
 
 def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
-    """Split a set of ten photos into its descriptions, each of one photo."""
+    """Split a set of ten photos, in the order of their numbers, into its descriptions."""
     for row in rows:
         part = "static" if row.key.startswith("open-images") else "video"
         if part not in data.parts:
             continue
-        folder = data.photos("imagecode/image-sets")
-        photos = _ten(files.image_path(folder, row.key, row.where))
+        folder = files.image_path(data.photos("imagecode/image-sets"), row.key, row.where)
+        there = {
+            int(match[1]): path
+            for stem, path in by_stem([folder]).items()
+            if (match := re.fullmatch(r"img(\d{1,6})", stem))
+        }
+        problem = f"{len(there)} photos instead of {_TEN}; unpack the official archive again"
+        require(len(there) <= _TEN, folder, problem)
+        if len(there) < _TEN:  # then at least one of these is absent, and counts as missing
+            there = {n: there.get(n, folder / f"img{n}.jpg") for n in range(_TEN)}
+        photos = tuple(ImageRef(there[number]) for number in sorted(there))
         for place in row.values:
-            if place not in map(str, range(_TEN)):
-                raise CompoclipError(
-                    f"{row.where}: {place!r:.80} is no place among {_TEN} photos; {files.OFFICIAL}"
-                )
+            good = place in map(str, range(_TEN))
+            row.require(good, f"{place!r:.80} is no place among {_TEN} photos; {files.OFFICIAL}")
             yield replace(
                 row,
                 part=part,
@@ -69,78 +76,39 @@ def imagecode(rows: Rows, data: Loading) -> Iterator[Row]:
             )
 
 
-def _ten(folder: Path) -> tuple[ImageRef, ...]:
-    """The ten photos of a set in the order of their numbers."""
-    there = {
-        int(match[1]): path
-        for stem, path in by_stem([folder]).items()
-        if (match := re.fullmatch(r"img(\d{1,6})", stem))
-    }
-    if len(there) > _TEN:
-        raise CompoclipError(
-            f"{folder}: {len(there)} photos instead of {_TEN}; unpack the official archive again"
-        )
-    if len(there) < _TEN:  # then at least one of these is absent, and counts as missing
-        there = {n: there.get(n, folder / f"img{n}.jpg") for n in range(_TEN)}
-    return tuple(ImageRef(there[number]) for number in sorted(there))
-
-
-_PATTERNS = {
-    "orientation": ("orientation and direction", "orientation"),
-    "presence": ("presence of specific features", "presence"),
-    "state": ("state and condition", "state"),
-    "quantity": ("quantity and count", "quantity"),
-    "position": ("positional and relational context", "spatial"),
-    "color": ("color and appearance", "color"),
-    "structure": ("structural characteristics", "structural character"),
-    "texts": ("texts", "text"),
-    "viewpoint": ("viewpoint and perspective", "camera perspective"),
-}
-"""Sub-task -> its name in the paper, its folder."""
-
-
 def mmvp_vlm(rows: Rows, data: Loading, *, prompt: str = "a photo of {}") -> Iterator[Row]:
     """Join two rows to a pair. prompt: "{}" stands for the statement."""
-    if "{}" not in prompt:
-        raise UsageError(f'mmvp_vlm: the prompt {prompt!r} has no "{{}}" for the statement')
+    problem = f'the prompt {prompt!r} has no "{{}}" for the statement'
+    require("{}" in prompt, "mmvp_vlm", problem, UsageError)
     data.stated.append(prompt)
     listed = list(rows)
     seen: set[object] = set()
     for row in listed:
-        if not re.fullmatch("[0-9]{1,9}", row.text("Question ID").strip()):
-            raise CompoclipError(f"{row.where}: 'Question ID' must be a number; {files.OFFICIAL}")
-        row.key = files.identifier(
-            {"number": int(row.text("Question ID"))}, "number", row.where, seen
-        )
+        number = row.text("Question ID").strip()
+        whole = re.fullmatch("[0-9]{1,9}", number)
+        row.require(whole, f"'Question ID' must be a number; {files.OFFICIAL}")
+        row.key = files.identifier({"number": int(number)}, "number", row.where, seen)
         row.folder = row.text("Type").strip()
-    known = _patterns(list(dict.fromkeys(row.folder for row in listed)), listed[0].path)
-    if len(listed) % 2:
-        raise CompoclipError(f"{listed[-1].where}: the last pair has one row; {files.OFFICIAL}")
+    patterns = list(dict.fromkeys(row.folder for row in listed))
+    named = entries()["mmvp_vlm"]["patterns"]
+    by_name = {name: part for part, names in named.items() for name in names}
+    known = {each: by_name[each.lower()] for each in patterns if each.lower() in by_name}
+    if not known and len(patterns) == len(named):
+        known = dict(zip(patterns, named))
+    odd = next((each for each in patterns if each not in known), None)
+    names = ", ".join(name for name, _ in named.values())
+    require(odd is None, listed[0].path, f"unknown pattern {odd!r:.80}; known: {names}")
+    listed[-1].require(len(listed) % 2 == 0, f"the last pair has one row; {files.OFFICIAL}")
     for first, row in zip(listed[::2], listed[1::2]):
-        if (int(row.key), row.folder) != (int(first.key) + 1, first.folder) or int(row.key) % 2:
-            raise CompoclipError(
-                f"{row.where}: number {row.key} of {row.folder!r:.80} after {first.key} of "
-                f"{first.folder!r:.80} is no pair; expected an odd number and the next one, of one "
-                "pattern"
-            )
+        good = (int(row.key), row.folder) == (int(first.key) + 1, first.folder)
+        problem = f"number {row.key} of {row.folder!r:.80} after {first.key} of "
+        problem += f"{first.folder!r:.80} is no pair; expected an odd number and the next one, of "
+        row.require(good and int(row.key) % 2 == 0, f"{problem}one pattern")
         texts = [prompt.replace("{}", each.text("Statement")) for each in (first, row)]
-        names = {"text 0": texts[0], "text 1": texts[1], "first": first.key, "second": row.key}
+        values = {"text 0": texts[0], "text 1": texts[1], "first": first.key, "second": row.key}
         files.image_path(Path(), row.folder, row.where)
         folder = row.folder.replace("{", "{{").replace("}", "}}")
-        yield replace(first, values=names, part=known[row.folder], folder="{images}/" + folder)
-
-
-def _patterns(folders: list[str], path: Path) -> dict[str, str]:
-    """Pattern as written in the file -> sub-task."""
-    by_name = {name: subtask for subtask, names in _PATTERNS.items() for name in names}
-    known = {each: by_name[each.lower()] for each in folders if each.lower() in by_name}
-    if not known and len(folders) == len(_PATTERNS):
-        return dict(zip(folders, _PATTERNS))
-    for each in folders:
-        if each not in known:
-            names = ", ".join(name for name, _ in _PATTERNS.values())
-            raise CompoclipError(f"{path}: unknown pattern {each!r:.80}; known: {names}")
-    return known
+        yield replace(first, values=values, part=known[row.folder], folder="{images}/" + folder)
 
 
 # --- EqBen. ---
@@ -151,30 +119,35 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
 
     cap: most items of a sub-task, those with the smallest hash of their id; None for all (the
     FSC-CLIP paper caps its two largest at random). jpg: the photos are of the JPEG edition."""
-    if cap is not None and cap < 1:
-        raise UsageError(f"eqben: cap must be at least 1, not {cap}; leave it out for all items")
+    require_positive("eqben", "cap", cap)
     parts = tuple(entries()["eqben"]["parts"])
+    known = ", ".join(f"eqben{name}" for name in parts)
+    photos = data.photos("eqben/images")
     found: dict[str, list[Row]] = {name: [] for name in parts}
     refs: dict[str, ImageRef] = {}  # photos that several items show are one object
     for row in rows:
-        if "image0" not in row.values and "image" in row.values:
-            raise CompoclipError(
-                f"{row.where}: this is the randomised annotation, whose key is not public; get "
-                "private_info_global.json"
-            )
+        problem = "this is the randomised annotation, whose key is not public; get "
+        randomised = "image0" not in row.values and "image" in row.values
+        row.require(not randomised, f"{problem}private_info_global.json")
         names = row.text("image0"), row.text("image1")
         row.part = names[0].partition("/")[0].removeprefix("eqben")
-        if row.part not in parts:
-            raise CompoclipError(
-                f"{row.where}: {names[0]!r:.80} belongs to no known part; known first folders: "
-                f"{', '.join(f'eqben{name}' for name in parts)}"
-            )
-        texts = {f"text {k}": row.text(_first(row, f"caption{k}")) for k in (0, 1)}
+        problem = f"{names[0]!r:.80} belongs to no known part; known first folders: {known}"
+        row.require(row.part in parts, problem)
+        texts = {}
+        for k in (0, 1):
+            listed = row.values.get(f"caption{k}")
+            first = isinstance(listed, list) and listed  # a list, of which the first is used
+            texts[f"text {k}"] = row.text(f"caption{k}.0" if first else f"caption{k}")
         if row.part not in data.parts:
             continue
         for name in names:
             if name not in refs:
-                refs[name] = _eqben_photo(data, name, jpg, row.where, check=not refs)
+                twin = name.removesuffix(".png") + ".jpg" if name.endswith(".png") else name
+                path = files.image_path(photos, twin if jpg else name, row.where)
+                if not refs and not path.is_file() and twin != name and (photos / twin).is_file():
+                    problem = "these photos are of the JPEG edition; say eqben,jpg=true"
+                    require(jpg, photos, problem, UsageError)
+                refs[name] = ImageRef(path)
         row.images, row.values = tuple(refs[name] for name in names), texts
         row.key = str(len(found[row.part]))
         found[row.part].append(row)
@@ -196,23 +169,6 @@ def _digest(key: str) -> bytes:
     return hashlib.blake2b(key.encode(), digest_size=8).digest()
 
 
-def _first(row: Row, column: str) -> str:
-    """A caption may be a list, of which the first is used."""
-    listed = row.values.get(column)
-    return f"{column}.0" if isinstance(listed, list) and listed else column
-
-
-def _eqben_photo(data: Loading, name: str, jpg: bool, where: str, check: bool) -> ImageRef:
-    photos = data.photos("eqben/images")
-    if not name.endswith(".png"):
-        return ImageRef(files.image_path(photos, name, where))
-    twin = name.removesuffix(".png") + ".jpg"
-    path = files.image_path(photos, twin if jpg else name, where)
-    if check and not jpg and not path.is_file() and (photos / twin).is_file():
-        raise UsageError(f"{photos}: these photos are of the JPEG edition; say eqben,jpg=true")
-    return ImageRef(path)
-
-
 # --- NaturalBench-Retrieval, NegRefCOCOg. ---
 
 
@@ -222,28 +178,21 @@ def naturalbench(rows: Rows, data: Loading) -> Iterator[Row]:
     for row in rows:
         names = row.text("image_0"), row.text("image_1")
         if row.path.suffix.lower() == ".zip" and data.images is None:
-            members = members or _members(row.path)
-            refs = [_member(row, members, name) for name in names]
+            if not members:
+                with zipfile.ZipFile(row.path) as opened:  # read_members has been through it
+                    listed = [name for name in opened.namelist() if "__MACOSX" not in name]
+                members = {PurePosixPath(each).name: each for each in listed if each[-1] != "/"}
+            for name in names:
+                there = PurePosixPath(name).name in members
+                row.require(there, f"the archive holds no {name!r:.80}; fetch it again")
+            inside = [members[PurePosixPath(name).name] for name in names]
+            row.images = tuple(ImageRef(row.path, member=each) for each in inside)
         else:
             folder = data.images or row.path.parent / "images"
             short = [name.removeprefix("images/") for name in names]
-            refs = [ImageRef(files.image_path(folder, name, row.where)) for name in short]
-        row.images = tuple(refs)
+            paths = [files.image_path(folder, name, row.where) for name in short]
+            row.images = tuple(map(ImageRef, paths))
         yield row
-
-
-def _members(archive: Path) -> dict[str, str]:
-    """File name -> member, of the photos in the archive."""
-    with zipfile.ZipFile(archive) as opened:  # read_members has been through its directory
-        names = [name for name in opened.namelist() if "__MACOSX" not in name]
-    return {PurePosixPath(name).name: name for name in names if not name.endswith("/")}
-
-
-def _member(row: Row, members: Mapping[str, str], name: str) -> ImageRef:
-    found = members.get(PurePosixPath(name).name)
-    if found is None:
-        raise CompoclipError(f"{row.where}: the archive holds no {name!r:.80}; fetch it again")
-    return ImageRef(row.path, member=found)
 
 
 def negrefcocog(rows: Rows, data: Loading) -> Iterator[Row]:
@@ -251,25 +200,16 @@ def negrefcocog(rows: Rows, data: Loading) -> Iterator[Row]:
     photos = data.photos("coco/train2014")
     for row in rows:
         photo = files.photo(photos, row.values, "image", row.where)
-        own = _corners(*row.value("ref_bbox"))
+        own = files.corners(*row.value("ref_bbox"))
         listed = files.items(*row.value("bbox_list"))
-        boxes = [_corners(each, f"{row.where}: box {k}") for k, each in enumerate(listed)]
-        if len(boxes) < 2 or boxes.count(own) != 1:
-            raise CompoclipError(
-                f"{row.where}: 'bbox_list' must hold at least two boxes and 'ref_bbox' once, found "
-                f"{len(boxes)} and {boxes.count(own)} times; {files.OFFICIAL}"
-            )
+        boxes = [files.corners(each, f"{row.where}: box {k}") for k, each in enumerate(listed)]
+        times = boxes.count(own)
+        problem = "'bbox_list' must hold at least two boxes and 'ref_bbox' once, found "
+        problem += f"{len(boxes)} and {times} times; {files.OFFICIAL}"
+        row.require(len(boxes) >= 2 and times == 1, problem)
         row.images = tuple(ImageRef(photo.path, box) for box in boxes)
         row.truth = boxes.index(own)
         yield row
-
-
-def _corners(value: object, where: str) -> tuple[float, float, float, float]:
-    """(left, upper, right, lower) of a list [x, y, width, height]."""
-    row = files.items(value, where)
-    if len(row) != 4:
-        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)}")
-    return files.box({f"bbox_{name}": each for name, each in zip("xywh", row)}, where)
 
 
 # --- Flickr30k-Positions. ---
@@ -284,11 +224,11 @@ def positions(rows: Rows, data: Loading, *, up_down_images: Path | None = None) 
     made = up_down_images or data.root / "flickr30k_positions" / "up_down"
     for row in rows:
         part = row.part.removesuffix(PAIRS)
-        names = [PurePosixPath(row.text(k).replace("\\", "/")).name for k in _POSITION_IMAGES]
-        own = ImageRef(files.image_path(photos, names[0], row.where))
+        paths = [PurePosixPath(row.text(k).replace("\\", "/")) for k in ("images", "neg_images")]
+        own = ImageRef(files.image_path(photos, paths[0].name, row.where))
         other = replace(own, mirror=True)
         if part == "up_down":
-            other = ImageRef(files.image_path(made, names[1], row.where))
+            other = ImageRef(files.image_path(made, paths[1].name, row.where))
         texts = row.text("captions"), row.text("neg_captions")
         for name, images, candidates in asked_of_pair((own, other), texts):
             form = Form.CHOOSE_TEXT if name else Form.GROUP
@@ -302,7 +242,6 @@ def positions(rows: Rows, data: Loading, *, up_down_images: Path | None = None) 
             )
 
 
-_POSITION_IMAGES = ("images", "neg_images")
 Asked = tuple[str, tuple[ImageRef, ...], tuple[str, str]]
 
 
@@ -321,7 +260,7 @@ def positions_rules(data: Loading) -> Rules:
     """Return the means of single questions and, apart from them, of pairs."""
     single = tuple(part for part in data.parts if not part.endswith(PAIRS))
     pairs = tuple(part for part in data.parts if part.endswith(PAIRS))
-    rules = {score: Aggregate(pairs, metric=score) for score in SCORES if pairs}
+    rules = {score: Aggregate(pairs, metric=score) for score in ("group", "text", "image") if pairs}
     if single:  # questions and pairs have no common mean
         rules |= {"accuracy": Aggregate(single), "macro": Aggregate(single)}
         rules["micro"] = Aggregate(single, "micro")

@@ -17,6 +17,7 @@ from compoclip import files as room_files
 from compoclip.archives import DAMAGED_ZIP
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Case, Form, ImageRef
+from compoclip.benchmarks.files import require
 from compoclip.benchmarks.reader import Loading
 from compoclip.data.columns import require_texts
 from compoclip.errors import CompoclipError
@@ -71,22 +72,18 @@ class PlainUnpickler(pickle._Unpickler):
 
 
 def read_plain_pickle(path: Path) -> Any:
-    """Return the value of a pickle of plain data: alone, or as torch.save wraps (or wrapped) it.
-
-    Raises CompoclipError for a file that is absent, damaged or too large, or names anything to be
-    executed.
-    """
+    """Return the value of a pickle of plain data: alone, or as torch.save wraps (or wrapped) it."""
     try:
         size = path.stat().st_size
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 inner = [each for each in archive.infolist() if each.filename[-9:] == "/data.pkl"]
-                if len(inner) != 1 or inner[0].file_size > _MOST_PICKLED:
-                    raise CompoclipError(f"{path}: no archive of torch.save; {files.OFFICIAL}")
+                good = len(inner) == 1 and inner[0].file_size <= _MOST_PICKLED
+                require(good, path, f"no archive of torch.save; {files.OFFICIAL}")
                 with archive.open(inner[0]) as stream:
                     return PlainUnpickler(io.BytesIO(stream.read(inner[0].file_size))).load()
-        if size > _MOST_PICKLED:
-            raise CompoclipError(f"{path}: more than {_MOST_PICKLED >> 20} MiB; {files.OFFICIAL}")
+        problem = f"more than {_MOST_PICKLED >> 20} MiB; {files.OFFICIAL}"
+        require(size <= _MOST_PICKLED, path, problem)
         stream = io.BytesIO(path.read_bytes())
         value = PlainUnpickler(stream).load()
         if value == _MAGIC:  # then the protocol and facts about the machine come before the value
@@ -122,36 +119,30 @@ def cc_neg_training(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of CC-Neg that are for training: all but the last 40,000.
 
     A row is {"filepath", "title", "neg_caption"}: the last two parts of a photo's path, its
-    caption, and the negation alone in a list, as NegCLIP's tables have it. Raises CompoclipError
-    for a file as `read_plain_pickle` refuses it, or of another form.
+    caption, and the negation alone in a list, as NegCLIP's tables have it.
     """
     paths, rows = _pickled(path)
-    if len(rows) <= TEST_ROWS:
-        raise CompoclipError(
-            f"{path}: {len(rows):,} rows, of which the last {TEST_ROWS:,} are the test: none are "
-            f"left to train on; {files.OFFICIAL}"
-        )
+    problem = f"{len(rows):,} rows, of which the last {TEST_ROWS:,} are the test: none are left to "
+    require(len(rows) > TEST_ROWS, path, f"{problem}train on; {files.OFFICIAL}")
     for index in range(len(rows) - TEST_ROWS):
         name, caption, negation = _negated(paths[index], rows[index], f"{path}: row {index}")
         yield {"filepath": name, "title": caption, "neg_caption": [negation]}
 
 
 def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
-    """The paths and the annotations of CC-Neg, as many of both."""
+    """Return the paths and the annotations of CC-Neg, as many of both."""
     value = files.record(read_plain_pickle(path), str(path))
     paths, rows = (
         files.items(files.field(value, key, str(path)), f"{path}: {key!r}")
         for key in ("image_paths", "annotations")
     )
-    if len(paths) != len(rows):
-        raise CompoclipError(
-            f"{path}: {len(paths)} image paths and {len(rows)} annotations; {files.OFFICIAL}"
-        )
+    problem = f"{len(paths)} image paths and {len(rows)} annotations; {files.OFFICIAL}"
+    require(len(paths) == len(rows), path, problem)
     return list(paths), list(rows)
 
 
 def _negated(path: Any, annotation: Any, where: str) -> tuple[str, str, str]:
-    """The last two parts of a photo's path, its caption and the negation without commas."""
+    """Return the last two parts of a photo's path, its caption and the negation without commas."""
     row = files.record(annotation, where)
     own, made = (
         files.record(files.field(row, key, where), f"{where}: {key!r}")

@@ -20,6 +20,7 @@ from compoclip import files as room_files
 from compoclip.archives import DAMAGED_TAR, DAMAGED_ZIP, tar_members, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
+from compoclip.benchmarks.files import require
 from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.tables import column_names, opened_parquet
 from compoclip.data.boxes import BoxedPhoto, BoxedThing
@@ -39,11 +40,11 @@ Photo = tuple[ImageRef, tuple[int, ...], str]
 class PhotoSet:
     """Photos with their labels, and what the data themselves say about the classes.
 
-    labels: of each photo, one or several numbers. names: what the data call the classes, by label
-    (directories, a label file, the names of a column); () when they do not say. folders: the names
-    are those of directories, in sorted order. toolkit: numbers that no name explains are those of
-    the ELEVATER toolkit. templates: a file of prompt templates among the data.
-    keys: texts that decide the items and the labels, for the data hash. left_out: reason -> count.
+    labels: of each photo, one or several numbers. names: what the data call the classes, by label;
+    () when they do not say. folders: the names are those of directories, in sorted order. toolkit:
+    numbers that no name explains are those of the ELEVATER toolkit. templates: a file of prompt
+    templates among the data. keys: texts that decide the items and the labels, for the data hash.
+    left_out: reason -> count.
     """
 
     images: tuple[ImageRef, ...]
@@ -61,13 +62,13 @@ class PhotoSet:
         return max(len(self.names), 1 + max((max(each) for each in self.labels), default=-1))
 
     @classmethod
-    def of(cls, photos: Iterable[Photo], empty: str, names: Sequence[str], **told: Any) -> PhotoSet:
-        """The set of these photos; `told`: other fields. CompoclipError(`empty`) without any."""
+    def of(cls, photos: Iterable[Photo], empty: str, names: Sequence[str], **more: Any) -> PhotoSet:
+        """Return the set of these photos; without any CompoclipError(`empty`). more: fields."""
         found = list(photos)
         if not found:
             raise CompoclipError(empty)
         images, labels, keys = zip(*found)
-        return cls(images, labels, tuple(names), keys, **told)
+        return cls(images, labels, tuple(names), keys, **more)
 
 
 # --- Photos in a folder of classes: <folder>/<class directory>/**/<photo>. ---
@@ -76,18 +77,27 @@ _TEST_SPLITS, _TRAIN_SPLITS = ("test", "val", "validation"), ("train", "training
 
 
 def read_folders(folder: Path, hint: str = "") -> PhotoSet:
-    """Every photo below a class directory, classes by the sorted names of their directories.
+    """Return every photo below a class directory, classes by the sorted names of directories.
 
     Where the directories are splits ("test" or "val", with or without "train"), the classes are
     looked for in the test or else the validation split. Directories that start with a dot are no
-    classes. hint: what to add when the folder is absent. Raises CompoclipError when it is absent,
-    cannot be listed, or holds no class or no photo.
+    classes. hint: what to add when the folder is absent.
     """
-    directories = _directories(folder, hint)
-    split = next((name for name in _TEST_SPLITS if name in directories), None)
-    if split is not None and set(directories) <= {*_TEST_SPLITS, *_TRAIN_SPLITS}:
+    directories: list[str] = []
+    for nested in (False, True):
+        try:
+            there = [each.name for each in os.scandir(folder) if each.is_dir()]
+        except FileNotFoundError as error:
+            put = f"put the class folders of {folder.name!r} there{hint}"
+            raise CompoclipError(f"{folder}: folder not found; {put}") from error
+        except OSError as error:
+            raise CompoclipError(f"{folder}: cannot be listed ({error.strerror})") from error
+        directories = sorted(name for name in there if name[0] != ".")
+        require(directories, folder, "no class directories; expected <class>/<photo>")
+        split = next((name for name in _TEST_SPLITS if name in directories), None)
+        if nested or split is None or not set(directories) <= {*_TEST_SPLITS, *_TRAIN_SPLITS}:
+            break
         folder = folder / split
-        directories = _directories(folder, hint)
     photos: list[Photo] = []
     others = 0
     for label, directory in enumerate(directories):
@@ -110,23 +120,6 @@ def read_folders(folder: Path, hint: str = "") -> PhotoSet:
     )
 
 
-def _directories(folder: Path, hint: str) -> tuple[str, ...]:
-    """Sorted names of the directories; those that start with a dot do not count."""
-    try:
-        found = sorted(
-            entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."
-        )
-    except FileNotFoundError as error:
-        raise CompoclipError(
-            f"{folder}: folder not found; put the class folders of {folder.name!r} there{hint}"
-        ) from error
-    except OSError as error:
-        raise CompoclipError(f"{folder}: cannot be listed ({error.strerror})") from error
-    if not found:
-        raise CompoclipError(f"{folder}: no class directories; expected <class>/<photo>")
-    return tuple(found)
-
-
 # --- The layout of COCO: labels of three sets of the ELEVATER toolkit, and boxes of things. ---
 #
 #     {"images": [{"id": 1, "file_name": "archive.zip@inner/path.jpg"}],
@@ -144,7 +137,7 @@ _Placed = tuple[str, dict[str, Any]]
 def _coco(
     path: Path, damaged: str
 ) -> tuple[dict[Any, str], dict[Any, _Placed], list[tuple[_Placed, Any, Any]]]:
-    """Category names and photos by their ids, and annotations with image and category."""
+    """Return category names and photos by id, and annotations with image and category."""
     data = files.record(files.read_json(path, damaged=damaged), str(path))
 
     def rows(key: str) -> Iterator[_Placed]:
@@ -163,8 +156,8 @@ def _coco(
 
     def known(what: str, ids: Mapping[Any, Any], where: str, row: Mapping[str, Any]) -> Any:
         key = files.field(row, f"{what}_id", where)
-        if isinstance(key, bool) or not isinstance(key, int | str) or key not in ids:
-            raise CompoclipError(f"{where}: no {what} {key!r:.40} in the file; {damaged}")
+        good = not isinstance(key, bool) and isinstance(key, int | str) and key in ids
+        require(good, where, f"no {what} {key!r:.40} in the file; {damaged}")
         return key
 
     annotations = [
@@ -175,11 +168,7 @@ def _coco(
 
 
 def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
-    """Return the photos in file order, and the names of the categories by label.
-
-    Raises CompoclipError for a list, a key or an id that lacks or is there twice, and for a photo
-    without a label.
-    """
+    """Return the photos in file order, each with a label, and the category names by label."""
     names, photos, annotations = _coco(path, files.OFFICIAL)
     order = sorted(names, key=lambda key: (isinstance(key, str), key))
     place = {key: k for k, key in enumerate(order)}
@@ -188,8 +177,7 @@ def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
         labels[image].add(place[category])
     rows = []
     for key, (where, row) in photos.items():
-        if not labels[key]:
-            raise CompoclipError(f"{where}: no annotation gives it a label; {files.OFFICIAL}")
+        require(labels[key], where, f"no annotation gives it a label; {files.OFFICIAL}")
         rows.append((where, files.text(row, "file_name", where), tuple(sorted(labels[key]))))
     return rows, tuple(names[key] for key in order)
 
@@ -198,14 +186,11 @@ MEND = "mend the file"
 
 
 def coco_boxes(path: Path) -> list[BoxedPhoto]:
-    """Return the photos, with their things in order, of a file like COCO's instances.
-
-    Raises CompoclipError for a file of another form, or one whose parts do not fit.
-    """
+    """Return the photos, with their things in order, of a file like COCO's instances."""
     names, photos, annotations = _coco(path, MEND)
     things: dict[Any, list[BoxedThing]] = {key: [] for key in photos}
     for (where, row), image, category in annotations:
-        box = box_corners(files.field(row, "bbox", where), where)
+        box = files.corners(files.field(row, "bbox", where), f"{where}: box", flat=True)
         crowd = row.get("iscrowd") not in (None, 0, False)
         things[image].append(BoxedThing(names[category], box, crowd))
     return [
@@ -218,21 +203,9 @@ def boxed_photo(
 ) -> BoxedPhoto:
     """Return a photo whose row has its name (`key`), width and height."""
     width, height = (files.number(row, side, where) for side in ("width", "height"))
-    if min(width, height) <= 0:
-        raise CompoclipError(f"{where}: a photo of {width:g} x {height:g} pixels; {MEND}")
+    problem = f"a photo of {width:g} x {height:g} pixels; {MEND}"
+    require(min(width, height) > 0, where, problem)
     return BoxedPhoto(files.text(row, key, where), width * height, tuple(things))
-
-
-def box_corners(value: Any, where: str) -> tuple[float, float, float, float]:
-    """Return (left, upper, right, lower) of [x, y, width, height]; the area may be 0."""
-    row = files.items(value, f"{where}: box")
-    if len(row) != 4:
-        raise CompoclipError(f"{where}: expected [x, y, width, height], found {len(row)}")
-    place = f"{where}: [x, y, width, height]"
-    x, y, width, height = (files.number({"box": each}, "box", place) for each in row)
-    if min(width, height) < 0:  # 0 occurs in COCO: a thing that counts and is too small to be asked
-        raise CompoclipError(f"{where}: a box {width:g} x {height:g} pixels; {MEND}")
-    return (x, y, x + width, y + height)
 
 
 # --- Photos listed in one file, as the ELEVATER toolkit stores its sets. ---
@@ -251,32 +224,36 @@ LABELS = ("labels.txt", "labelmap.txt", "classnames.txt")
 
 
 def read_photo_index(path: Path) -> PhotoSet:
-    """Read an index. Members that their archive does not hold are photos that do not exist.
-
-    Raises CompoclipError for malformed lines, photos listed twice, paths that lead outside, and
-    archives that cannot be read.
-    """
+    """Read an index. Members that their archive does not hold are photos that do not exist."""
     rows: Iterable[Row]
     if path.suffix == ".json":
         rows, names = read_coco(path)
     else:
-        rows, names = _of_lines(path), _label_names(path.parent)
+        rows = _of_lines(path)
+        listed = next((each for name in LABELS if (each := path.parent / name).is_file()), None)
+        names = () if listed is None else read_names(listed, path.parent.name)
     held: dict[Path, frozenset[str] | None] = {}
     photos: list[Photo] = []
     seen: set[str] = set()
     for where, photo, labels in rows:
-        if photo in seen:
-            raise CompoclipError(f"{where}: {photo!r:.80} is listed twice; fetch the index again")
+        require(photo not in seen, where, f"{photo!r:.80} is listed twice; fetch the index again")
         seen.add(photo)
         key = f"{photo} {','.join(map(str, labels))}"
-        photos.append((_image(path.parent, photo, where, held), labels, key))
+        archive, at, inner = photo.partition("@")
+        image = ImageRef(files.image_path(path.parent, archive, where))
+        if at:
+            packed = image.path
+            absent = files.image_path(packed.with_name(f"{packed.name}@"), inner, where)
+            if packed not in held:
+                held[packed] = _members(packed)
+            # A path that does not exist: coverage counts and names it.
+            here = inner in (held[packed] or ())
+            image = ImageRef(packed, member=inner) if here else ImageRef(absent)
+        photos.append((image, labels, key))
     empty = f"{path}: lists no photo; fetch the index again"
     found = PhotoSet.of(photos, empty, names, toolkit=True)
-    if names and found.classes > len(names):
-        raise CompoclipError(
-            f"{path}: label {found.classes - 1} has no name among the {len(names)} of "
-            f"{path.parent}; labels count from 0"
-        )
+    problem = f"label {found.classes - 1} has no name among the {len(names)} of {path.parent}"
+    require(not names or found.classes <= len(names), path, f"{problem}; labels count from 0")
     return found
 
 
@@ -286,30 +263,16 @@ def _of_lines(path: Path) -> Iterator[Row]:
             continue
         where = f"{path}: line {number}"
         photo, _, tail = line.strip().rpartition(" ")
-        if not photo:
-            raise CompoclipError(
-                f"{where}: expected 'archive.zip@path label[,label]', found {line[:60]!r}"
-            )
-        yield where, photo.strip(), _labels(tail, where)
-
-
-def _image(
-    folder: Path, photo: str, where: str, held: dict[Path, frozenset[str] | None]
-) -> ImageRef:
-    archive, at, inner = photo.partition("@")
-    if not at:
-        return ImageRef(files.image_path(folder, photo, where))
-    path = files.image_path(folder, archive, where)
-    absent = files.image_path(path.with_name(f"{path.name}@"), inner, where)
-    if path not in held:
-        held[path] = _members(path)
-    members = held[path]
-    # A path that does not exist: coverage counts and names it.
-    return ImageRef(path, member=inner) if members and inner in members else ImageRef(absent)
+        problem = f"expected 'archive.zip@path label[,label]', found {line[:60]!r}"
+        require(photo, where, problem)
+        parts = tail.split(",")
+        good = all(each.isascii() and each.isdigit() and len(each) <= 6 for each in parts)
+        require(good, where, f"labels {tail[:40]!r} must be whole numbers from 0")
+        yield where, photo.strip(), tuple(sorted(set(map(int, parts))))
 
 
 def _members(archive: Path) -> frozenset[str] | None:
-    """Names in an archive, None when there is no such file."""
+    """Return the names in an archive, None when there is no such file."""
     try:
         with zipfile.ZipFile(archive) as opened:
             return frozenset(each.filename for each in zip_members(opened))
@@ -319,18 +282,6 @@ def _members(archive: Path) -> frozenset[str] | None:
         raise room_files.unreadable(archive, error) from error
     except DAMAGED_ZIP as error:
         raise CompoclipError(f"{archive}: not a whole zip file; fetch the archive again") from error
-
-
-def _labels(text: str, where: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts):
-        raise CompoclipError(f"{where}: labels {text[:40]!r} must be whole numbers from 0")
-    return tuple(sorted({int(part) for part in parts}))
-
-
-def _label_names(folder: Path) -> tuple[str, ...]:
-    path = next((folder / name for name in LABELS if (folder / name).is_file()), None)
-    return () if path is None else read_names(path, folder.name)
 
 
 # --- Photos in tar shards with a label beside each, as CLIP_benchmark publishes its sets. ---
@@ -344,35 +295,63 @@ def _label_names(folder: Path) -> tuple[str, ...]:
 
 _NAMES, _TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
 _LABEL_BYTES = 1 << 20
-_NO_IMAGE = "samples without an image"
 
 
 def find_shards(folder: Path) -> tuple[Path, ...]:
-    """The shards of a folder, or else of its `test` folder, in the order of their numbers."""
+    """Return the shards of a folder, or of its `test` folder, in the order of their numbers."""
+
+    def number(path: Path) -> tuple[list[int], str]:
+        return [int(each) for each in re.findall(r"\d+", path.stem)], path.name
+
     for place in (folder, folder / "test"):
-        found = sorted(place.glob("*.tar"), key=_number)
+        found = sorted(place.glob("*.tar"), key=number)
         if found:
             return tuple(found)
     return ()
 
 
-def _number(path: Path) -> tuple[list[int], str]:
-    return [int(each) for each in re.findall(r"\d+", path.stem)], path.name
-
-
 def read_shards(folder: Path, shards: tuple[Path, ...]) -> PhotoSet:
-    """Read all samples. Raises CompoclipError for damaged shards and samples without a label."""
+    """Read all samples; one without a label is refused."""
     left_out: Counter[str] = Counter()
     photos: list[Photo] = []
+    again = "fetch the shard again"
     for shard in shards:
-        for key, image, label in _samples(shard):
-            if image is None:
-                left_out[_NO_IMAGE] += 1
-            elif label is None:
-                raise CompoclipError(f"{shard}: sample {key!r:.80} has no .cls or .npy label")
-            else:
-                stated = f"{shard.name}@{image} {','.join(map(str, label))}"
-                photos.append((ImageRef(shard, member=image), label, stated))
+        images: dict[str, str] = {}
+        labels: dict[str, tuple[int, ...]] = {}
+        keys: dict[str, None] = {}  # in file order
+        try:
+            with tarfile.open(shard, "r:") as archive:
+                for member in tar_members(archive):
+                    member.name.encode()  # half a character could be written to no result
+                    parent, _, name = member.name.rpartition("/")
+                    stem, dot, suffix = name.partition(".")
+                    if not member.isreg() or not stem or not dot:
+                        continue
+                    key = f"{parent}/{stem}" if parent else stem
+                    keys[key] = None
+                    if f".{suffix.lower()}" in SUFFIXES:
+                        once = key not in images
+                        require(once, shard, f"two images of sample {key!r:.80}; {again}")
+                        images[key] = member.name
+                    elif suffix in ("cls", "npy") and member.size <= _LABEL_BYTES:
+                        once = key not in labels
+                        require(once, shard, f"two labels of sample {key!r:.80}; {again}")
+                        stream = archive.extractfile(member)
+                        data = stream.read() if stream else b""
+                        where = f"{shard}: {member.name!r:.80}"
+                        labels[key] = _stored_label(data, suffix, where)
+        except OSError as error:
+            raise room_files.unreadable(shard, error) from error
+        except DAMAGED_TAR as error:
+            reason = room_files.reason(error)
+            raise CompoclipError(f"{shard}: not a whole tar file ({reason}); {again}") from error
+        for key in keys:
+            if key not in images:
+                left_out["samples without an image"] += 1
+                continue
+            require(key in labels, shard, f"sample {key!r:.80} has no .cls or .npy label")
+            stated = f"{shard.name}@{images[key]} {','.join(map(str, labels[key]))}"
+            photos.append((ImageRef(shard, member=images[key]), labels[key], stated))
     names, templates = folder / _NAMES, folder / _TEMPLATES
     return PhotoSet.of(
         photos,
@@ -383,57 +362,18 @@ def read_shards(folder: Path, shards: tuple[Path, ...]) -> PhotoSet:
     )
 
 
-def _samples(shard: Path) -> Iterator[tuple[str, str | None, tuple[int, ...] | None]]:
-    """(key, image member, label) of each sample, in file order."""
-    found: dict[str, tuple[str | None, tuple[int, ...] | None]] = {}
-    try:
-        with tarfile.open(shard, "r:") as archive:
-            for member in tar_members(archive):
-                member.name.encode()  # half a character could be written to no result
-                folder, _, name = member.name.rpartition("/")
-                stem, dot, suffix = name.partition(".")
-                if not member.isreg() or not stem or not dot:
-                    continue
-                key = f"{folder}/{stem}" if folder else stem
-                image, label = found.get(key, (None, None))
-                if f".{suffix.lower()}" in SUFFIXES:
-                    if image is not None:
-                        raise CompoclipError(
-                            f"{shard}: two images of sample {key!r:.80}; fetch the shard again"
-                        )
-                    image = member.name
-                elif suffix in ("cls", "npy") and member.size <= _LABEL_BYTES:
-                    if label is not None:
-                        raise CompoclipError(
-                            f"{shard}: two labels of sample {key!r:.80}; fetch the shard again"
-                        )
-                    stream = archive.extractfile(member)
-                    data = stream.read() if stream else b""
-                    label = _stored_label(data, suffix, f"{shard}: {member.name!r:.80}")
-                found[key] = image, label
-    except OSError as error:
-        raise room_files.unreadable(shard, error) from error
-    except DAMAGED_TAR as error:
-        reason = room_files.reason(error)
-        raise CompoclipError(
-            f"{shard}: not a whole tar file ({reason}); fetch the shard again"
-        ) from error
-    for key, (image, label) in found.items():
-        yield key, image, label
-
-
 def _stored_label(data: bytes, suffix: str, where: str) -> tuple[int, ...]:
     if suffix == "cls":
         text = data.decode("ascii", "replace").strip()
-        if not text.isdigit() or len(text) > 6:
-            raise CompoclipError(f"{where}: label {text[:40]!r} is no whole number from 0")
+        good = text.isdigit() and len(text) <= 6
+        require(good, where, f"label {text[:40]!r} is no whole number from 0")
         return (int(text),)
     try:
         vector = np.load(io.BytesIO(data), allow_pickle=False)
     except Exception as error:  # a damaged header fails in many ways
         raise CompoclipError(f"{where}: not a numpy vector of 0 and 1") from error
-    if vector.ndim != 1 or not np.isin(vector, (0, 1)).all() or not vector.any():
-        raise CompoclipError(f"{where}: not a numpy vector of 0 and 1 with a 1")
+    tags = vector.ndim == 1 and np.isin(vector, (0, 1)).all() and vector.any()
+    require(tags, where, "not a numpy vector of 0 and 1 with a 1")
     return tuple(np.flatnonzero(vector).tolist())
 
 
@@ -447,7 +387,7 @@ _LABELS = ("label", "labels", "fine_label", "class", "cls", "target")
 
 
 def find_tables(folder: Path) -> tuple[Path, ...]:
-    """The Parquet files of a folder, or else of its `data` folder.
+    """Return the Parquet files of a folder, or else of its `data` folder.
 
     Where their names start with a split, those of the test or else of the validation split.
     """
@@ -463,49 +403,33 @@ def find_tables(folder: Path) -> tuple[Path, ...]:
 
 
 def read_tables(paths: Sequence[Path]) -> PhotoSet:
-    """Read the labels of all rows; images stay where they are.
-
-    Raises CompoclipError for damaged files, and where a column or a label is missing.
-    """
+    """Read the labels of all rows; images stay where they are."""
     photos: list[Photo] = []
     names: tuple[str, ...] = ()
     for path in paths:
         with opened_parquet(path) as table:
             schema = table.schema_arrow
-            image, label = _columns(schema, path)
+            image = next((each.name for each in schema if holds_bytes(each.type)), "")
+            label = next((name for name in _LABELS if name in schema.names), "")
+            lacking = f"labels ({', '.join(_LABELS)})" if image else "encoded images (bytes)"
+            problem = f"no column with {lacking}; its columns are {column_names(schema.names)}"
+            require(image and label, path, problem)
             values = table.read([label])[label].to_pylist()
         names = names or _hub_names(schema, label)
         for row, value in enumerate(values):
-            found = _cell_label(value, f"{path}: row {row + 1}: {label!r}")
+            listed = value if isinstance(value, list) else [value]
+            good = listed and all(type(each) is int and each >= 0 for each in listed)
+            problem = f"{label!r} must be a whole number from 0 or a list of them, not "
+            problem += f"{shown(value)}; this split may have no public labels"
+            require(good, f"{path}: row {row + 1}", problem)
+            found = tuple(sorted(set(listed)))
             key = f"{path.name}:{row} {','.join(map(str, found))}"
             photos.append((ImageRef(path, member=f"{image}:{row}"), found, key))
     return PhotoSet.of(photos, f"{paths[0]}: holds no photo; fetch it again", names)
 
 
-def _columns(schema: pa.Schema, path: Path) -> tuple[str, str]:
-    image = next((field.name for field in schema if holds_bytes(field.type)), None)
-    label = next((name for name in _LABELS if name in schema.names), None)
-    if image is None or label is None:
-        lacking = "encoded images (bytes)" if image is None else f"labels ({', '.join(_LABELS)})"
-        raise CompoclipError(
-            f"{path}: no column with {lacking}; its columns are {column_names(schema.names)}"
-        )
-    return image, label
-
-
-def _cell_label(value: Any, where: str) -> tuple[int, ...]:
-    found = value if isinstance(value, list) else [value]
-    good = all(isinstance(each, int) and not isinstance(each, bool) for each in found)
-    if not good or not found or min(found) < 0:
-        raise CompoclipError(
-            f"{where} must be a whole number from 0 or a list of them, not {shown(value)}; this "
-            "split may have no public labels"
-        )
-    return tuple(sorted(set(found)))
-
-
 def _hub_names(schema: pa.Schema, label: str) -> tuple[str, ...]:
-    """The names that the hub's feature description gives the labels, () without any."""
+    """Return the names that the hub's description gives the labels, () without any."""
     try:
         about = room_files.parse_json(schema.metadata[b"huggingface"].decode())
         feature = about["info"]["features"][label]
@@ -521,7 +445,7 @@ def read_photos(folder: Path, annotations: Path | None = None, hint: str = "") -
     """Return the photos in whichever layout is there; the index `annotations` when given.
 
     The layouts with files of their own are looked for in the order of this module; any other folder
-    is one of class directories, see `read_folders`.
+    is one of class directories.
     """
     if annotations is not None:
         return read_photo_index(annotations)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,7 +29,7 @@ from typing import Any
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Meta, TiePolicy
 from compoclip.benchmarks.files import close
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 
 Rules = Mapping[str, Aggregate]
 
@@ -88,9 +88,6 @@ def options_of(function: Callable[..., Any]) -> dict[str, str]:
 class Loading:
     """A benchmark while it is read: where it lies, what is wanted of it, and what was found.
 
-    A reader's function takes from it the data root, the photo folder that the user named and the
-    wanted sub-tasks, and notes in it whatever its rows say beyond cases.
-
     Args:
         root: Data root.
         images: Folder of the photos that the user named, if any.
@@ -120,7 +117,7 @@ class Loading:
     cases: list[Case] = field(default_factory=list)
 
     def photos(self, folder: str) -> Path:
-        """The folder of the photos: the one that the user named, else `folder` of the root."""
+        """Return the folder of the photos that the user named, else `folder` of the root."""
         return self.images or self.root / folder
 
     def rows(
@@ -183,16 +180,14 @@ class CaseReader(Reader):
         about = self.meta
         kept = select(about.id, about.parts, subtasks or self.usual)
         ties = {"": self.ties} if isinstance(self.ties, TiePolicy) else dict(self.ties)
-        expected = keep(about.expected, kept)
+        expected = {name: about.expected[name] for name in kept if name in about.expected}
         data = Loading(root, images, kept, about.id, expected, ties)
         read = list(self.read(data, **options))
         wanted = {*kept, *data.tuned_on.values()}
         data.cases = [case for case in read if case.subtask in wanted]
-        if not data.cases and self.empty:
-            place = next(
-                (str(each) for each in data.files.values() if isinstance(each, Path)), root
-            )
-            raise CompoclipError(f"{place}: {self.empty.replace('PARTS', ', '.join(kept))}")
+        place = next((each for each in data.files.values() if isinstance(each, Path)), root)
+        problem = self.empty.replace("PARTS", ", ".join(kept))
+        files.require(data.cases or not self.empty, place, problem)
         rules = self.rules(data) if callable(self.rules) else self.rules
         defined, headline = aggregates(rules, kept, self.headline)
         return Benchmark(
@@ -210,15 +205,11 @@ class CaseReader(Reader):
         )
 
 
-SCORES = ("group", "text", "image")
-"""The scores of Winoground, which several benchmarks of two images and two texts report."""
-
-
 # --- Choosing sub-tasks of a benchmark, and the aggregates that remain defined for the choice. ---
 
 
 def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
-    """The `known` sub-tasks that match any of `patterns` (shell style, "swap_*"), in known order.
+    """Return the `known` sub-tasks that match any of `patterns` (shell style), in known order.
 
     No patterns select all. Raises UsageError for a pattern that matches nothing.
     """
@@ -227,8 +218,8 @@ def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tup
     chosen: set[str] = set()
     for pattern in patterns:
         hits = {name for name in known if fnmatchcase(name, pattern)}
-        if not hits:
-            raise UsageError(f"{benchmark} has no sub-task {pattern!r}; {close(pattern, known)}")
+        problem = f"no sub-task {pattern!r}; {close(pattern, known)}"
+        files.require(hits, benchmark, problem, UsageError)
         chosen |= hits
     return tuple(name for name in known if name in chosen)
 
@@ -236,9 +227,9 @@ def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tup
 def aggregates(
     rules: Rules, kept: Sequence[str], headline: str
 ) -> tuple[dict[str, Aggregate], str]:
-    """The rules whose sub-tasks are all `kept`, plus "micro" and "macro" over `kept`.
+    """Return the rules whose sub-tasks are all `kept`, plus "micro" and "macro", and the headline.
 
-    Returns them with the headline, which falls back to "micro" when its rule is no longer defined.
+    The headline falls back to "micro" when its rule is no longer defined.
     """
     defined = {
         "micro": Aggregate(tuple(kept), weighting="micro"),
@@ -246,8 +237,3 @@ def aggregates(
     }
     defined |= {name: rule for name, rule in rules.items() if rule.subtasks() <= set(kept)}
     return defined, headline if headline in defined else "micro"
-
-
-def keep(values: Mapping[str, int], kept: Iterable[str]) -> dict[str, int]:
-    """The entries of `values` whose sub-task is kept."""
-    return {name: values[name] for name in kept if name in values}

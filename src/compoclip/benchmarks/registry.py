@@ -17,8 +17,9 @@ from typing import Any
 from compoclip import own
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
-from compoclip.benchmarks.files import close
+from compoclip.benchmarks.files import close, require
 from compoclip.benchmarks.reader import Reader
+from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
 from compoclip.errors import CompoclipError, UsageError
@@ -55,22 +56,17 @@ def reader(name: str) -> Reader:
     """Return what reads a benchmark, also one in a file; arguments and errors as for `meta`."""
     if own.is_file(name):
         found = own.chosen(name, _readers_in(name), "benchmarks", "a Reader, or META and load")
-        if found.meta.id in benchmark_names():
-            raise UsageError(
-                f"{own.split(name)[0]}: '{found.meta.id}' is a benchmark already; give yours "
-                "another id"
-            )
+        problem = f"'{found.meta.id}' is a benchmark already; give yours another id"
+        known = found.meta.id in benchmark_names()
+        require(not known, own.split(name)[0], problem, UsageError)
         return found
     if name in readers():
         return readers()[name]
     point = own.installed("benchmarks").get(name)
-    if point is None and name in _MOVED:
-        raise UsageError(
-            f"{name} is no longer part of the package; in a checkout of its repository say "
-            f"lab/{_MOVED[name]}"
-        )
     if point is None:
-        raise UsageError(f"no benchmark {name!r}; {close(name, benchmark_names())}")
+        moved = f"{name} is no longer part of the package; say lab/{_MOVED.get(name)}"
+        hint = moved if name in _MOVED else close(name, benchmark_names())
+        raise UsageError(f"no benchmark {name!r}; {hint}")
     thing = own.imported(point, "benchmark")
     made = thing if isinstance(thing, Reader) else _made_of(vars(thing))
     if made is None:
@@ -81,13 +77,13 @@ def reader(name: str) -> Reader:
 
 
 def _made_of(defined: Mapping[str, Any]) -> Reader | None:
-    """The reader of a module with META and load."""
+    """Return the reader of a module with META and load."""
     about, load = defined.get("META"), defined.get("load")
     return Reader(about, load) if isinstance(about, Meta) and callable(load) else None
 
 
 def _readers_in(file: str) -> dict[str, Reader]:
-    """The readers that a file of the user's own defines, by the ids of their benchmarks."""
+    """Return the readers that a user's file defines, by the ids of their benchmarks."""
     own.refresh(file)
     defined = own.parts_of(file)
     found = [each for each in defined.values() if isinstance(each, Reader)]
@@ -98,11 +94,7 @@ def _readers_in(file: str) -> dict[str, Reader]:
 
 
 def benchmark_origin(name: str) -> str:
-    """Return where a benchmark comes from, for lists: this package, another, or a file.
-
-    Args:
-        name: Its id, or a file.
-    """
+    """Return where a benchmark comes from, for lists: this package, another, or a file."""
     if own.is_file(name):
         return str(own.split(name)[0])
     return own.origin(None if name in readers() else own.installed("benchmarks").get(name))
@@ -111,9 +103,8 @@ def benchmark_origin(name: str) -> str:
 def split_spec(spec: str) -> tuple[str, str]:
     """Return the name of a benchmark, and the parts behind it ("" for all).
 
-    Args:
-        spec: "name" or "name:part[,part]", where a name may be a file, or "FILE.py:NAME" of
-            several benchmarks in it.
+    spec: "name" or "name:part[,part]", where a name may be a file, or "FILE.py:NAME" of several
+    benchmarks in it.
     """
     name, _, tail = spec.partition(":")
     if not own.is_file(name):
@@ -144,14 +135,15 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
     colon = spec.endswith(":") or tail
     parts = tuple(part.strip() for part in tail.split(",")) if colon else ()
     known = ", ".join(found.meta.parts)
-    if not all(parts):
-        raise UsageError(f"{spec!r}: expected name:part[,part]; parts: {known}")
-    if found.meta.family and len(parts) != 1:
-        raise UsageError(f"{spec!r}: {name} is a family, name one set as {name}:SET; sets: {known}")
+    problem = f"expected name:part[,part]; parts: {known}"
+    require(all(parts), repr(spec), problem, UsageError)
+    one = not found.meta.family or len(parts) == 1
+    problem = f"{name} is a family, name one set as {name}:SET; sets: {known}"
+    require(one, repr(spec), problem, UsageError)
     for option in options:
-        if option not in found.options:
-            hint = close(option, found.options)
-            raise UsageError(f"benchmark {name} has no option {option!r}; {hint}")
+        hint = close(option, found.options)
+        known_option = option in found.options
+        require(known_option, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
     try:
         loaded = found.load(root, images, subtasks=parts, **options)
     except CompoclipError as error:
@@ -171,12 +163,7 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
 
 
 def how_to_get(spec: str, root: Path) -> str:
-    """Return the command that downloads a benchmark's files, or where they come from.
-
-    Args:
-        spec: The benchmark, as for `load_benchmark`.
-        root: Data root.
-    """
+    """Return the command that downloads a benchmark's files, or where they come from."""
     name, part = split_spec(spec)
     about = meta(name)
     places = (*about.files, *about.images)
@@ -190,7 +177,7 @@ def how_to_get(spec: str, root: Path) -> str:
 
 
 def option_types(name: str) -> dict[str, str]:
-    """Options of a benchmark -> their types as written, e.g. {"annotations": "Path | None"}.
+    """Return the options of a benchmark -> their types, e.g. {"annotations": "Path | None"}.
 
     Args:
         name: Its id. Errors are those of `meta`.
@@ -208,17 +195,13 @@ EDITION = "edition.json"
 
 
 def read_edition(root: Path) -> str | None:
-    """Return the name of the edition below `root`; None where the files are the official ones.
-
-    Raises CompoclipError when the file is malformed or the name has other characters than letters,
-    digits, "-" and "_".
-    """
+    """Return the name of the edition below `root`; None where the files are the official ones."""
     path = root / EDITION
     if not path.is_file():
         return None
     name = files.text(files.record(files.read_json(path), str(path)), "edition", str(path))
-    if not name.replace("-", "").replace("_", "").isalnum():
-        raise CompoclipError(f"{path}: edition {name!r:.80} may hold letters, digits, - and _ only")
+    good = name.replace("-", "").replace("_", "").isalnum()
+    require(good, path, f"edition {name!r:.80} may hold letters, digits, - and _ only")
     return name
 
 
@@ -227,25 +210,14 @@ SANITY_CHECKS = frozenset({"cc_neg"})
 
 # --- Benchmarks that the literature reports together, by one name. ---
 
+_ELEVATER = tuple(f"zero_shot:{name}" for name in ELEVATER)
 SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "comp": (
-            "aro",
-            "crepe_prod",
-            "eqben",
-            "imagecode",
-            "sugarcrepe",
-            "svo_probes",
-            "valse",
-            "vl_checklist",
-            "whatsup",
-            "winoground",
-            "spec",
-        ),
-        "elevater": tuple(f"zero_shot:{name}" for name in (*ELEVATER, IMAGENET)),
-        "elevater_20": tuple(f"zero_shot:{name}" for name in ELEVATER),
+        "comp": tuple(document()["_suites"]["comp"]),
+        "elevater": (*_ELEVATER, f"zero_shot:{IMAGENET}"),
+        "elevater_20": _ELEVATER,
         "imagenet_shifts": tuple(f"zero_shot:{name}" for name in SHIFTS),
-        "retrieval_3": ("retrieval:coco", "retrieval:flickr30k", "retrieval:coco_cf"),
+        "retrieval_3": tuple(document()["_suites"]["retrieval_3"]),
     }
 )
 """Suite -> what `load_benchmark` is asked for. comp, retrieval_3: of FSC-CLIP (Oh et al., EMNLP

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Benchmark, ImageRef, Meta, Retrieval, TiePolicy
-from compoclip.benchmarks.files import SUFFIXES, by_stem, close
+from compoclip.benchmarks.files import SUFFIXES, by_stem, close, require, require_positive
 from compoclip.captions.chunks import pre_caption
 from compoclip.errors import CompoclipError, UsageError
 
@@ -53,15 +53,14 @@ class Captioned:
 
 def _require_new(name: str, captions: Sequence[str], known: bool, where: str) -> None:
     """Raise CompoclipError for a photo without captions or one that is known already."""
-    if not captions or known:
-        wrong = "is listed twice" if captions else "has no caption"
-        raise CompoclipError(f"{where}: photo {name!r:.80} {wrong}")
+    wrong = "is listed twice" if captions else "has no caption"
+    require(captions and not known, where, f"photo {name!r:.80} {wrong}")
 
 
 def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Captioned, ...]:
     """Return photos and captions of BLIP's or Karpathy's JSON; of the latter only those of `split`.
 
-    Raises CompoclipError for malformed rows, photos listed twice and photos without captions.
+    Raises CompoclipError for photos listed twice and photos without captions.
     """
     value = files.read_json(path, remedy)
     karpathy = isinstance(value, dict)
@@ -89,8 +88,7 @@ def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Ca
             )
         _require_new(name, captions, name in found, where)
         found[name] = captions
-    if not found:
-        raise CompoclipError(f"{path}: no photos{f' of split {split!r}' if karpathy else ''}")
+    require(found, path, f"no photos{f' of split {split!r}' if karpathy else ''}")
     return tuple(Captioned(name, captions) for name, captions in found.items())
 
 
@@ -99,14 +97,13 @@ def read_flickr8k(
 ) -> tuple[tuple[Captioned, ...], dict[str, int]]:
     """Return photos in the order of the `split` file with their captions in the order of k.
 
-    The second value is the number of token lines of photos outside the split, by reason. Raises
-    CompoclipError for malformed lines, repeated names or (name, k), photos without a caption.
+    The second value is the number of token lines of photos outside the split, by reason.
     """
     names: dict[str, dict[int, str]] = {}
     for number, line in enumerate(files.read_text(split, remedy).split("\n"), start=1):
         name = line.strip()
-        if name in names:
-            raise CompoclipError(f"{split}: line {number}: photo {name!r:.80} is listed twice")
+        twice = f"photo {name!r:.80} is listed twice"
+        require(name not in names, f"{split}: line {number}", twice)
         if name:
             names[name] = {}
     outside = 0
@@ -121,13 +118,11 @@ def read_flickr8k(
             outside += 1
             continue
         captions, k = names[match["name"]], int(match["k"])
-        if k in captions:
-            raise CompoclipError(f"{where}: caption {k} of {match['name']!r} occurs twice")
+        require(k not in captions, where, f"caption {k} of {match['name']!r} occurs twice")
         captions[k] = files.nonempty(match["caption"], f"{where}: the caption")
-    if bare := next((name for name, captions in names.items() if not captions), None):
-        raise CompoclipError(f"{tokens}: no caption for photo {bare!r:.80} of {split}")
-    if not names:
-        raise CompoclipError(f"{split}: no photo names")
+    bare = next((name for name, captions in names.items() if not captions), None)
+    require(bare is None, tokens, f"no caption for photo {bare!r:.80} of {split}")
+    require(names, split, "no photo names")
     photos = (Captioned(name, tuple(each[k] for k in sorted(each))) for name, each in names.items())
     return tuple(photos), {"captions of photos outside the split": outside}
 
@@ -155,8 +150,7 @@ def read_counterfactuals(
     """Return the chosen pairs in file order, each as two captioned photos, and what is left out.
 
     folder: of the photos, where names without a suffix are looked up. pairs: how many to take, None
-    for all. Raises CompoclipError for malformed rows, an id or an image that occurs twice, and a
-    file without rows.
+    for all. An id or an image that occurs twice is refused.
     """
     seen: set[object] = set()
     names: set[str] = set()
@@ -167,14 +161,12 @@ def read_counterfactuals(
         members = rows[files.identifier(row, "id", where, seen)] = []
         for k in (0, 1):
             name = files.text(row, f"image_{k}", where)
-            if name in names:
-                raise CompoclipError(f"{where}: image {name!r:.80} is listed twice; fetch it again")
+            require(name not in names, where, f"image {name!r:.80} is listed twice; fetch it again")
             names.add(name)
             if not name.lower().endswith(SUFFIXES):
                 name = stems[name].name if name in stems else f"{name}.jpg"
             members.append(Captioned(name, (files.text(row, f"caption_{k}", where),)))
-    if not rows:
-        raise CompoclipError(f"{path}: holds no pairs; {files.OFFICIAL}")
+    require(rows, path, f"holds no pairs; {files.OFFICIAL}")
     chosen = set(sorted(rows, key=lambda key: files.bytes_hash(key.encode()))[:pairs])
     photos = tuple(photo for key, both in rows.items() if key in chosen for photo in both)
     reason = f"pairs beyond the {pairs} with the smallest hashes of their ids"
@@ -201,7 +193,7 @@ def _benchmark(
     rules: Mapping[str, Aggregate],
     left_out: Mapping[str, int],
 ) -> Benchmark:
-    """The benchmark of captioned photos; the first rule is its headline."""
+    """Return the benchmark of captioned photos; the first rule is its headline."""
     images, captions = zip(*photos)
     owners = [owner for owner, texts in enumerate(captions) for _ in texts]
     texts = tuple(text for each in captions for text in each)
@@ -232,15 +224,11 @@ def load(
     """Read the set that `subtasks` names; layout: see the module.
 
     The benchmark is called "retrieval_<set>", with cleaned captions "retrieval_<set>_pre<words>".
-    Raises CompoclipError for absent or malformed files, UsageError for an unknown set, and a word
-    limit or a number of pairs below 1.
     """
     name = ",".join(subtasks)
-    if name not in _FOLDERS:
-        raise UsageError(f"retrieval has no set {name!r}; {close(name, _FOLDERS)}")
-    for option, value in (("pre_caption_words", pre_caption_words), ("pairs", pairs)):
-        if value is not None and value < 1:
-            raise UsageError(f"{option} must be at least 1, not {value}")
+    require(name in _FOLDERS, "retrieval", f"no set {name!r}; {close(name, _FOLDERS)}", UsageError)
+    require_positive("retrieval", "pre_caption_words", pre_caption_words)
+    require_positive("retrieval", "pairs", pairs)
     places = [root / file for file in about.of_set(name, about.files) if not file.endswith(_SPLIT)]
     path = annotations or next((each for each in places if each.is_file()), places[0])
     default = root / _FOLDERS[name]
@@ -283,8 +271,7 @@ def negbench(
 
     Headline `t2i_r5`: R@5 of photos by text, as published (R@5 and R-Neg@5).
     """
-    if subtasks:
-        raise UsageError(f"{about.id} is one gallery and has no sub-tasks; name it alone")
+    require(not subtasks, about.id, "one gallery has no sub-tasks; name it alone", UsageError)
     path = annotations or root / about.files[0]
     folder = images or root / about.images[0]
     found: dict[str, tuple[ImageRef, tuple[str, ...]]] = {}
@@ -294,8 +281,7 @@ def negbench(
         captions = tables.texts(row, "captions", where)
         _require_new(name, captions, image.photo in found, where)
         found[image.photo] = image, captions
-    if not found:
-        raise CompoclipError(f"{path}: no rows; {files.OFFICIAL}")
+    require(found, path, f"no rows; {files.OFFICIAL}")
     rules = {"t2i_r5": Aggregate(("t2i",), metric="r5"), **_RULES}
     hashed = files.data_hash({"captions": path})
     return _benchmark(about.id, found.values(), hashed, about.expected, rules, {})

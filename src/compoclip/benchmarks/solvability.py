@@ -63,7 +63,7 @@ class Solvability:
 
 
 def solvability(benchmark: Benchmark) -> list[Solvability]:
-    """The baseline on every sub-task with false texts and at least LEAST_ITEMS items.
+    """Return the baseline on every sub-task with false texts and at least LEAST_ITEMS items.
 
     Of more than MOST_ITEMS the ones with the smallest hash of their id are used. Deterministic.
     Empty for benchmarks whose texts are all true (pairs of images, retrieval, classification).
@@ -112,46 +112,34 @@ class RuleOfThumb:
 
 
 def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
-    """How far "take the shorter text" and "take the larger box" get.
-
-    Args:
-        benchmark: As loaded.
-
-    Returns:
-        One entry for every sub-task that asks for one of several texts, or of several boxes.
-    """
+    """Return how far "take the shorter text" and "take the larger box" get, by sub-task."""
     parts: dict[str, list[Case]] = {}
     for case in benchmark.content.cases:
         boxes = case.form is Form.CHOOSE_IMAGE and all(ref.box for ref in case.images)
         if boxes or case.form in _TRUE_TEXTS:
             parts.setdefault(case.subtask, []).append(case)
-    return [_by_rule(subtask, cases) for subtask, cases in parts.items()]
-
-
-def _by_rule(subtask: str, cases: Sequence[Case]) -> RuleOfThumb:
-    outcomes, shares, longer = [], [], []
-    boxes = cases[0].form is Form.CHOOSE_IMAGE
-    for case in cases:
-        if boxes:
-            sides = [ref.box or (0.0, 0.0, 0.0, 0.0) for ref in case.images]
-            scores = np.array([(right - left) * (low - up) for left, up, right, low in sides])
-        else:
-            scores = -np.array([float(len(_PIECES.findall(text))) for text in case.texts])
-        true = list(_TRUE_TEXTS.get(case.form) or (case.truth,))
-        if case.form is Form.HALF_TRUTH:
-            scores = scores[[0, 2]]
-        wrong = np.delete(scores, true)
-        outcomes.append(_outcome(scores[true], wrong))
-        shares.append(_share(len(true), len(wrong)))
-        longer.append(scores[true].mean() - wrong.mean())
-    return RuleOfThumb(
-        subtask,
-        LARGER if boxes else SHORTER,
-        float(np.mean(outcomes)),
-        float(np.mean(shares)),
-        None if boxes else float(np.mean(longer)),
-        len(cases),
-    )
+    found = []
+    for subtask, cases in parts.items():
+        boxes = cases[0].form is Form.CHOOSE_IMAGE
+        judged = []  # outcome, share of a random order, how much longer a wrong text is
+        for case in cases:
+            if boxes:
+                sides = [ref.box or (0.0, 0.0, 0.0, 0.0) for ref in case.images]
+                scores = np.array([(right - left) * (low - up) for left, up, right, low in sides])
+            else:
+                scores = -np.array([float(len(_PIECES.findall(text))) for text in case.texts])
+            true = list(_TRUE_TEXTS.get(case.form) or (case.truth,))
+            if case.form is Form.HALF_TRUTH:
+                scores = scores[[0, 2]]
+            wrong = np.delete(scores, true)
+            share = _share(len(true), len(wrong))
+            longer = scores[true].mean() - wrong.mean()
+            judged.append((_outcome(scores[true], wrong), share, longer))
+        value, chance, longer = (float(np.mean(each)) for each in zip(*judged))
+        rule = LARGER if boxes else SHORTER
+        words = None if boxes else longer
+        found.append(RuleOfThumb(subtask, rule, value, chance, words, len(cases)))
+    return found
 
 
 # --- The fitted baseline. ---
@@ -216,7 +204,7 @@ def _statements(cases: Sequence[Case]) -> Score | None:
 
 
 def _both(texts: Sequence[str], held_out: Callable[[csr_array], float]) -> tuple[float, float]:
-    """The values with all features, and with lengths alone.
+    """Return the values with all features, and with lengths alone.
 
     Lengths are words, characters and mean word length, standardised; the other features are counts
     of hashed one- and two-piece stretches.
@@ -241,7 +229,7 @@ def _both(texts: Sequence[str], held_out: Callable[[csr_array], float]) -> tuple
 
 
 def _fit(features: csr_array, sign: Values) -> Values:
-    """Weights w that minimise sum log(1 + exp(-sign x.w)) + ridge/2 |w|^2."""
+    """Return the weights w that minimise sum log(1 + exp(-sign x.w)) + ridge/2 |w|^2."""
     from scipy.optimize import minimize
 
     def loss(weights: Values) -> tuple[float, Values]:
@@ -258,7 +246,7 @@ def _fit(features: csr_array, sign: Values) -> Values:
 
 
 def _outcome(right: Values, wrong: Values) -> float:
-    """Probability that all of `right` come before all of `wrong` when ties are broken at random."""
+    """Return the probability that all of `right` come first when ties are broken at random."""
     floor, ceiling = right.min(), wrong.max()
     if floor != ceiling:
         return float(floor > ceiling)
@@ -266,13 +254,13 @@ def _outcome(right: Values, wrong: Values) -> float:
 
 
 def _share(right: int, wrong: int) -> float:
-    """Share of the orders of `right` and `wrong` things in which all right ones come first."""
+    """Return the share of the orders of things in which all right ones come first."""
     return 1.0 / comb(right + wrong, right)
 
 
 def _folds(cases: Sequence[Case]) -> npt.NDArray[np.int64]:
-    """Fold of each item, by the hash of its image; without images, and for statements, which data
-    sets pair with an image that they are true of and one that they are not, by its first text."""
+    """Return the fold of each item, by the hash of its image or, without one and for statements, of
+    its first text: data sets pair a statement with an image that it is true of and another."""
     names = [
         case.texts[0] if case.form is Form.BINARY or not case.images else case.images[0].photo
         for case in cases

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 NEWEST = "HEAD"
 
@@ -47,30 +51,17 @@ def repository(name: str, commit: str = NEWEST) -> str:
     return f"https://raw.githubusercontent.com/{name}/{commit}"
 
 
-_COCO = "http://images.cocodataset.org/zips"
-_BLIP = "https://storage.googleapis.com/sfr-vision-language-research/datasets"
-_GENOME = "https://cs.stanford.edu/people/rak248/VG_100K_2"
-_SWIG = "https://swig-data-weights.s3.us-east-2.amazonaws.com/images_512.zip"
-_COCO_ARCHIVES = {
-    "val2017": (815_585_330, "442b8da7639aecaf257c1dceb8ba8c80"),
-    "train2017": (19_336_861_798, "cced6f7f71b7629ddf16f17bbcfab6b2"),
-    "val2014": (6_645_013_297, "a3d79f5ed8d289b7a7554ce06a5782b3"),
-    "train2014": (13_510_573_713, "0da8cfa0e090c266b78f30e2d2874f1a"),
-}
-_SHARED = (
-    *(
-        RemoteFile(f"coco/{split}", f"{_COCO}/{split}.zip", size, md5, archive=True)
-        for split, (size, md5) in _COCO_ARCHIVES.items()
-    ),
-    RemoteFile("coco/coco_karpathy_test.json", f"{_BLIP}/coco_karpathy_test.json", 1_735_468),
-    RemoteFile(
-        "flickr30k/flickr30k_test.json",
-        f"{_BLIP}/flickr30k_test.json",
-        keys=("image", "caption"),
-    ),
-    RemoteFile("vg/VG_100K", f"{_GENOME}/images.zip", archive=True),
-    RemoteFile("vg/VG_100K_2", f"{_GENOME}/images2.zip", archive=True),
-    RemoteFile("swig", _SWIG, archive=True),
-)
-SHARED: Mapping[str, RemoteFile] = MappingProxyType({each.target: each for each in _SHARED})
-"""Photos and captions that several benchmarks use, by target; a benchmark only names the target."""
+@cache
+def document() -> Mapping[str, Any]:
+    """Return what `benchmarks.yaml` holds."""
+    text = Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8")
+    found: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found
+
+
+@cache
+def shared() -> Mapping[str, RemoteFile]:
+    """Return the photos and captions that several benchmarks use, by target."""
+    listed = document()["_shared"].items()
+    keys = {target: tuple(each.get("keys", ())) for target, each in listed}
+    return {target: RemoteFile(target, **{**each, "keys": keys[target]}) for target, each in listed}

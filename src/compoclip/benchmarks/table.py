@@ -8,14 +8,15 @@ entry names ("module:function" of this package):
 - `read(data, **options)` yields the cases of a benchmark without such files;
 - `more_rules(data)` returns the rules that depend on the items.
 
-Keyword-only arguments of the first two are options of the benchmark.
+Keyword-only arguments of the first three are options of the benchmark.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
@@ -24,21 +25,14 @@ from typing import Any
 from compoclip.archives import read_members
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
-from compoclip.benchmarks.entries import (
-    Entry,
-    File,
-    entries,
-    files_of,
-    hook,
-    meta_of,
-    rules_of,
-)
-from compoclip.benchmarks.files import MOST_BYTES, SUFFIXES, by_stem, only_zip
+from compoclip.benchmarks.entries import Entry, File, entries, files_of, hook, meta_of, rules_of
+from compoclip.benchmarks.files import MOST_BYTES, SUFFIXES, by_stem, require
 from compoclip.benchmarks.photo_set import find_tables
 from compoclip.benchmarks.reader import CaseReader, Loading, Reader, options_of
 from compoclip.errors import CompoclipError
 
 _PATH = "Path | None"
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @cache
@@ -76,7 +70,7 @@ def reader_of(name: str, entry: Entry) -> Reader:
 
 
 def _further_places(entry: Entry) -> dict[str, str]:
-    """The places of photos in addition to the main one; an option moves each."""
+    """Return the places of photos in addition to the main one; an option moves each."""
     return {name: each for name, each in entry.get("places", {}).items() if name != "images"}
 
 
@@ -110,6 +104,10 @@ class Row:
     truth: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    def require(self, good: object, problem: str) -> None:
+        """Raise CompoclipError naming file and row unless `good`."""
+        require(good, self.where, problem)
+
     def value(self, column: str) -> tuple[Any, str]:
         """Return what a column holds, and its name for messages; an absent one is refused.
 
@@ -120,8 +118,7 @@ class Row:
         for step in steps:
             if step.isdigit():
                 listed = files.items(found, where)
-                if int(step) >= len(listed):
-                    raise CompoclipError(f"{where} is empty; {files.OFFICIAL}")
+                require(int(step) < len(listed), where, f"the list is empty; {files.OFFICIAL}")
                 found = listed[int(step)]
             else:
                 found = files.field(files.record(found, where), step, where)
@@ -145,23 +142,23 @@ class Row:
         else:
             listed = enumerate(files.items(value, where))
             found = [files.nonempty(each, f"{where}: text {k}") for k, each in listed]
-        if count and len(found) != int(count):
-            raise CompoclipError(
-                f"{self.where}: {name!r} must hold {count} texts, not {len(found)}; "
-                f"{files.OFFICIAL}"
-            )
+        problem = f"{name!r} must hold {count} texts, not {len(found)}; {files.OFFICIAL}"
+        self.require(not count or len(found) == int(count), problem)
         return found
 
     def flag(self, column: str) -> bool:
         """Return whether a cell says True (or 1); anything but True, False, 1 and 0 is refused."""
-        self.value(column)
-        return tables.flag(self.values, column, self.where)
+        value = str(self.value(column)[0])
+        found = _FLAGS.get(value.strip().lower())
+        self.require(found is not None, f"{column!r} must be True or False, found {value[:40]!r}")
+        return bool(found)
 
     def float(self, column: str) -> float:
         """Return the number of a column; anything else is refused."""
         found, where = self.value(column)
         if self.cells:
-            return tables.number(self.values, column, self.where)
+            with suppress(ValueError):
+                found = float(found)
         last = column.rpartition(".")[2]
         return files.number({last: found}, last, where.removesuffix(f": {last!r}"))
 
@@ -169,13 +166,24 @@ class Row:
 def _rows(
     entry: Entry, data: Loading, annotations: Path | None, names: Mapping[str, str]
 ) -> Iterator[Row]:
-    """The rows of all files of the wanted sub-tasks, and of those that set their thresholds."""
+    """Yield the rows of all files of the wanted sub-tasks, and of those that set thresholds."""
     parts = [each for part in data.parts for each in (part, data.tuned_on.get(part)) if each]
     listed: dict[str, File] = {}
     for part in parts:
         for file in files_of(entry, part, names):
             listed.setdefault(file.place, file)
-    packed = _packed(entry, data, annotations, listed)
+    packed = {}
+    if entry.get("archive"):
+        wanted = {place: PurePosixPath(place).name for place in listed}
+        place = annotations or data.root / entry.get("folder", PurePosixPath(entry["file"]).parent)
+        if place.is_dir() and not any((place / name).is_file() for name in wanted.values()):
+            zips = sorted(path for path in place.iterdir() if path.suffix.lower() == ".zip")
+            shown = " and ".join(path.name for path in zips[:2])
+            require(len(zips) < 2, place, f"holds {len(zips)} archives, {shown}; keep one")
+            place = zips[0] if zips else place
+        if place.suffix.lower() == ".zip":
+            members = read_members(place, wanted, MOST_BYTES)
+            packed = {key: (place, *found) for key, found in members.items()}
     seen: dict[str, ImageRef] = {}
     for file in listed.values():
         paths = _paths(file, data, annotations)
@@ -190,30 +198,13 @@ def _rows(
                 empty = False
                 row.names = found
                 yield row
-            if empty:
-                raise CompoclipError(f"{where}: no rows; {files.OFFICIAL}")
-
-
-def _packed(
-    entry: Entry, data: Loading, annotations: Path | None, listed: Iterable[str]
-) -> dict[str, tuple[Path, str, bytes]]:
-    """Place of a file -> the archive, the name for messages and the content, of packed ones."""
-    if not entry.get("archive"):
-        return {}
-    wanted = {place: PurePosixPath(place).name for place in listed}
-    place = annotations or data.root / entry.get("folder", PurePosixPath(entry["file"]).parent)
-    if place.is_dir():
-        unpacked = any((place / name).is_file() for name in wanted.values())
-        place = place if unpacked else only_zip(place) or place
-    if place.suffix.lower() != ".zip":
-        return {}
-    return {key: (place, *found) for key, found in read_members(place, wanted, MOST_BYTES).items()}
+            require(not empty, where, f"no rows; {files.OFFICIAL}")
 
 
 def _paths(
     file: File, data: Loading, annotations: Path | None
 ) -> list[tuple[Path, dict[str, str]]]:
-    """The paths of a file, of several shards or numbers, and what these add to the names."""
+    """Return the paths of a file, of several shards or numbers, and what these add to the names."""
     table = file.table
     folder = data.root / table.get("folder", "")
     if annotations and "folder" in table:
@@ -229,81 +220,66 @@ def _paths(
             ) from FileNotFoundError(place)
         return [(each, {}) for each in shards or [path]]
     if "{number}" in file.place:
-        return [(each, {"number": str(k)}) for k, each in _numbered(folder, file.place)]
+        pattern = re.compile(re.escape(file.place).replace(r"\{number\}", r"(\d{1,3})"))
+        shown = file.place.replace("{number}", "*")
+        found: dict[int, Path] = {}
+        for path in sorted(folder.rglob(shown)):
+            if match := pattern.fullmatch(path.name):
+                earlier = found.setdefault(int(match[1]), path)
+                require(earlier == path, path, f"{earlier} has the same name; keep one of them")
+        if not found:
+            raise CompoclipError(
+                f"{folder}: no {shown} below it; put the official files there, or select other "
+                "parts"
+            ) from FileNotFoundError(folder)
+        return [(each, {"number": str(k)}) for k, each in sorted(found.items())]
     if "elsewhere" in table:
         other = folder / table["elsewhere"].format_map(file.names)
         path = other if other.is_file() else path
     return [(path, {})]
 
 
-def _numbered(folder: Path, name: str) -> list[tuple[int, Path]]:
-    """Number -> file, of those anywhere below a folder that differ in a number."""
-    pattern = re.compile(re.escape(name).replace(r"\{number\}", r"(\d{1,3})"))
-    found: dict[int, Path] = {}
-    for path in sorted(folder.rglob(name.replace("{number}", "*"))):
-        if match := pattern.fullmatch(path.name):
-            earlier = found.setdefault(int(match[1]), path)
-            if earlier != path:
-                raise CompoclipError(f"{path}: {earlier} has the same name; keep one of them")
-    if not found:
-        shown = name.replace("{number}", "*")
-        raise CompoclipError(
-            f"{folder}: no {shown} below it; put the official files there, or select other parts"
-        ) from FileNotFoundError(folder)
-    return sorted(found.items())
-
-
 def _read(
     file: File, path: Path, name: str, content: bytes | None, seen: dict[str, ImageRef]
 ) -> Iterator[Row]:
-    """The rows of one file; the pictures in it are added to `seen`."""
+    """Yield the rows of one file; the pictures in it are added to `seen`."""
     table, part = file.table, file.names["part"]
     columns = table.get("columns", ())
-    hint = table.get("parts_hint")
-    remedy = (
-        f"put the official file there or select the parts you have, e.g. {hint}" if hint else ""
-    )
-    kind = (
-        path.suffix if path.suffix in (".arrow", ".parquet") else PurePosixPath(file.place).suffix
-    )
+    remedy = "put the official file there"
+    if hint := table.get("parts_hint"):
+        remedy += f" or select the parts you have, e.g. {hint}"
 
     def row(value: Any, where: str, key: object, number: int, **more: Any) -> Row:
         if names := table.get("values"):
-            listed = files.items(value, where)
-            if len(listed) != len(names):
-                raise CompoclipError(f"{where}: expected [{', '.join(names)}], found {len(listed)}")
-            value = dict(zip(names, listed))
+            value = dict(zip(names, files.items(value, where, names)))
         values = files.record(value, where)
         return Row(values, where, str(key), number, part, path, table, file.names, **more)
 
-    match kind:
+    inside = path.suffix in (".arrow", ".parquet")
+    match path.suffix if inside else PurePosixPath(file.place).suffix:
         case ".csv":
-            remedy = remedy or "put the official file there"
             read = tables.read_rows(path, columns, remedy, delimiter=table.get("delimiter", ""))
             for k, (where, value) in enumerate(read):
                 yield row(value, where, k, k + 1, cells=True)
         case ".arrow" | ".parquet":
             rows = tables.table_rows(path, columns)
-            inside = tables.picture_columns(path)
+            encoded = tables.picture_columns(path)
             photos = table.get("photos", ())
-            held = {each: tables.pictures(path, each, seen) for each in photos if each in inside}
-            if table.get("pictured") and (absent := set(photos) - set(held)):
-                raise CompoclipError(
-                    f"{path}: {min(absent)!r} holds no encoded pictures; get the dataset page's "
-                    "table"
-                )
+            held = {each: tables.pictures(path, each, seen) for each in photos if each in encoded}
+            absent = min(set(photos) - set(held), default="") if table.get("pictured") else ""
+            problem = f"{absent!r} holds no encoded pictures; get the dataset page's table"
+            require(not absent, path, problem)
             for k, value in enumerate(rows):
                 pictures = {each: refs[k] for each, refs in held.items()}
                 yield row(value, f"{path}: row {k + 1}", k, k + 1, pictures=pictures)
         case ".jsonl":
-            for k, (line, value) in enumerate(files.read_jsonl(path, remedy)):
+            for k, (line, value) in enumerate(files.read_jsonl(path, remedy if hint else "")):
                 yield row(value, f"{path}: line {line}", line, k + 1)
         case _:
-            whole = (
-                files.read_json(path, remedy)
-                if content is None
-                else files.parse_json(content, name)
-            )
+            if content is None:
+                whole = files.read_json(path, remedy if hint else "")
+            else:
+                whole = files.parse_json(content, name)
             keyed = table.get("rows") == "object"
             listed = (
                 files.record(whole, name) if keyed else dict(enumerate(files.items(whole, name)))
@@ -332,12 +308,11 @@ class _Folders:
         self._known: tuple[Mapping[str, str], str, tuple[Path, ...]] = ({}, "", ())
 
     def of(self, row: Row) -> tuple[ImageRef, ...]:
-        """The images of an item, in the order of the columns."""
+        """Return the images of an item, in the order of the columns."""
         table = row.table
         box = None
-        if "box" in table:
-            sides = (f"bbox_{each}" for each in "xywh")
-            box = files.box(dict(zip(sides, map(row.float, table["box"]))), row.where)
+        if keys := table.get("box"):
+            box = files.box({key: row.float(key) for key in keys}, row.where, keys)
         found = []
         for column in table.get("photos", ()):
             if column in row.pictures:
@@ -357,26 +332,20 @@ class _Folders:
         name = name.zfill(how.get("digits", 0))
         if "suffix" in how and not name.lower().endswith(SUFFIXES):
             name += how["suffix"]
-        folders = self._in(row)
+        if row.names is not self._known[0] or row.folder != self._known[1]:  # not as the row before
+            listed = row.folder or row.table.get("photos_in", "{images}")
+            names = {**row.names, **self._places}
+            templates = [listed] if isinstance(listed, str) else listed
+            folders = tuple(Path(each.format_map(names)) for each in templates)
+            self._known = row.names, row.folder, self._flat or folders
+        folders = self._known[2]
         if how.get("stem") and (path := self._stems(folders).get(PurePosixPath(name).stem)):
             return path
         return files.image_path(folders[0], name, row.where)
 
-    def _in(self, row: Row) -> tuple[Path, ...]:
-        """The folders of a row; those of the row before are at hand."""
-        if row.names is not self._known[0] or row.folder != self._known[1]:
-            listed = row.folder or row.table.get("photos_in", "{images}")
-            names = {**row.names, **self._places}
-            folders = [
-                Path(each.format_map(names))
-                for each in ([listed] if isinstance(listed, str) else listed)
-            ]
-            self._known = row.names, row.folder, self._flat or tuple(folders)
-        return self._known[2]
-
 
 def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Iterator[Case]:
-    """The cases of a benchmark, see the head of `benchmarks.yaml`."""
+    """Yield the cases of a benchmark, see the head of `benchmarks.yaml`."""
     if "read" in entry:
         yield from hook(entry["read"])(data, **options)
         return
@@ -400,62 +369,51 @@ def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Itera
     places: dict[object, str] = {}
     for row in rows:
         table = row.table
+        for column, choices in table.get("among", {}).items():
+            value = row.text(column)
+            known_values = f"known: {', '.join(choices)}"
+            row.require(value in choices, f"{column!r} {value!r:.40} is unknown; {known_values}")
         part = _part(row, known)
         key = row.key
         if "key" in table:
-            key = files.identifier(
-                row.values, table["key"], row.where, ids.setdefault(row.path, set())
-            )
+            seen = ids.setdefault(row.path, set())
+            key = files.identifier(row.values, table["key"], row.where, seen)
         named = {**row.names, "part": part, "key": key, "row": row.number, "count": counts[part]}
         counts[part] += 1
         form = Form(table["form"])
         images = row.images or folders.of(row)
         texts = tuple(each for column in table["texts"] for each in row.texts(column))
-        case = Case(
-            table.get("id", "{part}/{key}").format_map(named),
-            form,
-            images,
-            texts,
-            part,
-            _truth(row, form, len(images), len(texts)),
-            {**_labels(row), **row.labels},
-        )
+        truth = row.truth
+        if column := table.get("truth"):
+            count = len(texts) if form is Form.CHOOSE_TEXT else len(images)
+            place = row.float(column)
+            problem = f"{column!r} {place:g} is no place among {count} candidates; expected at "
+            problem += "least two and the number of the right one, from 0"
+            row.require(count >= 2 and place in range(count), problem)
+            truth = int(place)
+        name = table.get("id", "{part}/{key}").format_map(named)
+        case = Case(name, form, images, texts, part, truth, {**_labels(row), **row.labels})
         if table.get("unique"):
             files.once((part, case.images, case.texts, case.truth), row.where, places)
         yield case
 
 
 def _part(row: Row, known: Sequence[str]) -> str:
-    """The sub-task of a row: that of its file, or what its columns say."""
+    """Return the sub-task of a row: that of its file, or what its columns say."""
     template = row.table.get("part")
     if template is None:
         return row.part
     columns = re.findall(r"\{(\w+)\}", template)
     said = {each: row.text(each).strip().lower() for each in columns}
     part = str(template.format_map({**row.names, **said}))
-    if part not in known:
-        found = ", ".join(f"{each!r} {row.text(each)!r:.40}" for each in columns)
-        raise CompoclipError(f"{row.where}: {found} is unknown; known: {', '.join(known)}")
+    found = ", ".join(f"{each!r} {row.text(each)!r:.40}" for each in columns)
+    row.require(part in known, f"{found} is unknown; known: {', '.join(known)}")
     return part
 
 
-def _truth(row: Row, form: Form, images: int, texts: int) -> int:
-    column = row.table.get("truth")
-    if column is None:
-        return row.truth
-    count = texts if form is Form.CHOOSE_TEXT else images
-    truth = row.float(column)
-    if count < 2 or truth not in range(count):
-        raise CompoclipError(
-            f"{row.where}: {column!r} {truth:g} is no place among {count} candidates; expected at "
-            "least two and the number of the right one, from 0"
-        )
-    return int(truth)
-
-
 def _labels(row: Row) -> dict[str, str]:
-    """The labels of the table: "a" a column, "a?" one that may be absent or empty, "a*" a list
-    joined by "_", "{a}" a name."""
+    """Return the labels of the table: "a" a column, "a?" one that may be absent or empty, "a*" a
+    list joined by "_", "{a}" a name."""
     found = {}
     for label, column in row.table.get("labels", {}).items():
         if "{" in column:

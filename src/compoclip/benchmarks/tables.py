@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from compoclip import tables as readers
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.errors import CompoclipError
 from compoclip.tables import arrow_table, delimited_header, holds_bytes, read_delimited, text_list
 
 MOST_ROWS = 1 << 21
 """Rows that a table of a benchmark may have: two million, five times the largest one's."""
-_MOST_VALUES = 1 << 24  # of a column whose cells are lists
 
 Row = Mapping[str, str]
-_FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def read_rows(
@@ -32,11 +29,10 @@ def read_rows(
     lacking: str = "is this the official file?",
     delimiter: str = "",
 ) -> Iterator[tuple[str, Row]]:
-    """(file and row for messages, row) of a CSV file that has all `columns`; rows count from 1.
+    """Yield (file and row for messages, row) of a CSV file that has all `columns`; rows from 1.
 
     remedy: what to do when the file is absent; lacking: when it lacks a column. delimiter: of the
-    cells, by default as the name says. Raises CompoclipError naming the file when it is absent,
-    malformed, larger than `files.MOST_BYTES`, lacks a column or has one twice.
+    cells, by default as the name says.
     """
     files.require_size(path, remedy)
     require_columns(path, delimited_header(path, delimiter), columns, lacking)
@@ -46,27 +42,18 @@ def read_rows(
 
 def require_columns(path: Path, there: Sequence[str], columns: Sequence[str], remedy: str) -> None:
     """Raise CompoclipError when one of `columns` is not `there`."""
-    for column in columns:
-        if column not in there:
-            raise CompoclipError(
-                f"{path}: no column {column!r}, only {column_names(there)}; {remedy}"
-            )
+    lacking = next((each for each in columns if each not in there), None)
+    problem = f"no column {lacking!r}, only {column_names(there)}; {remedy}"
+    files.require(lacking is None, path, problem)
 
 
 def column_names(there: Sequence[str]) -> str:
-    """The columns of a table, for messages."""
+    """Return the columns of a table, for messages."""
     return ", ".join(f"{name!r:.40}" for name in there[:40]) or "nothing"
 
 
-def opened_parquet(
-    path: Path, damaged: str = "fetch it again"
-) -> AbstractContextManager[pq.ParquetFile]:
-    """Open a Parquet file of at most MOST_ROWS, texts still packed as stored.
-
-    damaged: what to do when it is not whole. Raises CompoclipError naming the file, also for what
-    goes wrong while it is read.
-    """
-    return readers.opened_parquet(path, damaged, most_rows=MOST_ROWS, most_values=_MOST_VALUES)
+opened_parquet = partial(readers.opened_parquet, most_rows=MOST_ROWS, most_values=1 << 24)
+"""Open a Parquet file (and say what to do when it is not whole), texts still packed as stored."""
 
 
 @contextmanager
@@ -82,8 +69,7 @@ def opened_table(
             yield parquet.schema_arrow, parquet.iter_batches
         return
     table = arrow_table(path, damaged)
-    if table.num_rows > MOST_ROWS:
-        raise CompoclipError(f"{path}: more than {MOST_ROWS:,} rows; {damaged}")
+    files.require(table.num_rows <= MOST_ROWS, path, f"more than {MOST_ROWS:,} rows; {damaged}")
 
     def batches(size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = [each for each in table.column_names if {each, f"{each}.bytes"} & {*columns}]
@@ -97,10 +83,8 @@ def table_rows(
 ) -> list[dict[str, Any]]:
     """Return the rows of a Parquet or Arrow file: texts, lists of texts, numbers, true or false.
 
-    columns: which there must be; all that hold such values are read. remedy: what to do about a
-    malformed file. Raises CompoclipError naming the file when it is absent or malformed, lacks a
-    column, has one twice, or holds more than `files.MOST_BYTES` of text. A small file may repeat a
-    long text in millions of rows, so that texts are counted before they are unpacked.
+    columns: which there must be. remedy: what to do about a malformed file. A small file may repeat
+    a long text in millions of rows, so that texts are counted before they are unpacked.
     """
     rows: list[dict[str, Any]] = []
     left = files.MOST_BYTES
@@ -108,8 +92,7 @@ def table_rows(
         require_columns(path, schema.names, columns, remedy)
         for batch in batches(1024, columns=[each.name for each in schema if _plain(each.type)]):
             left -= sum(map(_text_bytes, batch.columns))
-            if left < 0:
-                raise files.too_large(path)
+            files.require_small(path, files.MOST_BYTES - left)
             rows += batch.to_pylist()
     return rows
 
@@ -122,7 +105,7 @@ def _plain(kind: pa.DataType) -> bool:
 
 
 def _text_bytes(values: pa.Array) -> int:
-    """Bytes of all texts, those that are stored once but stand in many rows counted in each."""
+    """Return the bytes of all texts; one that is stored once counts in each of its rows."""
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _text_bytes(values.flatten())
@@ -142,10 +125,10 @@ def picture_columns(path: Path, remedy: str = files.OFFICIAL) -> tuple[str, ...]
 
 
 def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRef]:
-    """The pictures of a column, row by row; equal ones are one picture, the first that was seen.
+    """Return the pictures of a column, row by row; equal ones are the first that was seen.
 
     So items about one photo are known to be about one photo. seen: content hash -> picture, added
-    to. Raises CompoclipError naming the file, and the row without a picture.
+    to. Raises CompoclipError naming the row without a picture.
     """
     found = []
     with opened_table(path) as (schema, batches):
@@ -155,44 +138,22 @@ def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRe
         for row, batch in enumerate(batches(1, columns=[leaf])):
             values = pc.struct_field(batch.column(0), "bytes") if inner else batch.column(0)
             data = values[0].as_py()
-            if not isinstance(data, bytes) or not data:
-                raise CompoclipError(
-                    f"{path}: row {row + 1}: {column!r:.60} holds no picture; add it"
-                )
+            good = isinstance(data, bytes) and data
+            files.require(
+                good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it"
+            )
             ref = ImageRef(path, member=f"{column}:{row}")
             found.append(seen.setdefault(files.bytes_hash(data), ref))
     return found
 
 
-def number(row: Row, key: str, where: str) -> float:
-    """A finite number cell; else CompoclipError starting with `where`."""
-    try:
-        value = float(row[key])
-    except ValueError:
-        value = float("nan")
-    if not abs(value) < 1e12:
-        raise CompoclipError(f"{where}: {key!r} must be a number, found {row[key][:40]!r}")
-    return value
-
-
-def flag(row: Row, key: str, where: str) -> bool:
-    """A cell with True or False (or 1 or 0); else CompoclipError starting with `where`."""
-    value = _FLAGS.get(row[key].strip().lower())
-    if value is None:
-        raise CompoclipError(f"{where}: {key!r} must be True or False, found {row[key][:40]!r}")
-    return value
-
-
 def texts(row: Row, key: str, where: str) -> tuple[str, ...]:
-    """The strings of a Python list or set written into a cell, those of a set in sorted order.
+    """Return the strings of a Python list or set written into a cell, those of a set sorted.
 
-    Nothing is evaluated but literals. Raises CompoclipError for any other cell and for blank
-    strings.
+    Nothing is evaluated but literals. Raises CompoclipError for any other cell and blank strings.
     """
     found = text_list(row[key])
-    if found is None or not all(text.strip() for text in found):
-        raise CompoclipError(
-            f"{where}: {key!r} must be a Python list of texts, found {row[key][:40]!r}; "
-            "fetch the official file again"
-        )
-    return tuple(found)
+    good = found is not None and all(text.strip() for text in found)
+    problem = f"{key!r} must be a Python list of texts, found {row[key][:40]!r}; {files.OFFICIAL}"
+    files.require(good, where, problem)
+    return tuple(found or ())

@@ -30,7 +30,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compoclip.benchmarks.case import Benchmark, Meta
+from compoclip.benchmarks.case import Benchmark
+from compoclip.benchmarks.files import require
 from compoclip.benchmarks.registry import (
     SUITES,
     benchmark_names,
@@ -40,7 +41,7 @@ from compoclip.benchmarks.registry import (
     split_spec,
 )
 from compoclip.console import note
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 from compoclip.files import read_json
 from compoclip.own import is_file
 
@@ -85,10 +86,10 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
     targets: list[Target] = []
     for text in texts:
         path = root if text == ALL else Path(text)
-        if text == ALL and not root.is_dir():
-            raise UsageError(f"{root}: no such folder; say with --data where the benchmarks lie")
-        if not text.isprintable():
-            raise UsageError(f"{text!r:.200}: no name of a benchmark or folder")
+        problem = "no such folder; say with --data where the benchmarks lie"
+        require(text != ALL or root.is_dir(), root, problem, UsageError)
+        good = text.isprintable()
+        require(good, f"{text!r:.200}", "no name of a benchmark or folder", UsageError)
         if os.path.isdir(path):  # False also for what no file system takes as a name
             targets += read_suite(path / SUITE) if (path / SUITE).is_file() else find_in(path)
         elif path.name == SUITE or (path.suffix == ".json" and os.path.isfile(path)):
@@ -105,21 +106,24 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
         key, equals, value = part.partition("=")
         if not equals:
             spec.append(part)
-        elif not key or not value or key in settings:
-            raise UsageError(f"{text}: '{part}' is not KEY=VALUE, or the key is there twice")
-        else:
-            settings[key] = value
+            continue
+        problem = f"'{part}' is not KEY=VALUE, or the key is there twice"
+        require(key and value and key not in settings, text, problem, UsageError)
+        settings[key] = value
+    require(spec, text, "names no benchmark; put one first", UsageError)
     suite, colon, _ = spec[0].partition(":")
-    if colon and (suite in SUITES or os.path.isdir(suite) or os.path.basename(suite) == SUITE):
-        names = ", ".join(SUITES.get(suite, ())) or f"NAME,root={suite.removesuffix(SUITE)}"
-        raise UsageError(f"{text}: a suite has no parts; name a benchmark: {names}")
-    if not is_file(spec[0]) and ("/" in spec[0] or spec[0].startswith(".")):
-        raise UsageError(f"{text}: no such folder; give a benchmark's name or a suite folder")
+    whole = suite in SUITES or os.path.isdir(suite) or os.path.basename(suite) == SUITE
+    names = ", ".join(SUITES.get(suite, ())) or f"NAME,root={suite.removesuffix(SUITE)}"
+    problem = f"a suite has no parts; name a benchmark: {names}"
+    require(not (colon and whole), text, problem, UsageError)
+    folder = "/" in spec[0] or spec[0].startswith(".")
+    problem = "no such folder; give a benchmark's name or a suite folder"
+    require(is_file(spec[0]) or not folder, text, problem, UsageError)
     place = _path(settings.pop("root", root))
     photos, name = settings.pop("images", None), settings.pop("id", None)
     joined = ",".join(spec)
-    if joined in SUITES and (photos or name):
-        raise UsageError(f"{text}: a suite takes neither images= nor id=; name one benchmark")
+    problem = "a suite takes neither images= nor id=; name one benchmark"
+    require(joined not in SUITES or not (photos or name), text, problem, UsageError)
     return [
         Target(
             spec=each,
@@ -133,10 +137,10 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
 
 
 def _path(text: str | Path) -> Path:
-    """A path as people write it, "~" for their home."""
+    """Return a path as people write it, "~" for their home."""
     path = Path(text)
-    if any(len(part.encode()) > 255 for part in path.parts):
-        raise UsageError(f"{text!s:.200}: longer than the name of a file can be")
+    short = all(len(part.encode()) <= 255 for part in path.parts)
+    require(short, f"{text!s:.200}", "longer than the name of a file can be", UsageError)
     try:
         return path.expanduser()
     except RuntimeError as error:  # of a user who has none
@@ -144,20 +148,21 @@ def _path(text: str | Path) -> Path:
 
 
 def read_suite(path: Path) -> list[Target]:
-    """The benchmarks that a suite file lists. Raises CompoclipError naming the file and entry."""
+    """Return the benchmarks that a suite file lists."""
     data = read_json(path, damaged="give a suite file, or the folder that holds one")
     entries = data.get("benchmarks") if isinstance(data, dict) else None
-    if not isinstance(entries, list) or not entries:
-        raise CompoclipError(f'{path}: expected {{"benchmarks": [{{"name": ...}}, ...]}}')
+    require(
+        isinstance(entries, list) and entries, path, 'expected {"benchmarks": [{"name": ...}, ...]}'
+    )
     known = {"name": str, "root": str, "images": str, "id": str, "options": dict}
     targets = []
-    for number, entry in enumerate(entries, start=1):
+    for number, entry in enumerate(entries or (), start=1):
         where = f"{path}: benchmark {number}"
-        if not isinstance(entry, dict) or "name" not in entry:
-            raise CompoclipError(f'{where}: expected an object with a "name"')
+        named = isinstance(entry, dict) and "name" in entry
+        require(named, where, 'expected an object with a "name"')
         for key, value in entry.items():
-            if key not in known or not isinstance(value, known[key]):
-                raise CompoclipError(f"{where}: {key!r} is unknown or of the wrong kind")
+            good = key in known and isinstance(value, known[key])
+            require(good, where, f"{key!r} is unknown or of the wrong kind")
         folder = path.parent
         targets.append(
             Target(
@@ -175,13 +180,19 @@ def find_in(root: Path) -> list[Target]:
     """Return every benchmark whose annotation files lie below `root` in the default layout.
 
     One that has only some of its own files, or that needs an option stated, is left out with a
-    note. Raises CompoclipError when nothing is found.
+    note.
     """
     found: list[str] = []
     for name in benchmark_names():
         about = meta(name)
         if about.family:
-            found += [f"{name}:{part}" for part in _sets_in(root, about)]
+            folders = [root / each.removesuffix("/NAME") for each in about.images if "NAME" in each]
+            listed = [each for folder in folders if folder.is_dir() for each in folder.iterdir()]
+            for part in sorted({*about.parts, *(each.name for each in listed)}):
+                held = any((folder / part).is_dir() for folder in folders)
+                files = about.of_set(part, about.files)
+                held = held or any((root / file).is_file() for file in files)
+                found += [f"{name}:{part}"] if held else []
             continue
         absent = [file for file in about.files if about.place(root, file) is None]
         if any(about.place(root, archive) for archive in about.archives):
@@ -193,31 +204,13 @@ def find_in(root: Path) -> list[Target]:
             found.append(name)
         elif any(about.place(root, file) for file in own):
             note(f"{name}: left out, {root / absent[0]} is not there; name the parts you want")
-    if not found:
-        raise CompoclipError(
-            f"{root}: holds neither {SUITE} nor a benchmark in the default layout; "
-            "name benchmarks and their places instead"
-        )
+    problem = f"holds neither {SUITE} nor a benchmark in the default layout; "
+    require(found, root, f"{problem}name benchmarks and their places instead")
     return [Target(spec, root) for spec in found]
 
 
-def _sets_in(root: Path, about: Meta) -> list[str]:
-    """The sets of a family that have a folder, or a file, below `root`."""
-    folders = [root / each.removesuffix("/NAME") for each in about.images if "NAME" in each]
-    there = {each.name for folder in folders if folder.is_dir() for each in folder.iterdir()}
-    return [
-        part
-        for part in sorted({*about.parts, *there})
-        if any((folder / part).is_dir() for folder in folders)
-        or any((root / file).is_file() for file in about.of_set(part, about.files))
-    ]
-
-
 def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> list[Target]:
-    """Return what `names` name; without names every benchmark that has a file below `root`.
-
-    Raises CompoclipError when there is none.
-    """
+    """Return what `names` name; without names every benchmark that has a file below `root`."""
     if names:
         return parse_targets(names, root, images)
     found: list[str] = []
@@ -236,16 +229,13 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
         places = [file for file in listed if not own or file.startswith(f"{name}/")]
         if not about.requires and any(about.place(root, file) for file in places):
             found.append(name)
-    if not found:
-        raise CompoclipError(
-            f"{root}: no file of any benchmark; name benchmarks and their places, or see "
-            "compoclip data ls"
-        )
+    problem = "no file of any benchmark; name benchmarks and their places, or see compoclip data ls"
+    require(found, root, problem)
     return [Target(spec, root, images) for spec in found]
 
 
 def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dict[str, Any]:
-    """Texts turned into what the reader's options are: paths below `base`, numbers, yes or no."""
+    """Return texts as what the reader's options are: paths below `base`, numbers, yes or no."""
     types = option_types(split_spec(spec)[0])
     options = {}
     for key, value in given.items():
@@ -257,12 +247,13 @@ def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dic
         elif "Path" in kind:
             options[key] = base / _path(value)
         elif "int" in kind:
-            if not re.fullmatch("-?[0-9]{1,18}", value):
-                raise UsageError(f"{where:.200}: {key} must be a whole number, not '{value:.40}'")
+            number = re.fullmatch("-?[0-9]{1,18}", value)
+            problem = f"{key} must be a whole number, not '{value:.40}'"
+            require(number, f"{where:.200}", problem, UsageError)
             options[key] = int(value)
         elif "bool" in kind:
-            if value.lower() not in ("true", "false"):
-                raise UsageError(f"{where}: {key} must be true or false, not '{value}'")
+            good = value.lower() in ("true", "false")
+            require(good, where, f"{key} must be true or false, not '{value}'", UsageError)
             options[key] = value.lower() == "true"
         else:
             options[key] = value

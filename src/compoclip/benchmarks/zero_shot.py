@@ -42,7 +42,7 @@ from typing import Any
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, Meta, TiePolicy
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import classification_rules, close
+from compoclip.benchmarks.files import classification_rules, close, require
 from compoclip.benchmarks.photo_set import PhotoSet, read_photos
 from compoclip.benchmarks.prompts import (
     DEFAULT_TEMPLATES,
@@ -93,11 +93,7 @@ _SYNSETS = {"imagenet-a": "imagenet_a_synsets.txt", "imagenet-r": "imagenet_r_sy
 
 @cache
 def imagenet_prompts(name: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """(WordNet ids, class names, templates) of imagenet-1k or a shift of it, in label order.
-
-    ImageNet-A and -R have 200 of the 1,000 classes. Raises CompoclipError when a library does not
-    carry them as expected.
-    """
+    """Return (WordNet ids, class names, templates) of imagenet-1k or a shift, in label order."""
     every = _synsets("imagenet_synsets.txt")
     own = _synsets(_SYNSETS[name]) if name in _SYNSETS else every
     path = _folder("open_clip") / "zero_shot_metadata.py"
@@ -110,8 +106,8 @@ def imagenet_prompts(name: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple
         templates = tuple(str(fill("{}")) for fill in module.OPENAI_IMAGENET_TEMPLATES)
     except (OSError, AttributeError, TypeError) as error:
         raise CompoclipError(f"{path}: no ImageNet class names ({error}); {_UPDATE}") from error
-    if len(names) != len(every):
-        raise CompoclipError(f"{path}: {len(names)} class names, not {len(every)}; {_UPDATE}")
+    problem = f"{len(names)} class names, not {len(every)}; {_UPDATE}"
+    require(len(names) == len(every), path, problem)
     name_of = dict(zip(every, names))
     return own, tuple(name_of[each] for each in own), templates
 
@@ -149,7 +145,7 @@ class PublishedPrompts:
 
 
 def published(name: str) -> PublishedPrompts:
-    """What is known of a set: ImageNet's from installed libraries, others from `data`."""
+    """Return what is known of a set: ImageNet's from installed libraries, others from `data`."""
     if name == IMAGENET or name in SHIFTS:
         synsets, names, templates = imagenet_prompts(name)
         return PublishedPrompts(tuple(zip(names, synsets)), templates)
@@ -169,7 +165,7 @@ def _shipped(file: str) -> dict[str, Any]:
 
 
 def _places(classes: Sequence[tuple[str, ...]]) -> dict[str, int]:
-    """Class by any of its names, as compared; the first of two classes with one name."""
+    """Return class by any of its names, as compared; the first of two classes with one name."""
     place: dict[str, int] = {}
     for k, aliases in enumerate(classes):
         for alias in aliases:
@@ -178,7 +174,7 @@ def _places(classes: Sequence[tuple[str, ...]]) -> dict[str, int]:
 
 
 def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | None:
-    """The published class of each label; None when what the data call the classes fits none.
+    """Return the published class of each label; None when no class that the data name fits.
 
     Names fit when they are equal but for case and punctuation. Numbers count from 0, or from 1 when
     they end at the number of classes. Where no name fits, the classes of an ELEVATER index are
@@ -189,11 +185,8 @@ def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | 
     total = len(known.classes)
     if not total:
         return None
-    if photos.classes > total:
-        raise CompoclipError(
-            f"{where}: {photos.classes} classes, where the published set has {total}; name yours "
-            "with the option index or classes"
-        )
+    problem = f"{photos.classes} classes, where the published set has {total}; name yours with the "
+    require(photos.classes <= total, where, f"{problem}option index or classes")
     by_number = list(known.toolkit) if photos.toolkit and known.toolkit else list(range(total))
     if not photos.names:
         return by_number
@@ -202,13 +195,15 @@ def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | 
     fitting = [each for each in found if each is not None]
     if len(set(fitting)) == len(found):
         return fitting
-    numbers = _numbers(photos.names, total)
-    if numbers is not None:
-        return numbers
+    if all(name.isascii() and name.isdigit() and len(name) < 10 for name in photos.names):
+        numbers = [int(name) for name in photos.names]
+        if total in numbers and 0 not in numbers:
+            numbers = [each - 1 for each in numbers]
+        if len(set(numbers)) == len(numbers) and max(numbers) < total:
+            return numbers
     if fitting:
-        odd = next(
-            name for name, k in zip(photos.names, found) if k is None or fitting.count(k) > 1
-        )
+        labelled = zip(photos.names, found)
+        odd = next(name for name, k in labelled if k is None or fitting.count(k) > 1)
         names = [each[0] for each in known.classes]
         raise CompoclipError(
             f"{where}: class {odd!r:.80} is not one of the set's, or is there twice "
@@ -220,16 +215,6 @@ def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | 
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _numbers(names: Sequence[str], total: int) -> list[int] | None:
-    if not all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
-        return None
-    found = [int(name) for name in names]
-    if total in found and 0 not in found:
-        found = [each - 1 for each in found]
-    distinct = len(set(found)) == len(found)
-    return found if distinct and max(found) < total else None
 
 
 # --- Reading a set. ---
@@ -248,45 +233,46 @@ def load(
     key: str | None = None,
     metric: str | None = None,
 ) -> Benchmark:
-    """Read the set that `subtasks` names; layouts: see the module.
-
-    The benchmark is called "zero_shot_<name>". Raises CompoclipError when the folder, a class
-    directory, a label or a name is missing or malformed, UsageError for bad options.
-    """
-    if len(subtasks) != 1:
-        raise UsageError("zero_shot needs one set: zero_shot:NAME")
+    """Read the set that `subtasks` names as "zero_shot_<name>"; layouts: see the module."""
+    where = "zero_shot"
+    require(len(subtasks) == 1, where, "name one set, as zero_shot:NAME", UsageError)
     name = subtasks[0]
-    if index is not None and classes is not None:
-        raise UsageError("give either the option index or the option classes, not both")
-    if metric is not None and metric not in METRICS:
-        raise UsageError(f"no metric {metric!r}; {close(metric, METRICS)}")
+    both = index is not None and classes is not None
+    require(not both, where, "give index or classes, not both", UsageError)
+    problem = f"no metric {metric!r}; {close(str(metric), METRICS)}"
+    require(metric is None or metric in METRICS, where, problem, UsageError)
     one = SETS.get(name, ZeroShotSet(0))
     folder = images or files.image_path(root / "elevater", name, f"zero_shot:{name}")
     photos = read_photos(folder, annotations, "" if name in SETS else f" ({close(name, SETS)})")
     known = published(name)
     if index is None and classes is None and photos.folders and (folder / "index.json").is_file():
         index = folder / "index.json"
-    section = key or one.section or name
-
-    def key_in(path: Path) -> str:
-        return section if path.suffix.lower() == ".md" else key or name
-
-    place = None
-    if index is not None:
-        names = _by_index(photos, folder, index)
-    elif classes is not None:
-        names = _listed(photos, folder, classes, key_in(classes))
+    section = key or one.section
+    published_place = None
+    if index is not None or classes is not None:
+        names = _named(photos, folder, index, classes, (key or name, section))
+    elif published_place := match(photos, known, str(folder)):
+        names = tuple(each[0] for each in known.classes)
     else:
-        place = match(photos, known, str(folder))
-        names = tuple(each[0] for each in known.classes) if place else _own(photos, folder)
-    place = place or list(range(len(names)))
+        mend = "or give the option classes"
+        problem = f"the data do not name their classes; add a file of names (see zero_shot), {mend}"
+        require(photos.names, folder, problem)
+        problem = f"label {photos.classes - 1} has no name among the {len(photos.names)} that the "
+        problem += f"data give; mend the list of names, {mend}"
+        require(len(photos.names) >= photos.classes, folder, problem)
+        names = tuple(name.replace("_", " ") for name in photos.names)
+    place = published_place or list(range(len(names)))
     source = templates or photos.templates
-    if source is not None:
-        used = read_templates(source, key_in(source))
-    else:
-        used = known.templates or DEFAULT_TEMPLATES
-    if name in SETS:
-        _note_others(name, names, used, known)
+    used = read_templates(source, key or name, section) if source is not None else known.templates
+    used = used or DEFAULT_TEMPLATES
+    if name in SETS:  # scores hang on the prompts
+        own = {each[0] for each in known.classes}
+        odd = next((each for each in names if each not in own), None)
+        if odd is not None:
+            note(f"zero_shot:{name}: published scores use other class names (not {odd!r:.80})")
+        if set(fill(used, name)) != set(fill(known.templates, name)):
+            counts = f"{len(known.templates)} other than these {len(used)}"
+            note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
     metric = metric or one.metric
     tags = tuple(tuple(place[label] for label in labels) for labels in photos.labels)
     content = Classification(
@@ -320,61 +306,26 @@ def load(
     )
 
 
-def _note_others(
-    name: str, names: Sequence[str], templates: Sequence[str], known: PublishedPrompts
-) -> None:
-    """Say so where prompts are not those of published scores: the scores hang on them."""
-    own = {each[0] for each in known.classes}
-    odd = next((each for each in names if each not in own), None)
-    if odd is not None:
-        note(f"zero_shot:{name}: published scores use other class names (not {odd!r:.80})")
-    if set(fill(templates, name)) != set(fill(known.templates, name)):
-        counts = f"{len(known.templates)} other than these {len(templates)}"
-        note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
-
-
-def _own(photos: PhotoSet, folder: Path) -> tuple[str, ...]:
-    """What the data themselves call the classes."""
-    if not photos.names:
-        raise CompoclipError(
-            f"{folder}: the data do not name their classes; add a file of names (see zero_shot), "
-            "or give the option classes"
-        )
-    if len(photos.names) < photos.classes:
-        raise CompoclipError(
-            f"{folder}: label {photos.classes - 1} has no name among the {len(photos.names)} that "
-            "the data give; mend the list of names, or give the option classes"
-        )
-    return tuple(name.replace("_", " ") for name in photos.names)
-
-
-def _listed(photos: PhotoSet, folder: Path, classes: Path, key: str) -> tuple[str, ...]:
-    names = read_names(classes, key)
-    if photos.folders and len(names) != len(photos.names):
-        raise CompoclipError(
-            f"{classes}: {len(names)} class names for {len(photos.names)} directories in "
-            f"{folder}; add the missing directories or give an index file {{directory: name}}"
-        )
-    if len(names) < photos.classes:
-        raise CompoclipError(
-            f"{classes}: {len(names)} class names for {photos.classes} classes of {folder}"
-        )
-    return names
-
-
-def _by_index(photos: PhotoSet, folder: Path, path: Path) -> tuple[str, ...]:
-    """Names that a file gives to what the data call the classes."""
+def _named(
+    photos: PhotoSet, folder: Path, index: Path | None, classes: Path | None, keys: tuple[str, str]
+) -> tuple[str, ...]:
+    """Return the names of the classes in a user's file: by what the data call them, or in order."""
+    if classes is not None:
+        names = read_names(classes, *keys)
+        problem = f"{len(names)} class names for {len(photos.names)} directories in {folder}; add "
+        problem += "the missing directories or give an index file {directory: name}"
+        require(not photos.folders or len(names) == len(photos.names), classes, problem)
+        problem = f"{len(names)} class names for {photos.classes} classes of {folder}"
+        require(len(names) >= photos.classes, classes, problem)
+        return names
+    path = index or folder / "index.json"
     named = read_index(path)
     for each in (*named, *photos.names):
-        if each not in photos.names:
-            raise CompoclipError(
-                f"{path}: class directory {each!r:.80} is not in {folder}; make it (empty for a "
-                "class without photos) or drop the entry"
-            )
-        if each not in named:
-            raise CompoclipError(
-                f"{path}: no class name for directory {each!r:.80} of {folder}; add it"
-            )
+        mend = "make it (empty for a class without photos) or drop the entry"
+        problem = f"class directory {each!r:.80} is not in {folder}; {mend}"
+        require(each in photos.names, path, problem)
+        problem = f"no class name for directory {each!r:.80} of {folder}; add it"
+        require(each in named, path, problem)
     return tuple(named[each] for each in photos.names)
 
 
@@ -382,19 +333,17 @@ def _check(content: Classification, photos: PhotoSet, where: str) -> None:
     """Refuse what the metric cannot score."""
     if content.metric != MAP11:
         several = next((k for k, each in enumerate(photos.labels) if len(each) > 1), None)
-        if several is not None:
-            raise CompoclipError(
-                f"{where}: {photos.images[several].photo} has {len(photos.labels[several])} "
-                f"labels, which {content.metric} cannot score; give the option metric={MAP11}"
-            )
-    if content.metric == AUC and len(content.classes) != 2:
-        raise CompoclipError(f"{where}: {len(content.classes)} classes; the metric auc needs 2")
+        k = several or 0
+        problem = f"{photos.images[k].photo} has {len(photos.labels[k])} labels, which "
+        problem += f"{content.metric} cannot score; give the option metric={MAP11}"
+        require(several is None, where, problem)
+    two = content.metric != AUC or len(content.classes) == 2
+    require(two, where, f"{len(content.classes)} classes; the metric auc needs 2")
     doubles = [name for name, n in Counter(content.classes).items() if n > 1]
-    if doubles and content.metric in (PER_CLASS, MAP11):
-        raise CompoclipError(
-            f"{where}: two classes are called {doubles[0]!r:.80}; {content.metric} needs distinct "
-            "names"
-        )
+    distinct = not doubles or content.metric not in (PER_CLASS, MAP11)
+    problem = f"two classes are called {next(iter(doubles), '')!r:.80}; {content.metric} needs "
+    problem += "distinct names"
+    require(distinct, where, problem)
     if doubles:
         names = ", ".join(f"{name!r:.80}" for name in doubles[:3])
         more = ", ..." if len(doubles) > 3 else ""
