@@ -280,7 +280,7 @@ def test_captions_as_kaggle_has_them(tmp_path: Path) -> None:
     ]
     assert source[0].image == tmp_path / "Images" / "a.jpg"
     assert source.left_out == {NO_PHOTO: 1}
-    assert open_source(str(tmp_path)).ids() == source.ids()
+    assert list(open_source(str(tmp_path)).column("id")) == list(source.column("id"))
     assert [id for id, _ in caption_items(str(path), None, None)] == ["a.jpg", "b.jpg"]
     for row, reason in (("../a.jpg,x", "row 1: '../a.jpg' is no photo name"), ("a", "line 2 has")):
         path.write_text(f"image,caption\n{row}\n")
@@ -356,7 +356,7 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
         read.append("k.avif")
     else:
         lost[".avif"] = 1
-    assert source.ids() == read
+    assert list(source.column("id")) == read
     reasons = {f"image of a kind that is not read ({kind})": n for kind, n in lost.items()}
     assert source.left_out == {**reasons, NO_IMAGE: 1}
     for file in tmp_path.iterdir():

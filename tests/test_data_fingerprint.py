@@ -18,9 +18,9 @@ from PIL import Image
 from compoclip.cli.main import main
 from compoclip.data import fingerprint as module
 from compoclip.data.fingerprint import FILE, Fingerprint, checksums, listed
-from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.pack import PackSpec, pack
 from compoclip.data.sources import Sample, Source
-from compoclip.data.sources.open import open_source
+from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import CompoclipError, UsageError
 from test_data_pack import write_rows
 from train_helpers import write_config, write_data

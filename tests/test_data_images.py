@@ -389,7 +389,7 @@ class Mirrored(ImagePlan):
             for _ in range(self.times):
                 mirrored = batch.shown(sample.id, sample.image, sample.id).flip(-1)
                 texts = [Drawn(sample.captions[0], Role.CAPTION)]
-                batch.put_beside(mirrored, texts, PlanCounts(), f"{sample.id} mirrored", pair=-1)
+                batch.put(mirrored, texts, PlanCounts(), f"{sample.id} mirrored")
 
 
 def test_a_plan_of_one_s_own_needs_no_other_place(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_batches_are_the_same_for_any_workers_and_from_any_step(
 ) -> None:
     source = open_source(" ".join(spec(folder)))
     assert len(source) == 46
-    assert len(source.ids()) == 46
+    assert len(list(source.column("id"))) == 46
     assert source.describe().startswith("0.25 of ")
 
     def loading(workers: int = 0) -> BatchLoader:

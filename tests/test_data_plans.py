@@ -34,10 +34,10 @@ from compoclip.data.texts import (
     NO_BAG,
     OWN_CAPTIONS,
     BagPlan,
-    Bags,
     GraphPlan,
     Stage,
 )
+from compoclip.data.written import read_bags
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, token_key
@@ -315,7 +315,7 @@ def test_captions_of_variations_alone_are_cleaned() -> None:
 def test_malformed_bags(tmp_path: Path, row: object, message: str) -> None:
     path = bags(tmp_path, {"id": "0", "sentences": ["x"]}, row)
     with pytest.raises(CompoclipError, match=f"line 2: .*{message}"):
-        Bags(path)
+        read_bags(path)
 
 
 def test_a_method_that_needs_bags_says_so() -> None:

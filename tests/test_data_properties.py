@@ -312,10 +312,19 @@ def test_every_source_is_read_or_refused(kind: str, monkeypatch: pytest.MonkeyPa
                 source = open_source(
                     str(path), image_column=image, caption_column=caption, split=split
                 )
-                assert len(source) == len(list(source.caption_lists())) == len(source.ids()) > 0
+                assert (
+                    len(source)
+                    == len(list(source.column("captions")))
+                    == len(list(source.column("id")))
+                    > 0
+                )
                 assert all(text.strip() for text in source.captions())
                 assert all(count > 0 for count in source.left_out.values())
-                assert len(source.groups()[0]) == len(source.image_scores()) == len(source)
+                assert (
+                    len(list(source.column("group")))
+                    == len(list(source.column("image_score")))
+                    == len(source)
+                )
                 assert source.brings() is not None
                 assert source.describe()
                 for index in range(len(source)):

@@ -22,11 +22,10 @@ from compoclip.data.columns import (
     NO_TEXT,
 )
 from compoclip.data.decode import decode
-from compoclip.data.pack import PackSpec, Request, pack
-from compoclip.data.plan import WrittenTexts
-from compoclip.data.sources.open import open_source
+from compoclip.data.pack import PackSpec, pack
+from compoclip.data.sources.open import Request, open_source
 from compoclip.data.sources.tables import open_table
-from compoclip.data.texts import Bags
+from compoclip.data.written import read_bags, read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.tables import read_records
 from test_data_transform import encoded, photo
@@ -108,7 +107,7 @@ def test_rows_of_one_photo_are_one_sample(tmp_path: Path, name: str) -> None:
     assert [Path(str(source[i].image)).name for i in range(len(source))] == [
         *("0.jpg", "1.jpg", "2.jpg")
     ]
-    assert list(source.caption_lists()) == [
+    assert list(source.column("captions")) == [
         ("text 0", "text 3", "text 6"),
         ("text 1", "text 4"),
         ("text 2", "text 5"),
@@ -117,7 +116,7 @@ def test_rows_of_one_photo_are_one_sample(tmp_path: Path, name: str) -> None:
     if name != "captions.txt":  # whose reader knows photos, not rows
         assert source.describe().endswith(", 3 photos from 7 rows")
     if name not in ("captions.txt", "t.json"):
-        assert source.ids() == ["0.jpg#0", "1.jpg#2", "2.jpg#3"]
+        assert list(source.column("id")) == ["0.jpg#0", "1.jpg#2", "2.jpg#3"]
 
 
 @pytest.mark.parametrize("column", ["neg_caption", "pos_caption", "group", "score"])
@@ -125,7 +124,7 @@ def test_rows_that_bring_more_stay_samples(tmp_path: Path, column: str) -> None:
     rows = [{"image": "0.jpg", "caption": f"text {i}", column: ""} for i in range(3)]
     rows[2][column] = "0.5"
     source = open_source(str(_file(tmp_path / "t.csv", rows)))
-    assert source.ids() == ["0.jpg#0", "0.jpg#1", "0.jpg#2"]
+    assert list(source.column("id")) == ["0.jpg#0", "0.jpg#1", "0.jpg#2"]
     assert "photos from" not in source.describe()
 
 
@@ -403,9 +402,10 @@ def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
         assert [at[i].image for i in range(3)] == [b"cat", b"cup", b"car"]
         assert [at[i].negatives for i in range(3)] == [("a dog",), ("a jug", "a can"), ()]
         assert [at[i].negative_image for i in range(3)] == [b"dog", None, b"bus"]
-        assert at.groups() == (["x", "", "x"], [1.5, None, 0.5])
-        assert [at[i].group for i in range(len(at))] == at.groups()[0]
-        assert at.image_scores() == [20.0, None, None]
+        assert list(at.column("group")) == ["x", "", "x"]
+        assert list(at.column("score")) == [1.5, None, 0.5]
+        assert [at[i].group for i in range(len(at))] == list(at.column("group"))
+        assert list(at.column("image_score")) == [20.0, None, None]
     copies = {path.name for path in tmp_path.glob(".*")}
     open_table(files)
     assert {path.name for path in tmp_path.glob(".*")} == copies  # each column keeps its copy
@@ -499,7 +499,7 @@ def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:
     other.mkdir()
     pq.write_table(pa.table({"image": [good], "text": ["x"]}), other / "a.parquet")
     source = open_table([tmp_path / "a.parquet", other / "a.parquet"])
-    assert source.ids()[2] == f"{other}/a.parquet, row 1"  # of one name in two folders
+    assert list(source.column("id"))[2] == f"{other}/a.parquet, row 1"  # of one name in two folders
 
 
 def test_row_numbers_count_from_one(tmp_path: Path) -> None:
@@ -508,7 +508,7 @@ def test_row_numbers_count_from_one(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"a\.parquet, row 2: image '../2.jpg' lies outside"):
         open_table([path])
     with pytest.raises(CompoclipError, match=r"a\.parquet: row 1: needs \"caption\""):
-        WrittenTexts(path)
+        read_written_texts(path)
     lines = write(tmp_path / "a.jsonl", '\n{"image": "1.jpg", "caption": "x"}\n\n{"image": 5}\n')
     with pytest.raises(CompoclipError, match=r"a\.jsonl, line 4 has no image path"):
         open_table([lines])
@@ -520,9 +520,9 @@ def test_texts_beside_the_data_must_be_texts(tmp_path: Path) -> None:
         row = {"caption": "a", "positive": text, "id": "a", "sentences": ["x", text]}
         path = write(tmp_path / "a.jsonl", f"\n{json.dumps(row)}")
         with pytest.raises(CompoclipError, match=f"line 2: 'positive': .*{shown}"):
-            WrittenTexts(path)
+            read_written_texts(path)
         with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
-            Bags(path)
+            read_bags(path)
 
 
 @pytest.mark.parametrize("column", ["caption", "image"])

@@ -195,7 +195,7 @@ class CaptionPlan:
             those of a smaller share are among those of a larger one.
         texts: More sorts of texts, drawn in this order after the rewrites.
         main: Always take the first caption of a sample, not one of its captions at random.
-        written: File of written texts (see `WrittenTexts`).
+        written: File of written texts (see `read_written_texts`).
         pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
             leaves them as they are. Other texts are made from the original.
         cleaned: Whether these are all captions, those of variations alone (see `Groups`), or all

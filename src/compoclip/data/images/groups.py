@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from compoclip.console import counted, note
 from compoclip.data.images import BatchTask, ImagePlan, RankShare
 from compoclip.data.sources import GROUP, Source
 from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,20 @@ class GroupedSchedule:
                 f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
                 f"{plan.variations} variations and {plan.pairs} pairs a group"
             )
-        self._pairs, members = self._members(source, plan)
+        self._scores = list(source.column("score"))
+        columns = source.column(GROUP), self._scores, source.column("image_score")
+        members: dict[str, list[int]] = {}  # the variations that are good enough
+        low = 0
+        for index, (name, score, image) in enumerate(zip(*columns)):
+            poor = score is not None and score <= plan.least_score
+            poor |= image is not None and image <= plan.least_image_score
+            if name and poor:
+                low += 1
+            else:
+                members.setdefault(name, []).append(index)
+        if low:
+            note(f"left out: {counted(low, 'variation')} with a low score")
+        self._pairs = members.pop("", [])
         self._groups = [group for group in members.values() if len(group) >= plan.variations]
         self._plan, self._share, self._seed = plan, share, seed
         self._per_step = share.batch_size // slots
@@ -88,24 +96,6 @@ class GroupedSchedule:
                 f"{self._per_step}; lower --batch-size or supply more"
             )
 
-    def _members(self, source: Source, plan: Groups) -> tuple[list[int], dict[str, list[int]]]:
-        """The ordinary pairs, and the variations that are good enough by group."""
-        names, self._scores = source.groups()
-        members: dict[str, list[int]] = {}
-        low = 0
-        for index, (name, score, image) in enumerate(
-            zip(names, self._scores, source.image_scores())
-        ):
-            poor = score is not None and score <= plan.least_score
-            poor |= image is not None and image <= plan.least_image_score
-            if name and poor:
-                low += 1
-                continue
-            members.setdefault(name, []).append(index)
-        if low:
-            note(f"left out: {counted(low, 'variation')} with a low score")
-        return members.pop("", []), members
-
     @property
     def steps_per_epoch(self) -> int:
         """Full batches in an epoch."""
@@ -115,12 +105,13 @@ class GroupedSchedule:
 
     def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
         """The batches of an epoch from `start_step` on."""
-        pairs = _shuffled(self._pairs, rng_for(self._seed, "", epoch, "order"))
+        order = rng_for(self._seed, "", epoch, "order")
+        pairs = order.sample(self._pairs, len(self._pairs))
         groups: list[list[int]] = []
         rng = rng_for(self._seed, "", epoch, "groups")
         whole = len(self._groups) // self._per_step * self._per_step
         while len(groups) < self.steps_per_epoch * self._per_step:
-            groups += _shuffled(self._groups, rng)[:whole]
+            groups += rng.sample(self._groups, len(self._groups))[:whole]
         tasks = []
         part = self._per_step // self._share.world
         for step in range(start_step, self.steps_per_epoch):
@@ -128,22 +119,14 @@ class GroupedSchedule:
             indices: list[int] = []
             for slot in range(first, first + part):
                 rng = rng_for(self._seed, str(slot), epoch, "variations")
-                indices += self._variations(groups[slot], rng)
+                scores = {index: self._scores[index] for index in groups[slot]}
+                known = [score for score in scores.values() if score is not None]
+                least = min(known, default=0.0)
+                left = {i: (least if s is None else s) - least + 0.5 for i, s in scores.items()}
+                for _ in range(self._plan.variations):
+                    (index,) = rng.choices(list(left), list(left.values()))
+                    del left[index]
+                    indices.append(index)
                 indices += pairs[slot * self._plan.pairs : (slot + 1) * self._plan.pairs]
             tasks.append(BatchTask(epoch, tuple(indices)))
         return tasks
-
-    def _variations(self, group: Sequence[int], rng: random.Random) -> list[int]:
-        known = {index: score for index in group if (score := self._scores[index]) is not None}
-        least = min(known.values(), default=0.0)
-        left = {index: known.get(index, least) - least + 0.5 for index in group}
-        drawn = []
-        for _ in range(self._plan.variations):
-            (index,) = rng.choices(list(left), list(left.values()))
-            del left[index]
-            drawn.append(index)
-        return drawn
-
-
-def _shuffled(items: Sequence[T], rng: random.Random) -> list[T]:
-    return rng.sample(list(items), len(items))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ class Sample:
         negative_image: The image of the (first) negative caption, where the data has one.
         group: What variations of one object share, "" for an ordinary pair.
         positives: Captions in other words that came with the data, possibly none.
+        score: How good a variation is, where the data says so.
+        image_score: How good its image is.
         key: Seeds what is drawn for the sample in place of its id, where that is not enough: in a
             mixture of data sets, and when it is shown again in one epoch.
     """
@@ -45,6 +47,8 @@ class Sample:
     negative_image: Picture | None = None
     group: str = ""
     positives: tuple[str, ...] = ()
+    score: float | None = None
+    image_score: float | None = None
     key: str = ""
 
     @property
@@ -108,45 +112,27 @@ class Source(ABC):
         """The sample; images that do not lie in a file of their own may be no bytes at all."""
         return self[index]
 
-    def ids(self) -> list[str]:
-        """The id of every sample, in order."""
-        return [self[index].id for index in range(len(self))]
-
-    def caption_lists(self) -> Iterable[tuple[str, ...]]:
-        """The captions of each sample, in order."""
-        return (self[index].captions for index in range(len(self)))
+    def column(self, name: str) -> Iterable[Any]:
+        """A field of every sample, in order."""
+        return (getattr(self.bare(index), name) for index in range(len(self)))
 
     def captions(self) -> Iterable[str]:
         """All captions, in order."""
-        return (caption for captions in self.caption_lists() for caption in captions)
+        return (caption for captions in self.column("captions") for caption in captions)
 
     def brings(self) -> frozenset[str]:
         """Which of "negatives", "neighbours", "negative_image", "group", "positives" any has."""
         names = (NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES)
-        samples = (self[index] for index in range(len(self)))
-        return frozenset(name for each in samples for name in names if getattr(each, name))
-
-    def groups(self) -> tuple[list[str], list[float | None]]:
-        """The group of every sample ("" for none), and its score, if any."""
-        return [self[index].group for index in range(len(self))], [None] * len(self)
-
-    def image_scores(self) -> list[float | None]:
-        """The score of every sample's image, if any."""
-        return [None] * len(self)
+        return frozenset(name for name in names if any(self.column(name)))
 
     def fingerprint(self) -> Fingerprint:
         """Return what the samples hold: a checksum per row of every column, and of the name, size
         and modification time of every image, or of its bytes where it lies in no file."""
         samples = [self.bare(index) for index in range(len(self))]
-        groups, scores = self.groups()
-        columns = {
-            "ids": [each.id for each in samples],
-            **{name: [getattr(each, name) for each in samples] for name in COLUMNS[:4]},
-            **dict(zip(COLUMNS[4:], (groups, scores, self.image_scores()))),
-            "images": [_stamp(each.image) for each in samples],
-            "negative images": [_stamp(each.negative_image) for each in samples],
-        }
-        return Fingerprint({}, checksums(columns))
+        columns = {name: [getattr(each, name) for each in samples] for name in ("id", *COLUMNS)}
+        columns["images"] = [_stamp(each.image) for each in samples]
+        columns["negative images"] = [_stamp(each.negative_image) for each in samples]
+        return Fingerprint({}, checksums({"ids": columns.pop("id"), **columns}))
 
 
 def _stamp(image: Picture | None) -> str:

@@ -181,7 +181,7 @@ def _scan(shard: Path, caption_key: str | None) -> pa.Table:
         captions = usable_texts(group.texts.captions(caption_key), EMPTY_CAPTION, left_out)
         if not group.image or not captions:
             left_out[NO_CAPTION if group.image else NO_IMAGE] += 1
-            builder.skip()
+            builder.rows += 1
             continue
         repeats[group.key] += 1
         again = f"#{repeats[group.key]}" if repeats[group.key] > 1 else ""

@@ -60,7 +60,6 @@ SCHEMA = pa.schema(
     ]
 )
 _WITH_ROWS = SCHEMA.append(pa.field("row", pa.int64()))  # the number that neighbours go by
-_SAMPLE = [name for name in SCHEMA.names if name not in ("score", "image_score")]
 
 
 # --- Where images lie. ---
@@ -154,20 +153,15 @@ class TableSource(Source):
         self._description, self._made_from, self.mix = description, made_from, mix
         self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
         self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
-        columns = {name: table[name] for name in _SAMPLE}  # one chunk is read faster than several
+        columns = {
+            name: table[name] for name in SCHEMA.names
+        }  # one chunk is read faster than several
         self._columns = {k: c.chunk(0) if c.num_chunks == 1 else c for k, c in columns.items()}
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
-    def __getitem__(self, index: int) -> Sample:
-        return self._sample(index, bare=False)
-
-    def bare(self, index: int) -> Sample:
-        """Return the sample without images that lie in no file of their own."""
-        return self._sample(index, bare=True)
-
-    def _sample(self, index: int, bare: bool) -> Sample:
+    def __getitem__(self, index: int, bare: bool = False) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
         row = {name: column[index].as_py() for name, column in self._columns.items()}
@@ -194,21 +188,20 @@ class TableSource(Source):
             negative_image=negative,
             group=row["group"],
             positives=tuple(row["positives"]),
+            score=row["score"],
+            image_score=row["image_score"],
             key=key,
         )
 
-    def _rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        """Some columns, row by row, without touching the images."""
-        for batch in self._table.select(names).to_batches(max_chunksize=_CHUNK):
-            yield from zip(*(column.to_pylist() for column in batch.columns))
+    def bare(self, index: int) -> Sample:
+        """Return the sample without images that lie in no file of their own."""
+        return self.__getitem__(index, True)  # bare
 
-    def ids(self) -> list[str]:
-        """Return the id of every sample, in order."""
-        return list(self._table["id"].to_pylist())
-
-    def caption_lists(self) -> Iterator[tuple[str, ...]]:
-        """Yield the captions of each sample, in order."""
-        yield from (tuple(captions) for (captions,) in self._rows("captions"))
+    def column(self, name: str) -> Iterator[Any]:
+        """Yield the cells of a column of `SCHEMA`, without touching the images."""
+        for chunk in self._table.select([name]).to_batches(max_chunksize=_CHUNK):
+            cells = chunk.column(0).to_pylist()
+            yield from map(tuple, cells) if name == "captions" else cells
 
     def brings(self) -> frozenset[str]:
         """Return those of the columns that not every method reads of which any row has a value."""
@@ -218,14 +211,6 @@ class TableSource(Source):
         sizes |= {name: pc.binary_length(self._table[name]) for name in (NEGATIVE_IMAGE, GROUP)}
         found = {name for name, each in sizes.items() if (pc.max(each).as_py() or 0) > 0}
         return frozenset(found | ({NEGATIVE_IMAGE} if mirror else set()))
-
-    def groups(self) -> tuple[list[str], list[float | None]]:
-        """Return the group of every sample ("" for none), and its score, if any."""
-        return self._table["group"].to_pylist(), self._table["score"].to_pylist()
-
-    def image_scores(self) -> list[float | None]:
-        """Return the score of every sample's image, if any."""
-        return list(self._table["image_score"].to_pylist())
 
     def fingerprint(self) -> Fingerprint:
         """Return what the samples hold, see `Source`; images in tables go by the state of those."""
@@ -237,7 +222,7 @@ class TableSource(Source):
     def _stamps(self) -> Iterator[tuple[str, str, str, str]]:
         stamp = cache(lambda place, name: self._places[place].stamp(name) if name else "")
         names = ("id", "place", "image", "negative_place", "negative_image", "mirror")
-        for id, place, image, other, negative, mirror in self._rows(*names):
+        for id, place, image, other, negative, mirror in zip(*map(self.column, names)):
             shard = self._places[place]
             if isinstance(shard, ImageShard):
                 spans = (*span(image), *span(negative))
@@ -339,7 +324,7 @@ class RowBuilder:
     row is a sample.
 
     Attributes:
-        rows: How many there were so far.
+        rows: How many there were so far; readers count those they leave out, too.
         places: Where images lie: below the folder, then in the columns.
         left_out: How much of what was left out.
     """
@@ -389,10 +374,6 @@ class RowBuilder:
         self.rows += 1
         if len(self._columns["id"]) >= _CHUNK:
             self._flush()
-
-    def skip(self) -> None:
-        """Count a row that is not read, so that the numbers of those behind it stay."""
-        self.rows += 1
 
     def _flush(self) -> None:
         arrays = [pa.array(self._columns[field.name], field.type) for field in _WITH_ROWS]

@@ -93,7 +93,7 @@ class _Rows:
             if self.has_splits and self.split:
                 part = as_text(record.get(COLUMN))
                 if not self.split.takes(None if part is None else str(part)):
-                    builder.skip()
+                    builder.rows += 1
                     continue
             row, origin = builder.rows, f"{file}, {place}"
             if self.renamed:
