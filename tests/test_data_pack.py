@@ -20,7 +20,7 @@ from compoclip.cli.main import main
 from compoclip.data import pack as module
 from compoclip.data.decode import decode
 from compoclip.data.fingerprint import FILE
-from compoclip.data.pack import RECORD, PackSpec, PackSummary, PackTask, pack, packed_image
+from compoclip.data.pack import RECORD, PackSpec, PackSummary, pack, packed_image
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import CompoclipError, UsageError
@@ -289,9 +289,6 @@ def test_a_caption_beyond_what_readers_take_is_refused(
     table = write_rows(tmp_path / "in", 2)
     with pytest.raises(CompoclipError, match="bytes of captions; shorten them"):
         pack(Request(str(table)), tmp_path / "out", SPEC)
-    assert PackTask(Request("x"), tmp_path, SPEC, 0, 1) == PackTask(
-        Request("x"), tmp_path, SPEC, 0, 1
-    )
 
 
 def test_a_method_trains_from_a_pack_of_its_data(tmp_path: Path) -> None:

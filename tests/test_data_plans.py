@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
@@ -41,11 +40,7 @@ from compoclip.data.written import read_bags
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, token_key
-
-
-class Parses:
-    def __getitem__(self, text: str) -> Caption:
-        return parse(text)
+from data_samples import Parses
 
 
 class Word:

@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -128,21 +129,6 @@ def test_rows_that_bring_more_stay_samples(tmp_path: Path, column: str) -> None:
     assert "photos from" not in source.describe()
 
 
-def test_csv_with_guessed_columns(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.csv", 'filepath,title\na/1.jpg,"A cat, black"\n2.jpg," A dog "\n')
-    source = open_table([path])
-    assert len(source) == 2
-    assert source[0].id == "a/1.jpg#0"
-    assert source[0].image == tmp_path / "a" / "1.jpg"
-    assert source[0].captions == ("A cat, black",)
-    assert source[1].captions == ("A dog",)
-    assert list(source.captions()) == ["A cat, black", "A dog"]
-    assert source.left_out == {}
-    assert "t.csv" in source.describe()
-    with pytest.raises(IndexError):
-        source[2]
-
-
 def test_the_same_rows_in_every_format_give_the_same_samples(tmp_path: Path) -> None:
     rows = [{"img": f"{i}.jpg", "one": f"text {i}", "two": f"other {i}"} for i in range(5)]
     lines = [f"{r['img']}|{r['one']}|{r['two']}" for r in rows]
@@ -160,35 +146,45 @@ def test_the_same_rows_in_every_format_give_the_same_samples(tmp_path: Path) -> 
     assert samples[0][3].captions == ("text 3", "other 3")
     assert samples[0][3].image == root / "3.jpg"
     assert samples[1:] == samples[:1] * 3
+    assert samples[0][3].id == "3.jpg#3"
+    assert sources[0].left_out == {}
+    assert "t.csv" in sources[0].describe()
+    with pytest.raises(IndexError):
+        sources[0][5]
 
 
-def test_cells_may_hold_lists(tmp_path: Path) -> None:
-    csv = write(tmp_path / "a.csv", 'image,caption\n1.jpg,"[\'x y\', ""it\'s""]"\n2.jpg,[sic] z\n')
-    assert [open_table([csv])[i].captions for i in (0, 1)] == [("x y", "it's"), ("[sic] z",)]
-    jsonl = write(tmp_path / "b.jsonl", '{"image": "1.jpg", "captions": ["x", 3, "", "y"]}\n')
-    source = open_table([jsonl])
-    assert source[0].captions == ("x", "y")
-    assert source.left_out == {NO_TEXT: 1, EMPTY_CAPTION: 1}
+LEFT_OUT: dict[str, tuple[list[object], list[str], dict[str, int]]] = {
+    "lists": ([["x", 3, "", "y"]], ["x", "y"], {NO_TEXT: 1, EMPTY_CAPTION: 1}),
+    "lists as text": (["['x y', \"it's\"]", "[sic] z"], ["x y", "it's", "[sic] z"], {}),
+    "blank": (["  ", None, ["", "kept"]], ["kept"], {EMPTY_CAPTION: 2, NO_CAPTION: 2}),
+    "words for an empty cell": (
+        ["nan", "NaN", "None", "<NA>", "a naan bread"],
+        ["a naan bread"],
+        {EMPTY_CELL: 4, NO_CAPTION: 4},
+    ),
+    "no texts": ([5, float("nan"), "y"], ["y"], {NO_TEXT: 1, NO_CAPTION: 2}),
+    "too long": (
+        [["x" * LONGEST_TEXT, "x" * (LONGEST_TEXT + 1), None]],
+        ["x" * LONGEST_TEXT],
+        {NO_TEXT: 1, LONG_TEXT: 1},
+    ),
+}
 
 
-def test_empty_captions_are_left_out_and_counted(tmp_path: Path) -> None:
-    rows = [
-        {"image": "1.jpg", "caption": "  "},
-        {"image": "2.jpg", "caption": None},
-        {"image": "3.jpg", "caption": ["", "kept"]},
-    ]
-    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    source = open_table([path])
-    assert [source[i].id for i in range(len(source))] == ["3.jpg#2"]
-    assert source.left_out == {EMPTY_CAPTION: 2, NO_CAPTION: 2}
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_what_is_no_caption_is_left_out_and_counted(tmp_path: Path, case: str) -> None:
+    cells, captions, left_out = LEFT_OUT[case]
+    rows = [{"image": f"{i}.jpg", "caption": cell} for i, cell in enumerate(cells)]
+    source = open_table([_file(tmp_path / "a.jsonl", rows)])
+    assert list(source.captions()) == captions
+    assert source.left_out == left_out
 
 
-def test_words_for_an_empty_cell_are_no_captions(tmp_path: Path) -> None:
-    rows = "".join(f"{k}.jpg,{word}\n" for k, word in enumerate(("nan", "NaN", "None", "<NA>")))
-    path = write(tmp_path / "t.csv", f"image,caption\n{rows}5.jpg,a naan bread\n")
-    source = open_table([path])
-    assert list(source.captions()) == ["a naan bread"]
-    assert source.left_out == {EMPTY_CELL: 4, NO_CAPTION: 4}
+def test_a_negative_that_is_too_long_is_left_out_and_counted(tmp_path: Path) -> None:
+    row = {"image": "4.jpg", "caption": "y", "neg_caption": ["z" * (LONGEST_TEXT + 1), "n"]}
+    source = open_table([_file(tmp_path / "a.jsonl", [row])])
+    assert (source[0].id, source[0].negatives) == ("4.jpg#0", ("n",))
+    assert source.left_out == {LONG_TEXT: 1}
 
 
 def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:
@@ -376,13 +372,6 @@ def test_embedded_images_that_are_null_are_refused_when_decoded(tmp_path: Path) 
     assert open_table([path])[0].image == b""
 
 
-def test_a_column_that_is_neither_path_nor_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"image": [1, 2], "text": ["a", "b"]}), path)
-    with pytest.raises(UsageError, match="'image' holds int64, not image paths or bytes"):
-        open_table([path])
-
-
 def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
     names = ("image", "text", "neg_caption", "neg_image", "group", "score", "image_score")
     rows: list[tuple[object, ...]] = [
@@ -457,12 +446,22 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": images, "text": ["a", "b", "c"]}), path)
     os.utime(path, ns=(1, 1))
     assert [open_table([path])[i].image for i in range(3)] == [b"one", b"two", b"one"]
-    pq.write_table(pa.table({"image": ["1.jpg"], "text": [3.5]}), path)
-    with pytest.raises(UsageError, match="column 'text' holds double, not captions"):
-        open_table([path])
-    pq.write_table(pa.table({"image": [b"x"]}), path)
-    with pytest.raises(UsageError, match="column 'image' holds binary, not captions"):
-        open_table([path], caption_column="image")
+
+
+@pytest.mark.parametrize(
+    ("columns", "caption", "reason"),
+    [
+        ({"image": [1], "text": ["a"]}, None, "'image' holds int64, not image paths or bytes"),
+        ({"image": ["1.jpg"], "text": [3.5]}, None, "column 'text' holds double, not captions"),
+        ({"image": [b"x"]}, "image", "column 'image' holds binary, not captions"),
+    ],
+)
+def test_columns_of_another_kind(
+    columns: dict[str, Any], caption: str | None, reason: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(UsageError, match=reason):
+        open_table([tmp_path / "a.parquet"], caption_column=caption)
 
 
 def test_a_column_that_occurs_twice(tmp_path: Path) -> None:
@@ -473,18 +472,6 @@ def test_a_column_that_occurs_twice(tmp_path: Path) -> None:
         open_table([path])
     blank = write(tmp_path / "b.csv", "image,caption,,\n1.jpg,x,,\n")
     assert open_table([blank])[0].captions == ("x",)  # unnamed columns may be many
-
-
-def test_what_is_no_caption_is_counted(tmp_path: Path) -> None:
-    rows: list[dict[str, object]] = [
-        {"image": "1.jpg", "caption": 5},
-        {"image": "2.jpg", "caption": float("nan")},
-        {"image": "3.jpg", "caption": ["x" * LONGEST_TEXT, "x" * (LONGEST_TEXT + 1), None]},
-        {"image": "4.jpg", "caption": "y", "neg_caption": ["z" * (LONGEST_TEXT + 1)]},
-    ]
-    source = open_table([write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))])
-    assert [len(text) for text in source.captions()] == [LONGEST_TEXT, 1]
-    assert source.left_out == {NO_TEXT: 2, NO_CAPTION: 2, LONG_TEXT: 2}
 
 
 def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.captions.types import Caption
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import WRITTEN_NEGATIVE, WRITTEN_POSITIVE, CaptionPlan
 from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN
@@ -27,14 +26,10 @@ from compoclip.rewrites.written import (
     form_objection,
     positive_objection,
 )
+from data_samples import Parses
 from method_data import arguments, write_world
 
 BOTH = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
-
-
-class Parses:
-    def __getitem__(self, text: str) -> Caption:
-        return parse(text)
 
 
 def written(folder: Path, *rows: object) -> Path:

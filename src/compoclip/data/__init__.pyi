@@ -15,7 +15,6 @@ from .loader import BatchLoader as BatchLoader
 from .plan import TextPlan as TextPlan
 from .plan import prepare_captions as prepare_captions
 from .prepared import Preparation as Preparation
-from .sources import DrawOrder as DrawOrder
 from .sources import Sample as Sample
 from .sources import Source as Source
 from .sources.open import open_source as open_source

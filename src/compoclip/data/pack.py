@@ -14,7 +14,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from compoclip.data.columns import (
     NEG_IMAGE,
     POS_CAPTION,
     SCORE,
+    require,
 )
 from compoclip.data.decode import Mirrored, opened
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
@@ -69,10 +70,9 @@ class PackSpec:
 
     def __post_init__(self) -> None:
         """Raises UsageError for values that make no pack."""
-        if self.size < 1 or self.shard_size < 1:
-            raise UsageError("--size and --shard-size must be at least 1")
-        if not 1 <= self.quality <= 100:
-            raise UsageError(f"--quality {self.quality}: must be 1 to 100")
+        least = min(self.size, self.shard_size)
+        require(least > 0, "--size and --shard-size must be at least 1")
+        require(1 <= self.quality <= 100, f"--quality {self.quality}: must be 1 to 100")
 
 
 @dataclass
@@ -132,24 +132,8 @@ class PackSummary:
             )
 
 
-@dataclass(frozen=True)
-class PackTask:
-    """One shard to write, with all a worker process needs to write it."""
-
-    request: Request
-    out: Path
-    spec: PackSpec
-    max_bad: int
-    number: int = 0
-
-    @property
-    def shard(self) -> Path:
-        """Where the shard is; its counts lie beside it until the pack is whole."""
-        return self.out / f"pack-{self.number:06d}.tar"
-
-
-Run = Callable[[Callable[[PackTask], PackSummary], Sequence[PackTask]], Iterable[PackSummary]]
-"""Does tasks in any order and gives the results: `map`, or `corpora.engine.run` for processes."""
+Run = Callable[[Callable[[int], PackSummary], Sequence[int]], Iterable[PackSummary]]
+"""Makes shards, by number, in any order: `map`, or `corpora.run.run` for processes."""
 
 
 def pack(
@@ -188,31 +172,32 @@ def pack(
         _opened.cache_clear()  # the data may have changed since an earlier pack of this process
         made_from.save(out)
         write_text(out / RECORD, _json(made_from.values))
-        shards = range(-(-len(source) // spec.shard_size))
-        tasks = [PackTask(request, out, spec, max_bad, number) for number in shards]
+        numbers = range(-(-len(source) // spec.shard_size))
         total, todo = PackSummary(), []
-        for task in tasks:
-            counts, made = task.shard.with_suffix(".json"), None
-            if task.shard.is_file() and counts.is_file():
+        for number in numbers:
+            shard, made = _shard(out, number), None
+            counts = shard.with_suffix(".json")
+            if shard.is_file() and counts.is_file():
                 try:
                     made = PackSummary.read(counts)
                 except CompoclipError:
-                    note(f"{counts}: damaged; {task.shard.name} is made again")
+                    note(f"{counts}: damaged; {shard.name} is made again")
             if made is None:
-                todo.append(task)
+                todo.append(number)
             else:
                 total.add(made)
         if total.shards:
-            note(f"going on: {total.shards} of {len(tasks)} shards are there")
+            note(f"going on: {total.shards} of {len(numbers)} shards are there")
         total.require_good(max_bad)
-        for part in track(run(pack_shard, todo), "packing", len(todo), "shards"):
+        work = partial(pack_shard, request, out, spec, max_bad)
+        for part in track(run(work, todo), "packing", len(todo), "shards"):
             total.add(part)
             total.require_good(max_bad)
         total.bad = dict(sorted(total.bad.items()))
         total.left_out = dict(Counter(source.left_out) + Counter(total.left_out))
         write_text(out / RECORD, _json({**made_from.values, "packed": asdict(total)}))
-        for task in tasks:
-            task.shard.with_suffix(".json").unlink(missing_ok=True)
+        for number in numbers:
+            _shard(out, number).with_suffix(".json").unlink(missing_ok=True)
         return total
 
 
@@ -232,23 +217,30 @@ def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
 _opened = lru_cache(1)(Request.open)
 
 
-def pack_shard(task: PackTask) -> PackSummary:
+def _shard(out: Path, number: int) -> Path:
+    """Where a shard is; its counts lie beside it until the pack is whole."""
+    return out / f"pack-{number:06d}.tar"
+
+
+def pack_shard(
+    request: Request, out: Path, spec: PackSpec, max_bad: int, number: int
+) -> PackSummary:
     """Write one shard, and before it its counts."""
-    made, source, size = PackSummary(shards=1), _opened(task.request), task.spec.shard_size
+    made, source, size = PackSummary(shards=1), _opened(request), spec.shard_size
 
     def write(target: Path) -> None:
-        first = task.number * size
+        first = number * size
         with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
             for index in range(first, min(first + size, len(source))):
-                for name, content in _members(source[index], source.upright, task.spec, made):
+                for name, content in _members(source[index], source.upright, spec, made):
                     info = tarfile.TarInfo(f"{index:08d}.{name}")
                     info.size = len(content)
                     tar.addfile(info, io.BytesIO(content))
-                made.require_good(task.max_bad)
+                made.require_good(max_bad)
         made.size_bytes = target.stat().st_size
-        write_text(task.shard.with_suffix(".json"), _json(asdict(made)))
+        write_text(_shard(out, number).with_suffix(".json"), _json(asdict(made)))
 
-    write_atomically(task.shard, write)
+    write_atomically(_shard(out, number), write)
     return made
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from compoclip.data.caption_plan import Texts
+from compoclip.data.columns import require
 from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
 from compoclip.data.written import WrittenLists, read_bags, read_units
-from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import token_key
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
@@ -76,13 +76,13 @@ class GraphPlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for weights or stages that nothing can be drawn by."""
-        if min(self.weights) < 0 or not sum(self.weights) > 0:
-            raise UsageError(f"graph weights must be >= 0, one of them more, not {self.weights}")
+        good = min(self.weights) >= 0 and sum(self.weights) > 0
+        require(good, f"graph weights must be >= 0, one of them more, not {self.weights}")
         starts = [stage.start for stage in self.stages]
-        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
-            raise UsageError(f"curriculum stages must start at epoch 0 and rise, not {starts}")
-        if any(min(stage.positives, stage.negatives) < 0 for stage in self.stages):
-            raise UsageError("a curriculum stage cannot have fewer than 0 texts")
+        good = starts[:1] == [0] and starts == sorted(set(starts))
+        require(good, f"curriculum stages must start at epoch 0 and rise, not {starts}")
+        counts = [n for stage in self.stages for n in (stage.positives, stage.negatives)]
+        require(min(counts) >= 0, "a curriculum stage cannot have fewer than 0 texts")
 
     @classmethod
     def published(
@@ -92,8 +92,8 @@ class GraphPlan(Texts):
 
         One positive and one negative before epoch `second_stage`, at most 3 and 6 from it on.
         """
-        if not 0 <= objects <= 1:
-            raise UsageError(f"the share of object negatives must be 0 to 1, not {objects}")
+        good = 0 <= objects <= 1
+        require(good, f"the share of object negatives must be 0 to 1, not {objects}")
         other = (1 - objects) / 2
         first = (Stage(0, 1, 1),) if second_stage > 0 else ()
         stages = (*first, Stage(max(0, second_stage), 3, 6))
@@ -154,10 +154,8 @@ class BagPlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for an impossible size, and without anything to make negatives."""
-        if self.size < 1:
-            raise UsageError(f"a bag of {self.size} sentences: it must hold at least 1")
-        if not self.negatives:
-            raise UsageError("a bag needs a rewrite that makes its negatives")
+        require(self.size > 0, f"a bag of {self.size} sentences: it must hold at least 1")
+        require(self.negatives, "a bag needs a rewrite that makes its negatives")
 
     @property
     def rewrites(self) -> tuple[str, ...]:
@@ -239,13 +237,12 @@ class UnitPlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for no slot and for shares outside [0, 1]."""
-        if self.slots < 1:
-            raise UsageError(f"{self.slots} slots of units: there must be at least 1")
-        if not all(0 <= share <= 1 for share in (self.relation_share, self.pair_share)):
-            raise UsageError(
-                f"shares of relations and pairs must lie between 0 and 1, not "
-                f"{self.relation_share} and {self.pair_share}"
-            )
+        require(self.slots > 0, f"{self.slots} slots of units: there must be at least 1")
+        shares = self.relation_share, self.pair_share
+        require(
+            all(0 <= share <= 1 for share in shares),
+            "shares of relations and pairs must lie between 0 and 1, not {} and {}".format(*shares),
+        )
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -312,8 +309,7 @@ class PhrasePlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for fewer than none."""
-        if self.most < 0:
-            raise UsageError(f"{self.most} noun phrases: must be 0 (none) or more")
+        require(self.most >= 0, f"{self.most} noun phrases: must be 0 (none) or more")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -356,8 +352,8 @@ class TargetPlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for an unknown choice."""
-        if self.of not in (known := ("", "other", "any")):
-            raise UsageError(f"texts.target '{self.of}' is not one of {', '.join(known[1:])}")
+        known = ("", "other", "any")
+        require(self.of in known, f"texts.target '{self.of}' is not one of other, any")
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:
         """Add the caption, chosen among those that it may be."""

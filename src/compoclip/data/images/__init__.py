@@ -29,7 +29,8 @@ from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.kept import KeptFeatures
 from compoclip.data.masks import NOTHING
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import NEGATIVE_IMAGE, DrawOrder, Sample, Source
+from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
+from compoclip.data.sources.mixture import WeightedMix
 from compoclip.data.texts import TARGET
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
@@ -91,7 +92,7 @@ class ShuffledSchedule:
     seed: int
     kind: str = "single"
     alternate: bool = False
-    mix: DrawOrder | None = None
+    mix: WeightedMix | None = None
 
     @property
     def steps_per_epoch(self) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compoclip.console import counted, note
+from compoclip.data.columns import require
 from compoclip.data.images import BatchTask, ImagePlan, RankShare
 from compoclip.data.sources import GROUP, Source
-from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
 
 
@@ -31,25 +31,21 @@ class Groups(ImagePlan):
 
     def __post_init__(self) -> None:
         """Raises UsageError for impossible numbers."""
-        if self.variations < 1 or self.pairs < 0:
-            raise UsageError("a group needs at least 1 variation and no fewer than 0 pairs")
+        good = self.variations > 0 and self.pairs >= 0
+        require(good, "a group needs at least 1 variation and no fewer than 0 pairs")
 
     def require(self, source: Source) -> None:
         """Variations come with the data."""
-        if GROUP not in source.brings():
-            raise UsageError(
-                f"{source.describe()}: brings no variations; it needs a column group that "
-                "variations of one object share (empty for ordinary pairs) and may have a column "
-                "score"
-            )
+        needed = "variations; it needs a column group that variations of one object share (empty "
+        source.require(GROUP, f"{needed}for ordinary pairs) and may have a column score")
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> GroupedSchedule:
         """Whole groups in every batch. Raises UsageError when it cannot be made of them."""
-        if source.mix is not None:
-            raise UsageError(
-                f"{source.describe()}: groups of variations have an order of their own, which "
-                "weights say nothing about; train on one data set, or put all rows into one"
-            )
+        require(
+            source.mix is None,
+            f"{source.describe()}: groups of variations have an order of their own, which "
+            "weights say nothing about; train on one data set, or put all rows into one",
+        )
         return GroupedSchedule(source, self, share, seed)
 
 
@@ -65,11 +61,11 @@ class GroupedSchedule:
 
     def __init__(self, source: Source, plan: Groups, share: RankShare, seed: int) -> None:
         slots = plan.variations + plan.pairs
-        if share.batch_size % (slots * share.world):
-            raise UsageError(
-                f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
-                f"{plan.variations} variations and {plan.pairs} pairs a group"
-            )
+        require(
+            share.batch_size % (slots * share.world) == 0,
+            f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
+            f"{plan.variations} variations and {plan.pairs} pairs a group",
+        )
         self._scores = list(source.column("score"))
         columns = source.column(GROUP), self._scores, source.column("image_score")
         members: dict[str, list[int]] = {}  # the variations that are good enough
@@ -90,11 +86,11 @@ class GroupedSchedule:
         if len(members) > len(self._groups):
             small = len(members) - len(self._groups)
             note(f"left out: {counted(small, 'group')} of fewer than {plan.variations} variations")
-        if len(self._groups) < self._per_step:
-            raise UsageError(
-                f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
-                f"{self._per_step}; lower --batch-size or supply more"
-            )
+        require(
+            len(self._groups) >= self._per_step,
+            f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
+            f"{self._per_step}; lower --batch-size or supply more",
+        )
 
     @property
     def steps_per_epoch(self) -> int:

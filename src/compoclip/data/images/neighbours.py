@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compoclip.console import track
+from compoclip.data.columns import require
 from compoclip.data.decode import decode
 from compoclip.data.images import (
     BatchBuilder,
@@ -22,7 +23,7 @@ from compoclip.data.images import (
     photo_key,
 )
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess
 
 
@@ -43,10 +44,8 @@ class Neighbours(ImagePlan):
 
     def __post_init__(self) -> None:
         """Raises UsageError when more are wanted than there are to draw from."""
-        if not 0 <= self.count <= self.among:
-            raise UsageError(
-                f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
-            )
+        wrong = f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
+        require(0 <= self.count <= self.among, wrong)
 
     @property
     def images_per_sample(self) -> int:
@@ -55,11 +54,9 @@ class Neighbours(ImagePlan):
 
     def require(self, source: Source) -> None:
         """Similar images come with the data, unless they are mined."""
-        if self.count and not self.mined and NEIGHBOURS not in source.brings():
-            raise UsageError(
-                f"{source.describe()}: names no similar images; it needs a column neg_image with "
-                "lists of row numbers, or take --neighbours mined"
-            )
+        if self.count and not self.mined:
+            needed = "similar images; it needs a column neg_image with lists of row numbers, or "
+            source.require(NEIGHBOURS, f"{needed}take --neighbours mined")
 
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 from compoclip.data.decode import Mirrored, Picture
 from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
+from compoclip.data.sources.mixture import WeightedMix
+from compoclip.errors import UsageError
 
 NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
 POSITIVES = "positives"
@@ -57,26 +56,6 @@ class Sample:
         return self.key or self.id
 
 
-class DrawOrder(Protocol):
-    """How the samples of a mixture of data sets are drawn (see `mixture.WeightedMix`)."""
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Data set -> its samples; they lie one behind the other."""
-
-    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The samples of an epoch, as many as there are, in the order in which they are drawn.
-
-        One that is shown for the k-th time in an epoch is its index + (k - 1) times all samples.
-        """
-
-    def drawn(self, seed: int, epoch: int, samples: int) -> dict[str, int]:
-        """How many of the first samples of an epoch are of each data set."""
-
-    def of(self, kept: NDArray[np.int64]) -> DrawOrder:
-        """The same of a part of the samples: `kept`, ascending indices."""
-
-
 class Source(ABC):
     """A random-access collection of samples, so that any order can be replayed exactly.
 
@@ -90,7 +69,7 @@ class Source(ABC):
     """
 
     left_out: Mapping[str, int] = MappingProxyType({})
-    mix: DrawOrder | None = None
+    mix: WeightedMix | None = None
     upright: bool = True
 
     @property
@@ -124,6 +103,11 @@ class Source(ABC):
         """Which of "negatives", "neighbours", "negative_image", "group", "positives" any has."""
         names = (NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES)
         return frozenset(name for name in names if any(self.column(name)))
+
+    def require(self, name: str, needed: str) -> None:
+        """Raise UsageError, which says what is needed, unless any sample has a field of a name."""
+        if name not in self.brings():
+            raise UsageError(f"{self.describe()}: brings no {needed}")
 
     def fingerprint(self) -> Fingerprint:
         """Return what the samples hold: a checksum per row of every column, and of the name, size

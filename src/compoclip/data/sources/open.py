@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.sources.mixture import mixture_of, open_mixture
+from compoclip.data.sources.mixture import WeightedMix, mixture_of
 from compoclip.data.sources.published import (
     KAGGLE_FILE,
     NEGCLIP,
@@ -335,11 +336,14 @@ def _open_mixture(weights: Mapping[str, float], asked: Request) -> TableSource:
                 refused.setdefault(error.option, []).append(error)
                 options[error.option] = None
 
-    source = open_mixture(weights, opened)
+    parts = {spec: opened(spec) for spec in weights}
     for errors in refused.values():
         if len(errors) == len(weights):
             raise errors[0]
-    return source
+    whole = math.fsum(weights.values())
+    shares = (f"{weights[name] / whole:.4g} of {part.describe()}" for name, part in parts.items())
+    mix = WeightedMix({name: len(part) for name, part in parts.items()}, weights)
+    return TableSource.mixed(parts, " + ".join(shares), mix)
 
 
 def _counting(source: TableSource, others: Mapping[str, int]) -> TableSource:

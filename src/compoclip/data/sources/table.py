@@ -30,10 +30,10 @@ from compoclip.data.sources import (
     NEGATIVES,
     NEIGHBOURS,
     POSITIVES,
-    DrawOrder,
     Sample,
     Source,
 )
+from compoclip.data.sources.mixture import WeightedMix
 from compoclip.errors import CompoclipError
 
 EMPTY_NEGATIVE = "empty negative"
@@ -147,15 +147,14 @@ class TableSource(Source):
         description: str,
         left_out: Mapping[str, int],
         made_from: Mapping[str, Any],
-        mix: DrawOrder | None = None,
+        mix: WeightedMix | None = None,
     ) -> None:
         self._table, self._places = table, places
         self._description, self._made_from, self.mix = description, made_from, mix
         self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
         self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
-        columns = {
-            name: table[name] for name in SCHEMA.names
-        }  # one chunk is read faster than several
+        # One chunk is read faster than several.
+        columns = {name: table[name] for name in SCHEMA.names}
         self._columns = {k: c.chunk(0) if c.num_chunks == 1 else c for k, c in columns.items()}
 
     def __len__(self) -> int:
@@ -214,23 +213,20 @@ class TableSource(Source):
 
     def fingerprint(self) -> Fingerprint:
         """Return what the samples hold, see `Source`; images in tables go by the state of those."""
-        columns = {name: self._table[name] for name in COLUMNS}
-        stamps = zip(*self._stamps())
-        columns |= zip(("ids", "images", "negative images", "mirrored images"), stamps)
-        return Fingerprint(self._made_from, checksums(columns))
-
-    def _stamps(self) -> Iterator[tuple[str, str, str, str]]:
         stamp = cache(lambda place, name: self._places[place].stamp(name) if name else "")
         names = ("id", "place", "image", "negative_place", "negative_image", "mirror")
+        stamps = []
         for id, place, image, other, negative, mirror in zip(*map(self.column, names)):
             shard = self._places[place]
             if isinstance(shard, ImageShard):
-                spans = (*span(image), *span(negative))
-                whole = str((stamp(place, "tar"), *spans, mirror))
-                yield id.removeprefix(f"{shard.name}/"), whole, "", ""
+                whole = str((stamp(place, "tar"), *span(image), *span(negative), mirror))
+                stamps.append((id.removeprefix(f"{shard.name}/"), whole, "", ""))
             else:
                 sides = stamp(place, image), stamp(other, negative)
-                yield id, *sides, "mirrored" if mirror else ""
+                stamps.append((id, *sides, "mirrored" if mirror else ""))
+        columns = {name: self._table[name] for name in COLUMNS}
+        columns |= zip(("ids", "images", "negative images", "mirrored images"), zip(*stamps))
+        return Fingerprint(self._made_from, checksums(columns))
 
     def describe(self) -> str:
         """Return where the samples come from, for logs and results."""
@@ -239,12 +235,9 @@ class TableSource(Source):
     def take(
         self, kept: NDArray[np.int64], description: str, left_out: Mapping[str, int]
     ) -> TableSource:
-        """Return the samples of some rows; neighbours that are left out are none.
+        """Return the samples of some rows, ascending; neighbours that are left out are none.
 
-        Args:
-            kept: The rows, ascending.
-            description: Of what is left.
-            left_out: In addition to what the reader left out.
+        left_out: in addition to what the reader left out.
         """
         table, _ = renumbered(self._table.take(pa.array(kept)), kept)
         mix = self.mix and self.mix.of(kept)
@@ -254,14 +247,8 @@ class TableSource(Source):
         return source
 
     @staticmethod
-    def mixed(parts: Mapping[str, TableSource], description: str, mix: DrawOrder) -> TableSource:
-        """Return the samples of several data sets, one behind the other.
-
-        Args:
-            parts: The data sets by name.
-            description: Of all of them.
-            mix: How they are drawn.
-        """
+    def mixed(parts: Mapping[str, TableSource], description: str, mix: WeightedMix) -> TableSource:
+        """Return the samples of several data sets, one behind the other, drawn as `mix` says."""
         tables: list[pa.Table] = []
         places: list[Place] = []
         first = 0
@@ -291,14 +278,8 @@ def replaced(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
 def renumbered(table: pa.Table, rows: NDArray[np.int64], first: int = 0) -> tuple[pa.Table, int]:
     """Return a table whose neighbours, which name rows by number, name them by position.
 
-    Args:
-        table: The table.
-        rows: The number of every row, ascending.
-        first: The position of the first row.
-
-    Returns:
-        The table, without neighbours that are no row of it or the row itself, and how many there
-        were of the first kind.
+    rows: the number of every row, ascending. first: the position of the first row. Neighbours that
+    are no row of the table, which are counted beside it, or the row itself are left out.
     """
     near = table["neighbours"].combine_chunks()
     numbers = near.flatten().to_numpy()
@@ -349,16 +330,10 @@ class RowBuilder:
     ) -> None:
         """Add one row; captions of no use are left out, and so is a sample that has no other.
 
-        Every call counts as a row, whose number (from 0) neighbours of other rows refer to. Raises
-        CompoclipError for texts that cannot be written as UTF-8.
-
-        Args:
-            id: Of the sample.
-            image: What its place calls the image.
-            captions: Texts, and what else stood in their cells.
-            extras: Other columns of `SCHEMA` that are not empty.
-            origin: File and row for messages.
-            place: Of the image.
+        Every call counts as a row, whose number (from 0) neighbours of other rows refer to. image:
+        what its place, by number, calls the image. captions: texts, and what else stood in their
+        cells. extras: other columns of `SCHEMA` that are not empty. origin: file and row for
+        messages. Raises CompoclipError for texts that cannot be written as UTF-8.
         """
         kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
         row = {**_EMPTY, **(extras if kept else {})}
@@ -385,8 +360,17 @@ class RowBuilder:
         """Return the samples so far, with the number of their rows in a column "row"."""
         self._flush()
         table = pa.Table.from_batches(self._batches, _WITH_ROWS)
-        if not self._has_extras:
-            table = _joined(table)
+        image = table["image"].combine_chunks().dictionary_encode()
+        if not self._has_extras and len(image.dictionary) < table.num_rows:
+            # The first row of every image, with the captions of all of its rows.
+            number = image.indices.to_numpy()  # in the order in which images appear
+            captions = table["captions"].combine_chunks()
+            sizes = pc.list_value_length(captions).to_numpy()
+            ends = np.bincount(number, weights=sizes).cumsum().astype(np.int64)
+            texts = captions.take(pa.array(np.argsort(number, kind="stable"))).flatten()
+            joined = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
+            table = table.take(pa.array(np.unique(number, return_index=True)[1]))
+            table = replaced(table, {"captions": joined})
         captioned = pc.greater(pc.list_value_length(table["captions"]), 0)
         self.left_out[NO_CAPTION] += table.num_rows - (pc.sum(captioned).as_py() or 0)
         return table.filter(captioned)
@@ -431,18 +415,3 @@ _EMPTY: Mapping[str, Any] = MappingProxyType(
         "mirror": False,
     }
 )
-
-
-def _joined(table: pa.Table) -> pa.Table:
-    """The first row of every image, with the captions of all of its rows."""
-    image = table["image"].combine_chunks().dictionary_encode()
-    if len(image.dictionary) == table.num_rows:
-        return table
-    number = image.indices.to_numpy()  # in the order in which images appear
-    captions = table["captions"].combine_chunks()
-    sizes = pc.list_value_length(captions).to_numpy()
-    ends = np.bincount(number, weights=sizes).cumsum().astype(np.int64)
-    texts = captions.take(pa.array(np.argsort(number, kind="stable"))).flatten()
-    column = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
-    first = table.take(pa.array(np.unique(number, return_index=True)[1]))
-    return replaced(first, {"captions": column})
