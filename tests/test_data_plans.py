@@ -86,10 +86,10 @@ def test_one_of_several_is_uniform_among_those_that_apply() -> None:
 
 def test_a_share_of_captions_has_negatives_always_the_same_ones() -> None:
     def chosen(share: float, epoch: int) -> set[str]:
-        what = CaptionPlan(rewrites=("good", "bad"), hn_fraction=share)
+        drawing = plan(CaptionPlan(rewrites=("good", "bad"), hn_fraction=share))
         found = set()
         for sample in samples(400):
-            texts, counts = plan(what).draw(sample, epoch)
+            texts, counts = drawing.draw(sample, epoch)
             roles = [text.role for text in texts]
             assert roles[:2] == [Role.CAPTION, Role.POSITIVE]
             assert counts.refused["bad", NOT_CHOSEN] == (len(roles) == 2)

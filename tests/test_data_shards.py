@@ -265,7 +265,6 @@ def test_extra_columns(tmp_path: Path) -> None:
         assert [s.image for s in samples] == [b"0", b"1", b"2", b"3"]
         assert list(at.column("group")) == ["g", "", "7", ""]
         assert list(at.column("score")) == [1.5, None, None, None]
-        assert [at[i].group for i in range(len(at))] == list(at.column("group"))
         assert list(at.column("image_score")) == [20.0, None, None, None]
     assert list(source.column("captions"))[3] == ("a caption above a .json member",)
     plain = open_shards([numbered(tmp_path / "b.tar", 0, 2)])

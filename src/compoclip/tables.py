@@ -148,12 +148,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     number = unpacked = 0
     packed = path.suffix.lower() == ".gz"
     try:
+        size = path.stat().st_size
         with io.BufferedReader(gzip.GzipFile(path)) if packed else path.open("rb") as file:
             for line in _bounded(file, path):
                 number += 1
                 if packed:
                     unpacked += len(line)
-                    _require_size(path, path.stat().st_size, unpacked)
+                    _require_size(path, size, unpacked)
                 if number == 1:
                     line = line.removeprefix(BOM_UTF8)
                 yield number, line.decode().rstrip("\r\n")

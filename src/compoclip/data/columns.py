@@ -92,15 +92,16 @@ def _named(
 ) -> tuple[str, ...]:
     """The columns of these names, or the first of a usual name."""
     listed = ", ".join(map(str, available)) or "none"
-    if names is None and (name := usual_column(usual, available)) is None:
-        raise UsageError(
-            f"{path}: no {kind} column found; name it with --{kind}-column, one of: {listed}"
-        )
-    found = tuple([name] if names is None else names)
-    for each in found:
+    if names is None:
+        name = usual_column(usual, available)
+        if name is None:
+            what = f"no {kind} column found; name it with --{kind}-column"
+            raise UsageError(f"{path}: {what}, one of: {listed}")
+        return (name,)
+    for each in names:
         if each not in available:
             raise UsageError(f"{path}: no column {each!r}; the columns are: {listed}")
-    return found
+    return tuple(names)
 
 
 # --- Captions. ---
@@ -178,6 +179,12 @@ NEG_CAPTION, NEG_IMAGE, GROUP = "neg_caption", "neg_image", "group"
 POS_CAPTION = "pos_caption"
 SCORE, IMAGE_SCORE, MIRROR = "score", "image_score", "mirror"
 EXTRA_COLUMNS = (NEG_CAPTION, POS_CAPTION, NEG_IMAGE, MIRROR, GROUP, SCORE, IMAGE_SCORE)
+_WRONG = {
+    **dict.fromkeys((NEG_CAPTION, POS_CAPTION), "not a list of texts"),
+    **dict.fromkeys((SCORE, IMAGE_SCORE), "not a number"),
+    NEG_IMAGE: "neither a list of row numbers nor an image path",
+    MIRROR: "neither true nor false",
+}
 _MOST_ROWS = 1 << 62
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -201,11 +208,11 @@ def read_extras(
         if cell is None or cell == "":
             continue
         text = cell.strip() if isinstance(cell, str) else None
-        name, value, wrong = column, None, f" {shown(cell)} is not a number"
+        value: Any = None
+        name = column
         match column:
             case "neg_caption" | "pos_caption":
                 name = "negatives" if column == NEG_CAPTION else "positives"
-                wrong = " is not a list of texts"
                 if text is None:
                     value = list(map(as_text, cell)) if isinstance(cell, list) else None
                 elif (lists and column == NEG_CAPTION) or text[:1] in ("[", "{"):
@@ -218,7 +225,7 @@ def read_extras(
                 name = "negative_image"
                 value = relative_image(text, root, origin) if text else ""
             case "neg_image":
-                name, wrong = "neighbours", " is neither a list of row numbers nor an image path"
+                name = "neighbours"
                 rows: Any = cell
                 if text is not None:
                     try:
@@ -232,12 +239,12 @@ def read_extras(
                 value = str(cell)
             case "mirror":
                 value = _FLAGS.get(str(cell).strip().lower())
-                wrong = f" {shown(cell)} is neither true nor false"
             case _:
                 with suppress(ValueError):
                     value = float(str(cell))
                 value = value if value is not None and math.isfinite(value) else None
         if value is None:
-            raise CompoclipError(f"{origin}: {column}{wrong}; mend the row")
+            told = f" {shown(cell)}" if column in (MIRROR, SCORE, IMAGE_SCORE) else ""
+            raise CompoclipError(f"{origin}: {column}{told} is {_WRONG[column]}; mend the row")
         found[name] = value
     return {name: value for name, value in found.items() if value or type(value) is float}

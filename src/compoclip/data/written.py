@@ -274,7 +274,8 @@ def _relations(row: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
 
     def sentence(relation: Any, otherwise: Mapping[str, Any]) -> str:
         """ "subject relation object"; what a negative leaves out is that of the relation."""
-        _require(isinstance(relation, dict), f"{where}: {shown(relation)} is no object")
+        if not isinstance(relation, dict):
+            raise CompoclipError(f"{where}: {shown(relation)} is no object; {_REMEDY}")
         words = [relation.get(key, otherwise.get(key)) for key in keys]
         return " ".join(_texts(words, f"{where}: {', '.join(keys)}"))
 

@@ -153,8 +153,8 @@ class TableSource(Source):
         self._description, self._made_from, self.mix = description, made_from, mix
         self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
         self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
-        # One chunk is read faster than several.
-        columns = {name: table[name] for name in SCHEMA.names}
+        # Columns without content are not read; one chunk is read faster than several.
+        columns = {name: table[name] for name in SCHEMA.names if _filled(table[name])}
         self._columns = {k: c.chunk(0) if c.num_chunks == 1 else c for k, c in columns.items()}
 
     def __len__(self) -> int:
@@ -163,7 +163,9 @@ class TableSource(Source):
     def __getitem__(self, index: int, bare: bool = False) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        row = {name: column[index].as_py() for name, column in self._columns.items()}
+        row = dict(_EMPTY)
+        for name, column in self._columns.items():
+            row[name] = column[index].as_py()
 
         def opened(place: Place, name: str) -> Path | bytes:
             return b"" if bare and not isinstance(place, ImageFolder) else place(name)
@@ -204,12 +206,10 @@ class TableSource(Source):
 
     def brings(self) -> frozenset[str]:
         """Return those of the columns that not every method reads of which any row has a value."""
-        mirror = pc.max(self._table["mirror"]).as_py()
-        columns = {name: self._table[name] for name in (NEGATIVES, NEIGHBOURS, POSITIVES)}
-        sizes = {name: pc.list_value_length(column) for name, column in columns.items()}
-        sizes |= {name: pc.binary_length(self._table[name]) for name in (NEGATIVE_IMAGE, GROUP)}
-        found = {name for name, each in sizes.items() if (pc.max(each).as_py() or 0) > 0}
-        return frozenset(found | ({NEGATIVE_IMAGE} if mirror else set()))
+        names = {NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES}.intersection(
+            self._columns
+        )
+        return frozenset(names | ({NEGATIVE_IMAGE} if "mirror" in self._columns else set()))
 
     def fingerprint(self) -> Fingerprint:
         """Return what the samples hold, see `Source`; images in tables go by the state of those."""
@@ -265,6 +265,17 @@ class TableSource(Source):
         source = TableSource(table, places, description, counts, made_from, mix)
         source.upright = any(part.upright for part in parts.values())
         return source
+
+
+def _filled(column: pa.ChunkedArray) -> bool:
+    """Return whether any cell of a column holds something: a text, an entry, a number but 0."""
+    if pa.types.is_floating(column.type):
+        return bool(column.null_count < len(column))
+    if pa.types.is_large_list(column.type):
+        column = pc.list_value_length(column)
+    elif pa.types.is_large_string(column.type):
+        column = pc.binary_length(column)
+    return bool(pc.max(column).as_py())
 
 
 def replaced(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
@@ -360,17 +371,18 @@ class RowBuilder:
         """Return the samples so far, with the number of their rows in a column "row"."""
         self._flush()
         table = pa.Table.from_batches(self._batches, _WITH_ROWS)
-        image = table["image"].combine_chunks().dictionary_encode()
-        if not self._has_extras and len(image.dictionary) < table.num_rows:
+        number = np.arange(table.num_rows)  # of each row's image, in the order of appearance
+        if not self._has_extras:
+            number = table["image"].combine_chunks().dictionary_encode().indices.to_numpy()
+        if len(number) and number.max() + 1 < len(number):
             # The first row of every image, with the captions of all of its rows.
-            number = image.indices.to_numpy()  # in the order in which images appear
             captions = table["captions"].combine_chunks()
             sizes = pc.list_value_length(captions).to_numpy()
             ends = np.bincount(number, weights=sizes).cumsum().astype(np.int64)
             texts = captions.take(pa.array(np.argsort(number, kind="stable"))).flatten()
             joined = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
-            table = table.take(pa.array(np.unique(number, return_index=True)[1]))
-            table = replaced(table, {"captions": joined})
+            first = table.take(pa.array(np.unique(number, return_index=True)[1]))
+            table = replaced(first, {"captions": joined})
         captioned = pc.greater(pc.list_value_length(table["captions"]), 0)
         self.left_out[NO_CAPTION] += table.num_rows - (pc.sum(captioned).as_py() or 0)
         return table.filter(captioned)
@@ -408,9 +420,10 @@ def finished(
 
 _EMPTY: Mapping[str, Any] = MappingProxyType(
     {
-        **dict.fromkeys(("negatives", "positives", "neighbours"), ()),
-        **dict.fromkeys(("negative_image", "group"), ""),
+        **dict.fromkeys(("captions", "negatives", "positives", "neighbours"), ()),
+        **dict.fromkeys(("id", "image", "negative_image", "group"), ""),
         **dict.fromkeys(("score", "image_score")),
+        "place": 0,
         "negative_place": 0,
         "mirror": False,
     }
