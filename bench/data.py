@@ -25,10 +25,11 @@ from compoclip.console import emit_json, table
 from compoclip.data.batch import TextBlock
 from compoclip.data.decode import decode, opened
 from compoclip.data.loader import BatchLoader
-from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.pack import PackSpec, pack
 from compoclip.data.plan import StoredCaptions, TextPlan
 from compoclip.data.prepared import Preparation
 from compoclip.data.sources import Sample, Source
+from compoclip.data.sources.open import Request
 from compoclip.data.transform import ImageTransform, RandomCrop, normalised
 from compoclip.errors import UsageError
 from compoclip.files import write_text

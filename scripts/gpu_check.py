@@ -44,10 +44,10 @@ from bench.rows import surroundings
 from compoclip.benchmarks.case import Retrieval
 from compoclip.cli.main import main as compoclip
 from compoclip.data.loader import BatchLoader
-from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.pack import PackSpec, pack
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.prepared import Preparation
-from compoclip.data.sources.open import open_source
+from compoclip.data.sources.open import Request, open_source
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder, full_float32

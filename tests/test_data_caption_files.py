@@ -99,29 +99,46 @@ def test_captions_by_the_name_of_their_photo(tmp_path: Path) -> None:
     assert source.left_out == {EMPTY_CAPTION: 1, NO_CAPTION: 1}
 
 
+def coco(**change: Any) -> dict[str, Any]:
+    data = {
+        "images": [{"id": 1, "file_name": "1.jpg"}],
+        "annotations": [{"image_id": 1, "caption": "x"}],
+    }
+    return {**data, **change}
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ({"1.jpg": 3}, "row 1: the caption must be a text or a list of texts"),
+        ({"1.jpg": 3}, "row 1: 'caption' must be a text or a list of texts, found 3"),
         ({"1.jpg": "x", "../2.jpg": "x"}, "row 2: image '../2.jpg' lies outside"),
         ({"a": 1}, "neither a list of rows nor an object"),
-        (
-            [{"file": "1.jpg", "caption": ["x"]}],
-            "row 1 needs image, caption; it has: file, caption",
-        ),
+        ([{"file": "1.jpg", "caption": ["x"]}], "1 needs image, caption; it has: file, caption"),
         ([{"image": "1.jpg", "text": ["x"]}], "row 1 needs image, caption; it has: image, text"),
         (["1.jpg"], "row 1 needs image, caption"),
         ([], "no usable sample"),
         ([{"image": "../1.jpg", "caption": "x"}], "row 1: image '../1.jpg' lies outside"),
-        (
-            {"images": [{"filename": "1.jpg", "split": "train"}]},
-            "image 1 needs filename, split, sentences",
-        ),
+        ({"images": [{"filename": "1", "split": "train"}]}, "1 needs filename, split, sentences"),
         ({"images": [3]}, "image 1 needs"),
+        (coco(images=[{"id": 1, "file_name": "1.jpg"}] * 2), "images 2: .* id 1 occurs twice"),
+        (coco(images=[{"id": 1, "file_name": 7}]), "1: 'file_name' must be a text, found 7"),
+        (
+            coco(images=[{"id": [1], "file_name": "1.jpg"}]),
+            r"images 1: 'id' must be a number or text, found \[1\]",
+        ),
+        (coco(images=[{"id": 1}]), "images 1 needs id, file_name"),
+        (coco(images=[{"id": 1, "file_name": "../1.jpg"}]), "images 1: image '../1.jpg' lies outs"),
+        (coco(images=None), "lacks 'images'; are these COCO's"),
+        (coco(annotations=[7]), "annotations 1 needs image_id, caption"),
+        (coco(annotations=[{"image_id": 5, "caption": "x"}]), "1: no image has the id 5"),
+        (
+            coco(annotations=[{"image_id": 1, "caption": "\ud800"}]),
+            r"JSON \(Half a character: line 1",
+        ),
     ],
 )
-def test_malformed_karpathy(tmp_path: Path, data: Any, reason: str) -> None:
-    with pytest.raises(CompoclipError, match=reason):
+def test_malformed_json(tmp_path: Path, data: Any, reason: str) -> None:
+    with pytest.raises(CompoclipError, match=rf"k\.json.* ?{reason}"):
         opened(dump(tmp_path / "k.json", data))
 
 
@@ -151,40 +168,6 @@ def test_coco_annotations(tmp_path: Path) -> None:
     source = opened(path)
     assert [(source[0].id, source[0].captions)] == [("9.jpg", ("nine", "neun"))]
     assert source.left_out == {NO_CAPTION: 1}
-    data["annotations"].append({"image_id": 5, "caption": "x"})
-    with pytest.raises(CompoclipError, match=r"annotations 3: no image has the id 5"):
-        opened(dump(path, data))
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (
-            {"images": [{"id": 1, "file_name": "1.jpg"}] * 2},
-            "images 2: .* id 1 occurs twice",
-        ),
-        ({"images": [{"id": 1, "file_name": 7}]}, r"images 1: 'file_name' must be a text, found 7"),
-        (
-            {"images": [{"id": [1], "file_name": "1.jpg"}]},
-            r"images 1: 'id' must be a number or text, found \[1\]",
-        ),
-        ({"images": [{"id": 1}]}, "images 1 needs id, file_name"),
-        ({"images": [{"id": 1, "file_name": "../1.jpg"}]}, "images 1: image '../1.jpg' lies outs"),
-        ({"images": None}, "lacks 'images'; are these COCO's"),
-        ({"annotations": [7]}, "annotations 1 needs image_id, caption"),
-        (
-            {"annotations": [{"image_id": 1, "caption": "\ud800"}]},
-            r"JSON \(Half a character: line 1",
-        ),
-    ],
-)
-def test_malformed_coco(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
-    data = {
-        "images": [{"id": 1, "file_name": "1.jpg"}],
-        "annotations": [{"image_id": 1, "caption": "x"}],
-    }
-    with pytest.raises(CompoclipError, match=rf"c\.json.* {reason}"):
-        opened(dump(tmp_path / "c.json", {**data, **change}))
 
 
 def test_captions_that_are_no_texts_are_counted(tmp_path: Path) -> None:
@@ -280,7 +263,7 @@ def test_captions_as_kaggle_has_them(tmp_path: Path) -> None:
     ]
     assert source[0].image == tmp_path / "Images" / "a.jpg"
     assert source.left_out == {NO_PHOTO: 1}
-    assert open_source(str(tmp_path)).ids() == source.ids()
+    assert list(open_source(str(tmp_path)).column("id")) == list(source.column("id"))
     assert [id for id, _ in caption_items(str(path), None, None)] == ["a.jpg", "b.jpg"]
     for row, reason in (("../a.jpg,x", "row 1: '../a.jpg' is no photo name"), ("a", "line 2 has")):
         path.write_text(f"image,caption\n{row}\n")
@@ -356,7 +339,7 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
         read.append("k.avif")
     else:
         lost[".avif"] = 1
-    assert source.ids() == read
+    assert list(source.column("id")) == read
     reasons = {f"image of a kind that is not read ({kind})": n for kind, n in lost.items()}
     assert source.left_out == {**reasons, NO_IMAGE: 1}
     for file in tmp_path.iterdir():

@@ -18,10 +18,11 @@ from PIL import Image
 from compoclip.cli.main import main
 from compoclip.data import fingerprint as module
 from compoclip.data.fingerprint import FILE, Fingerprint, checksums, listed
-from compoclip.data.pack import PackSpec, Request, pack
-from compoclip.data.sources import Sample, Source
-from compoclip.data.sources.open import open_source
+from compoclip.data.pack import PackSpec, pack
+from compoclip.data.sources import Sample
+from compoclip.data.sources.open import Request, open_source
 from compoclip.errors import CompoclipError, UsageError
+from data_samples import Few
 from test_data_pack import write_rows
 from train_helpers import write_config, write_data
 
@@ -108,23 +109,13 @@ def test_whatever_a_source_holds_counts_and_is_named(kind: str, tmp_path: Path) 
 
 
 def test_a_source_of_one_s_own_is_asked_for_its_samples() -> None:
-    class Mine(Source):
-        def __init__(self, caption: str, image: bytes) -> None:
-            self._sample = Sample("a", image, (caption,))
+    def mine(caption: str, image: bytes) -> Fingerprint:
+        return Few([Sample("a", image, (caption,))]).fingerprint()
 
-        def __len__(self) -> int:
-            return 1
-
-        def __getitem__(self, index: int) -> Sample:
-            return self._sample
-
-        def describe(self) -> str:
-            return "mine"
-
-    first = Mine("a cat", b"x").fingerprint()
-    assert first.differences(Mine("a cat", b"x").fingerprint()) == {}
-    assert set(first.differences(Mine("a dog", b"x").fingerprint())) == {"captions"}
-    assert set(first.differences(Mine("a cat", b"y").fingerprint())) == {"images"}
+    first = mine("a cat", b"x")
+    assert first.differences(mine("a cat", b"x")) == {}
+    assert set(first.differences(mine("a dog", b"x"))) == {"captions"}
+    assert set(first.differences(mine("a cat", b"y"))) == {"images"}
 
 
 def test_what_is_said_of_differences(tmp_path: Path) -> None:

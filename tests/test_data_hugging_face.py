@@ -64,13 +64,13 @@ def test_a_saved_data_set_by_split(library: Any, tmp_path: Path) -> None:
         assert isinstance(sample.image, bytes)
         assert decode(sample.image).getpixel((0, 0)) == colour(3)
         assert source.bare(3).image == b""
-        assert source.ids() == [f"row {row + 1}" for row in range(ROWS)]
+        assert list(source.column("id")) == [f"row {row + 1}" for row in range(ROWS)]
         assert source.brings() == frozenset()
     again = pickle.loads(pickle.dumps(source))  # noqa: S301
     assert again[3] == sample
     # Rows that were selected, not copied, are those that are read.
     few = open_source(f"hf:{tmp_path / 'd'}", split="val")
-    assert [each[0] for each in few.caption_lists()] == ["a square 2", "a square 5"]
+    assert [each[0] for each in few.column("captions")] == ["a square 2", "a square 5"]
     assert decode(few[1].image).getpixel((0, 0)) == colour(5)
     with pytest.raises(UsageError, match="no split 'test'; it has: train, val"):
         open_source(f"hf:{tmp_path / 'd'}", split="test")

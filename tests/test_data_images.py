@@ -14,8 +14,6 @@ import torch
 from open_clip.constants import IMAGENET_MEAN, IMAGENET_STD
 from PIL import Image
 
-from compoclip.captions.parser import parse
-from compoclip.captions.types import Caption
 from compoclip.data.batch import Batch
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.drawn import Drawn, PlanCounts
@@ -40,14 +38,10 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
+from data_samples import Parses
 
 SIZE = Preprocess(size=(16, 16))
 MAIN = CaptionPlan(main=True)
-
-
-class Parses:
-    def __getitem__(self, text: str) -> Caption:
-        return parse(text)
 
 
 def png(value: int, size: tuple[int, int]) -> bytes:
@@ -389,7 +383,7 @@ class Mirrored(ImagePlan):
             for _ in range(self.times):
                 mirrored = batch.shown(sample.id, sample.image, sample.id).flip(-1)
                 texts = [Drawn(sample.captions[0], Role.CAPTION)]
-                batch.put_beside(mirrored, texts, PlanCounts(), f"{sample.id} mirrored", pair=-1)
+                batch.put(mirrored, texts, PlanCounts(), f"{sample.id} mirrored")
 
 
 def test_a_plan_of_one_s_own_needs_no_other_place(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from compoclip.data.boxes import NOT_APART, BoxedPhoto, BoxedThing, mirror_rows,
 from compoclip.data.columns import read_extras
 from compoclip.data.decode import Mirrored, decode, mirrored, unmirrored
 from compoclip.data.images import photo_key
-from compoclip.data.pack import PackSpec, Request, pack
-from compoclip.data.sources.open import open_source
+from compoclip.data.pack import PackSpec, pack
+from compoclip.data.sources.open import Request, open_source
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess

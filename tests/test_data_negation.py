@@ -13,8 +13,6 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip.captions.parser import parse
-from compoclip.captions.types import Caption
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, NONE_GIVEN, TOO_LONG, CaptionPlan
 from compoclip.data.drawn import EQUALS_CAPTION
@@ -31,13 +29,9 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.architecture import build_model
 from compoclip.models.preprocess import Preprocess
 from compoclip.training.loop import freeze
+from data_samples import Few, Parses
 from method_data import arguments, write_world
 from models_thin import config
-
-
-class Parses:
-    def __getitem__(self, text: str) -> Caption:
-        return parse(text)
 
 
 def plan(**fields: object) -> TextPlan:
@@ -122,20 +116,6 @@ def picture(value: int) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8), (value, 0, 0)).save(buffer, "PNG")
     return buffer.getvalue()
-
-
-class Few(Source):
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self._samples[index]
-
-    def describe(self) -> str:
-        return "few"
 
 
 def builder(source: Source, known: np.ndarray) -> BatchBuilder:

@@ -192,11 +192,11 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     tar(tmp_path / "a.tar")
     (tmp_path / "a.csv").write_text("image,caption\n1.jpg,x\n")
     (tmp_path / "a.json").write_text(f"[{ROW}]")
-    with pytest.raises(UsageError, match="shards without their folder take no --split"):
-        open_source(str(tmp_path / "a.tar"), split="train")
-    with pytest.raises(UsageError, match="webdataset shards take no --images"):
-        open_source(str(tmp_path / "a.tar"), images=tmp_path)
-    with pytest.raises(UsageError, match="tables take no --split without a column 'split'"):
-        open_source(str(tmp_path / "a.csv"), split="train")
-    with pytest.raises(UsageError, match="caption JSON take no --caption-column"):
-        open_source(str(tmp_path / "a.json"), caption_column="caption")
+    for name, option, message in (
+        ("a.tar", {"split": "train"}, "shards without their folder take no --split"),
+        ("a.tar", {"images": tmp_path}, "webdataset shards take no --images"),
+        ("a.csv", {"split": "train"}, "tables take no --split without a column 'split'"),
+        ("a.json", {"caption_column": "caption"}, "caption JSON take no --caption-column"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            open_source(str(tmp_path / name), **option)  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from compoclip.captions.parser import parse
 from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import CaptionPlan
 from compoclip.data.drawn import Drawn, PlanCounts
@@ -18,13 +17,9 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
+from data_samples import Parses
 
 CAPTIONS = ("a red cat on a blue mat", "a cat lies on a mat", "the mat has a cat on it")
-
-
-class Parses:
-    def __getitem__(self, text: str) -> Any:
-        return parse(text)
 
 
 def drawn(

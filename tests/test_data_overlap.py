@@ -120,14 +120,15 @@ def test_the_audit_reports_and_drops(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"held-out photos of {held}: 2 of 10 rows show one of its 2" in said.out
     assert f"train --data {kept}" in said.err
     source = open_source(str(kept))
-    assert [c for (c,) in source.caption_lists()] == [
+    assert [c for (c,) in source.column("captions")] == [
         f"photo {n}" for n in range(1, 11) if n not in (3, 7)
     ]
-    assert source.ids() == [source[i].id for i in range(len(source))]
+    assert list(source.column("id")) == [source[i].id for i in range(len(source))]
     assert [source.bare(i).image for i in range(8)] == [source[i].image for i in range(8)]
     assert source.left_out == {f"photo held out by {held}": 2}
-    assert source.groups() == ([""] * 8, [None] * 8)
-    assert source.image_scores() == [None] * 8
+    assert set(source.column("group")) == {""}
+    assert set(source.column("score")) == {None}
+    assert list(source.column("image_score")) == [None] * 8
     assert "without 2" in source.describe()
     with pytest.raises(IndexError):
         source[8]

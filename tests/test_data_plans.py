@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.data.batch import TextBlock
 from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
@@ -34,18 +33,14 @@ from compoclip.data.texts import (
     NO_BAG,
     OWN_CAPTIONS,
     BagPlan,
-    Bags,
     GraphPlan,
     Stage,
 )
+from compoclip.data.written import read_bags
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, token_key
-
-
-class Parses:
-    def __getitem__(self, text: str) -> Caption:
-        return parse(text)
+from data_samples import Parses
 
 
 class Word:
@@ -91,10 +86,10 @@ def test_one_of_several_is_uniform_among_those_that_apply() -> None:
 
 def test_a_share_of_captions_has_negatives_always_the_same_ones() -> None:
     def chosen(share: float, epoch: int) -> set[str]:
-        what = CaptionPlan(rewrites=("good", "bad"), hn_fraction=share)
+        drawing = plan(CaptionPlan(rewrites=("good", "bad"), hn_fraction=share))
         found = set()
         for sample in samples(400):
-            texts, counts = plan(what).draw(sample, epoch)
+            texts, counts = drawing.draw(sample, epoch)
             roles = [text.role for text in texts]
             assert roles[:2] == [Role.CAPTION, Role.POSITIVE]
             assert counts.refused["bad", NOT_CHOSEN] == (len(roles) == 2)
@@ -315,7 +310,7 @@ def test_captions_of_variations_alone_are_cleaned() -> None:
 def test_malformed_bags(tmp_path: Path, row: object, message: str) -> None:
     path = bags(tmp_path, {"id": "0", "sentences": ["x"]}, row)
     with pytest.raises(CompoclipError, match=f"line 2: .*{message}"):
-        Bags(path)
+        read_bags(path)
 
 
 def test_a_method_that_needs_bags_says_so() -> None:

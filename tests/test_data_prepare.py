@@ -12,11 +12,12 @@ from compoclip.captions.parser import parse
 from compoclip.captions.store import ParseStore
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
-from compoclip.data.sources import Sample, Source
+from compoclip.data.sources import Sample
 from compoclip.data.sources.published import open_flickr8k
 from compoclip.data.sources.tables import open_table
 from compoclip.data.transform import ImageTransform
 from compoclip.models.preprocess import Preprocess
+from data_samples import Few
 
 TEXTS = ["A red cat sits.", "Two dogs run.", "A red cat sits."]
 
@@ -49,35 +50,10 @@ def test_a_caption_that_is_not_stored_is_parsed_when_asked_for(tmp_path: Path) -
 
 
 def test_a_source_that_only_has_samples(tmp_path: Path) -> None:
-    class Plain(Source):
-        def __len__(self) -> int:
-            return len(TEXTS)
-
-        def __getitem__(self, index: int) -> Sample:
-            return Sample(str(index), b"", (TEXTS[index],))
-
-        def describe(self) -> str:
-            return "plain"
-
     store = ParseStore(tmp_path / "parses.sqlite")
-    prepare_captions(Plain(), store, workers=1)
+    few = Few([Sample(str(i), b"", (text,)) for i, text in enumerate(TEXTS)])
+    prepare_captions(few, store, workers=1)
     assert len(store) == 2
-
-
-class Bare(Source):
-    """A source that knows nothing but its samples."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.source[index]
-
-    def describe(self) -> str:
-        return "bare"
 
 
 @pytest.mark.parametrize("extras", [{}, {"neg_caption": "no owl"}, {"neg_image": [0]}])
@@ -94,13 +70,13 @@ def test_what_every_source_answers_is_what_its_samples_say(
     for name in "abc":
         (tmp_path / f"{name}.png").write_bytes(b"")
     source = open_table([tmp_path / "rows.jsonl"])
-    bare = Bare(source)
-    assert bare.ids() == source.ids()
+    bare = Few([*source])
+    assert list(bare.column("id")) == list(source.column("id"))
     assert list(bare.captions()) == list(source.captions())
-    assert list(bare.caption_lists()) == list(source.caption_lists())
+    assert list(bare.column("captions")) == list(source.column("captions"))
     assert bare.brings() == source.brings() != frozenset()
-    assert bare.groups() == source.groups()
-    assert bare.image_scores() == source.image_scores()
+    assert list(bare.column("group")) == list(source.column("group"))
+    assert list(bare.column("image_score")) == list(source.column("image_score"))
     assert dict(bare.left_out) == {}
 
 

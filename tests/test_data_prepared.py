@@ -198,8 +198,9 @@ class Words:
 def test_other_tokenizers_work_in_workers() -> None:
     tokenize = Tokenizer(Words(), Words.context_length)
     planner = TextPlanner(causal=False, packs=False, pools_at_end=False, end=None, cost=1)
-    made = loader(Pictures(8), workers=1, start_method="spawn")
-    made.prepare_with(Preparation(tokenize, planner), CPU)
+    made = loader(Pictures(8))
+    sent = pickle.loads(pickle.dumps(Preparation(tokenize, planner)))  # noqa: S301 our own object
+    made.prepare_with(sent, CPU)
     for batch in made.epoch(0):
         assert batch.numbers is not None
         texts, _ = batch.numbers.on(CPU)

@@ -117,29 +117,8 @@ def delimited(tamper: Tamper, names: dict[str, str], delimiter: str) -> bytes:
     return buffer.getvalue().encode()
 
 
-def write_csv(folder: Path, tamper: Tamper) -> Path:
-    tamper.save(folder / "a.csv", delimited(tamper, {}, ","))
-    return folder / "a.csv"
-
-
-def write_tsv(folder: Path, tamper: Tamper) -> Path:
-    tamper.save(folder / "a.tsv", delimited(tamper, {}, "\t"))
-    return folder / "a.tsv"
-
-
-def write_negclip(folder: Path, tamper: Tamper) -> Path:
-    names = {"image": "filepath", "caption": "title", "split": ""}
-    tamper.save(folder / "a.tsv", delimited(tamper, names, "\t"))
-    return folder / "a.tsv"
-
-
 def lines(tamper: Tamper) -> bytes:
     return "\n".join(json.dumps(row, default=str) for row in rows(tamper)).encode()
-
-
-def write_jsonl(folder: Path, tamper: Tamper) -> Path:
-    tamper.save(folder / "a.jsonl", lines(tamper))
-    return folder / "a.jsonl"
 
 
 def write_jsonl_gz(folder: Path, tamper: Tamper) -> Path:
@@ -249,11 +228,6 @@ def write_folder(folder: Path, tamper: Tamper) -> Path:
     return folder / "photos"
 
 
-def write_metadata(folder: Path, tamper: Tamper) -> Path:
-    tamper.save(folder / "metadata.jsonl", lines(tamper))
-    return folder
-
-
 def write_shard(folder: Path, tamper: Tamper) -> Path:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", errors="surrogatepass") as out:
@@ -269,10 +243,28 @@ def write_shard(folder: Path, tamper: Tamper) -> Path:
     return folder
 
 
+def written(name: str, content: Callable[[Tamper], bytes], opened: str = "") -> Any:
+    """A writer of one file; opened: what is opened, where it is not the file."""
+
+    def write(folder: Path, tamper: Tamper) -> Path:
+        tamper.save(folder / name, content(tamper))
+        return folder / (opened or name)
+
+    return write
+
+
+NEGCLIP = {"image": "filepath", "caption": "title", "split": ""}
 SOURCES: dict[str, Callable[[Path, Tamper], Path]] = {
-    name.removeprefix("write_"): write
-    for name, write in list(globals().items())
-    if name.startswith("write_") and name != "write_json"
+    "csv": written("a.csv", lambda tamper: delimited(tamper, {}, ",")),
+    "tsv": written("a.tsv", lambda tamper: delimited(tamper, {}, "\t")),
+    "negclip": written("a.tsv", lambda tamper: delimited(tamper, NEGCLIP, "\t")),
+    "jsonl": written("a.jsonl", lines),
+    "metadata": written("metadata.jsonl", lines, "."),
+    **{
+        name.removeprefix("write_"): write
+        for name, write in list(globals().items())
+        if name.startswith("write_") and name != "write_json"
+    },
 }
 
 
@@ -312,10 +304,11 @@ def test_every_source_is_read_or_refused(kind: str, monkeypatch: pytest.MonkeyPa
                 source = open_source(
                     str(path), image_column=image, caption_column=caption, split=split
                 )
-                assert len(source) == len(list(source.caption_lists())) == len(source.ids()) > 0
+                columns = ("id", "captions", "group", "image_score")
+                assert {len(list(source.column(name))) for name in columns} == {len(source)}
+                assert len(source) > 0
                 assert all(text.strip() for text in source.captions())
                 assert all(count > 0 for count in source.left_out.values())
-                assert len(source.groups()[0]) == len(source.image_scores()) == len(source)
                 assert source.brings() is not None
                 assert source.describe()
                 for index in range(len(source)):

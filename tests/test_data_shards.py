@@ -263,10 +263,10 @@ def test_extra_columns(tmp_path: Path) -> None:
         assert [s.negatives for s in samples] == [("no",), ("not",), (), ("never",)]
         assert [s.negative_image for s in samples] == [b"made of no", b"named", None, None]
         assert [s.image for s in samples] == [b"0", b"1", b"2", b"3"]
-        assert at.groups() == (["g", "", "7", ""], [1.5, None, None, None])
-        assert [at[i].group for i in range(len(at))] == at.groups()[0]
-        assert at.image_scores() == [20.0, None, None, None]
-    assert list(source.caption_lists())[3] == ("a caption above a .json member",)
+        assert list(at.column("group")) == ["g", "", "7", ""]
+        assert list(at.column("score")) == [1.5, None, None, None]
+        assert list(at.column("image_score")) == [20.0, None, None, None]
+    assert list(source.column("captions"))[3] == ("a caption above a .json member",)
     plain = open_shards([numbered(tmp_path / "b.tar", 0, 2)])
     assert plain.brings() == frozenset()
     bad = make_tar(tmp_path / "c.tar", with_fields("0", neg_caption=3))

@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,11 +23,10 @@ from compoclip.data.columns import (
     NO_TEXT,
 )
 from compoclip.data.decode import decode
-from compoclip.data.pack import PackSpec, Request, pack
-from compoclip.data.plan import WrittenTexts
-from compoclip.data.sources.open import open_source
+from compoclip.data.pack import PackSpec, pack
+from compoclip.data.sources.open import Request, open_source
 from compoclip.data.sources.tables import open_table
-from compoclip.data.texts import Bags
+from compoclip.data.written import read_bags, read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.tables import read_records
 from test_data_transform import encoded, photo
@@ -108,7 +108,7 @@ def test_rows_of_one_photo_are_one_sample(tmp_path: Path, name: str) -> None:
     assert [Path(str(source[i].image)).name for i in range(len(source))] == [
         *("0.jpg", "1.jpg", "2.jpg")
     ]
-    assert list(source.caption_lists()) == [
+    assert list(source.column("captions")) == [
         ("text 0", "text 3", "text 6"),
         ("text 1", "text 4"),
         ("text 2", "text 5"),
@@ -117,7 +117,7 @@ def test_rows_of_one_photo_are_one_sample(tmp_path: Path, name: str) -> None:
     if name != "captions.txt":  # whose reader knows photos, not rows
         assert source.describe().endswith(", 3 photos from 7 rows")
     if name not in ("captions.txt", "t.json"):
-        assert source.ids() == ["0.jpg#0", "1.jpg#2", "2.jpg#3"]
+        assert list(source.column("id")) == ["0.jpg#0", "1.jpg#2", "2.jpg#3"]
 
 
 @pytest.mark.parametrize("column", ["neg_caption", "pos_caption", "group", "score"])
@@ -125,23 +125,8 @@ def test_rows_that_bring_more_stay_samples(tmp_path: Path, column: str) -> None:
     rows = [{"image": "0.jpg", "caption": f"text {i}", column: ""} for i in range(3)]
     rows[2][column] = "0.5"
     source = open_source(str(_file(tmp_path / "t.csv", rows)))
-    assert source.ids() == ["0.jpg#0", "0.jpg#1", "0.jpg#2"]
+    assert list(source.column("id")) == ["0.jpg#0", "0.jpg#1", "0.jpg#2"]
     assert "photos from" not in source.describe()
-
-
-def test_csv_with_guessed_columns(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.csv", 'filepath,title\na/1.jpg,"A cat, black"\n2.jpg," A dog "\n')
-    source = open_table([path])
-    assert len(source) == 2
-    assert source[0].id == "a/1.jpg#0"
-    assert source[0].image == tmp_path / "a" / "1.jpg"
-    assert source[0].captions == ("A cat, black",)
-    assert source[1].captions == ("A dog",)
-    assert list(source.captions()) == ["A cat, black", "A dog"]
-    assert source.left_out == {}
-    assert "t.csv" in source.describe()
-    with pytest.raises(IndexError):
-        source[2]
 
 
 def test_the_same_rows_in_every_format_give_the_same_samples(tmp_path: Path) -> None:
@@ -161,35 +146,45 @@ def test_the_same_rows_in_every_format_give_the_same_samples(tmp_path: Path) -> 
     assert samples[0][3].captions == ("text 3", "other 3")
     assert samples[0][3].image == root / "3.jpg"
     assert samples[1:] == samples[:1] * 3
+    assert samples[0][3].id == "3.jpg#3"
+    assert sources[0].left_out == {}
+    assert "t.csv" in sources[0].describe()
+    with pytest.raises(IndexError):
+        sources[0][5]
 
 
-def test_cells_may_hold_lists(tmp_path: Path) -> None:
-    csv = write(tmp_path / "a.csv", 'image,caption\n1.jpg,"[\'x y\', ""it\'s""]"\n2.jpg,[sic] z\n')
-    assert [open_table([csv])[i].captions for i in (0, 1)] == [("x y", "it's"), ("[sic] z",)]
-    jsonl = write(tmp_path / "b.jsonl", '{"image": "1.jpg", "captions": ["x", 3, "", "y"]}\n')
-    source = open_table([jsonl])
-    assert source[0].captions == ("x", "y")
-    assert source.left_out == {NO_TEXT: 1, EMPTY_CAPTION: 1}
+LEFT_OUT: dict[str, tuple[list[object], list[str], dict[str, int]]] = {
+    "lists": ([["x", 3, "", "y"]], ["x", "y"], {NO_TEXT: 1, EMPTY_CAPTION: 1}),
+    "lists as text": (["['x y', \"it's\"]", "[sic] z"], ["x y", "it's", "[sic] z"], {}),
+    "blank": (["  ", None, ["", "kept"]], ["kept"], {EMPTY_CAPTION: 2, NO_CAPTION: 2}),
+    "words for an empty cell": (
+        ["nan", "NaN", "None", "<NA>", "a naan bread"],
+        ["a naan bread"],
+        {EMPTY_CELL: 4, NO_CAPTION: 4},
+    ),
+    "no texts": ([5, float("nan"), "y"], ["y"], {NO_TEXT: 1, NO_CAPTION: 2}),
+    "too long": (
+        [["x" * LONGEST_TEXT, "x" * (LONGEST_TEXT + 1), None]],
+        ["x" * LONGEST_TEXT],
+        {NO_TEXT: 1, LONG_TEXT: 1},
+    ),
+}
 
 
-def test_empty_captions_are_left_out_and_counted(tmp_path: Path) -> None:
-    rows = [
-        {"image": "1.jpg", "caption": "  "},
-        {"image": "2.jpg", "caption": None},
-        {"image": "3.jpg", "caption": ["", "kept"]},
-    ]
-    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    source = open_table([path])
-    assert [source[i].id for i in range(len(source))] == ["3.jpg#2"]
-    assert source.left_out == {EMPTY_CAPTION: 2, NO_CAPTION: 2}
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_what_is_no_caption_is_left_out_and_counted(tmp_path: Path, case: str) -> None:
+    cells, captions, left_out = LEFT_OUT[case]
+    rows = [{"image": f"{i}.jpg", "caption": cell} for i, cell in enumerate(cells)]
+    source = open_table([_file(tmp_path / "a.jsonl", rows)])
+    assert list(source.captions()) == captions
+    assert source.left_out == left_out
 
 
-def test_words_for_an_empty_cell_are_no_captions(tmp_path: Path) -> None:
-    rows = "".join(f"{k}.jpg,{word}\n" for k, word in enumerate(("nan", "NaN", "None", "<NA>")))
-    path = write(tmp_path / "t.csv", f"image,caption\n{rows}5.jpg,a naan bread\n")
-    source = open_table([path])
-    assert list(source.captions()) == ["a naan bread"]
-    assert source.left_out == {EMPTY_CELL: 4, NO_CAPTION: 4}
+def test_a_negative_that_is_too_long_is_left_out_and_counted(tmp_path: Path) -> None:
+    row = {"image": "4.jpg", "caption": "y", "neg_caption": ["z" * (LONGEST_TEXT + 1), "n"]}
+    source = open_table([_file(tmp_path / "a.jsonl", [row])])
+    assert (source[0].id, source[0].negatives) == ("4.jpg#0", ("n",))
+    assert source.left_out == {LONG_TEXT: 1}
 
 
 def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:
@@ -377,13 +372,6 @@ def test_embedded_images_that_are_null_are_refused_when_decoded(tmp_path: Path) 
     assert open_table([path])[0].image == b""
 
 
-def test_a_column_that_is_neither_path_nor_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"image": [1, 2], "text": ["a", "b"]}), path)
-    with pytest.raises(UsageError, match="'image' holds int64, not image paths or bytes"):
-        open_table([path])
-
-
 def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
     names = ("image", "text", "neg_caption", "neg_image", "group", "score", "image_score")
     rows: list[tuple[object, ...]] = [
@@ -403,9 +391,9 @@ def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
         assert [at[i].image for i in range(3)] == [b"cat", b"cup", b"car"]
         assert [at[i].negatives for i in range(3)] == [("a dog",), ("a jug", "a can"), ()]
         assert [at[i].negative_image for i in range(3)] == [b"dog", None, b"bus"]
-        assert at.groups() == (["x", "", "x"], [1.5, None, 0.5])
-        assert [at[i].group for i in range(len(at))] == at.groups()[0]
-        assert at.image_scores() == [20.0, None, None]
+        assert list(at.column("group")) == ["x", "", "x"]
+        assert list(at.column("score")) == [1.5, None, 0.5]
+        assert list(at.column("image_score")) == [20.0, None, None]
     copies = {path.name for path in tmp_path.glob(".*")}
     open_table(files)
     assert {path.name for path in tmp_path.glob(".*")} == copies  # each column keeps its copy
@@ -457,12 +445,22 @@ def test_dictionaries_and_bytes_are_texts(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": images, "text": ["a", "b", "c"]}), path)
     os.utime(path, ns=(1, 1))
     assert [open_table([path])[i].image for i in range(3)] == [b"one", b"two", b"one"]
-    pq.write_table(pa.table({"image": ["1.jpg"], "text": [3.5]}), path)
-    with pytest.raises(UsageError, match="column 'text' holds double, not captions"):
-        open_table([path])
-    pq.write_table(pa.table({"image": [b"x"]}), path)
-    with pytest.raises(UsageError, match="column 'image' holds binary, not captions"):
-        open_table([path], caption_column="image")
+
+
+@pytest.mark.parametrize(
+    ("columns", "caption", "reason"),
+    [
+        ({"image": [1], "text": ["a"]}, None, "'image' holds int64, not image paths or bytes"),
+        ({"image": ["1.jpg"], "text": [3.5]}, None, "column 'text' holds double, not captions"),
+        ({"image": [b"x"]}, "image", "column 'image' holds binary, not captions"),
+    ],
+)
+def test_columns_of_another_kind(
+    columns: dict[str, Any], caption: str | None, reason: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(UsageError, match=reason):
+        open_table([tmp_path / "a.parquet"], caption_column=caption)
 
 
 def test_a_column_that_occurs_twice(tmp_path: Path) -> None:
@@ -473,18 +471,6 @@ def test_a_column_that_occurs_twice(tmp_path: Path) -> None:
         open_table([path])
     blank = write(tmp_path / "b.csv", "image,caption,,\n1.jpg,x,,\n")
     assert open_table([blank])[0].captions == ("x",)  # unnamed columns may be many
-
-
-def test_what_is_no_caption_is_counted(tmp_path: Path) -> None:
-    rows: list[dict[str, object]] = [
-        {"image": "1.jpg", "caption": 5},
-        {"image": "2.jpg", "caption": float("nan")},
-        {"image": "3.jpg", "caption": ["x" * LONGEST_TEXT, "x" * (LONGEST_TEXT + 1), None]},
-        {"image": "4.jpg", "caption": "y", "neg_caption": ["z" * (LONGEST_TEXT + 1)]},
-    ]
-    source = open_table([write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))])
-    assert [len(text) for text in source.captions()] == [LONGEST_TEXT, 1]
-    assert source.left_out == {NO_TEXT: 2, NO_CAPTION: 2, LONG_TEXT: 2}
 
 
 def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:
@@ -499,7 +485,7 @@ def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:
     other.mkdir()
     pq.write_table(pa.table({"image": [good], "text": ["x"]}), other / "a.parquet")
     source = open_table([tmp_path / "a.parquet", other / "a.parquet"])
-    assert source.ids()[2] == f"{other}/a.parquet, row 1"  # of one name in two folders
+    assert list(source.column("id"))[2] == f"{other}/a.parquet, row 1"  # of one name in two folders
 
 
 def test_row_numbers_count_from_one(tmp_path: Path) -> None:
@@ -508,7 +494,7 @@ def test_row_numbers_count_from_one(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"a\.parquet, row 2: image '../2.jpg' lies outside"):
         open_table([path])
     with pytest.raises(CompoclipError, match=r"a\.parquet: row 1: needs \"caption\""):
-        WrittenTexts(path)
+        read_written_texts(path)
     lines = write(tmp_path / "a.jsonl", '\n{"image": "1.jpg", "caption": "x"}\n\n{"image": 5}\n')
     with pytest.raises(CompoclipError, match=r"a\.jsonl, line 4 has no image path"):
         open_table([lines])
@@ -520,9 +506,9 @@ def test_texts_beside_the_data_must_be_texts(tmp_path: Path) -> None:
         row = {"caption": "a", "positive": text, "id": "a", "sentences": ["x", text]}
         path = write(tmp_path / "a.jsonl", f"\n{json.dumps(row)}")
         with pytest.raises(CompoclipError, match=f"line 2: 'positive': .*{shown}"):
-            WrittenTexts(path)
+            read_written_texts(path)
         with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
-            Bags(path)
+            read_bags(path)
 
 
 @pytest.mark.parametrize("column", ["caption", "image"])

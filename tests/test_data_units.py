@@ -16,7 +16,7 @@ from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import open_source
 from compoclip.data.texts import PhrasePlan, UnitPlan
-from compoclip.data.written_units import WrittenUnits
+from compoclip.data.written import read_units
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import Rewritten
 from compoclip.training.log import read_log
@@ -62,11 +62,11 @@ def write(folder: Path, *records: object) -> Path:
 
 
 def parts(found: Any) -> list[list[tuple[str, str, tuple[str, ...]]]]:
-    return [[(each.text, each.name, each.foils) for each in kind] for kind in found]
+    return [[(each.text, each.name, tuple(each.foils)) for each in kind] for kind in found]
 
 
 def test_units_of_both_layouts(tmp_path: Path) -> None:
-    units = WrittenUnits(write(tmp_path, RECORD, OLDER))
+    units = read_units(write(tmp_path, RECORD, OLDER))
     assert len(units) == 2
     assert parts(units.find("A dog on a red chair.")) == [
         [("dog", "dog", ("cat",)), ("red chair", "chair", ("blue chair",))],
@@ -80,7 +80,7 @@ def test_records_of_one_caption_add_up_and_lines_are_read_too(tmp_path: Path) ->
     path = tmp_path / "units.jsonl"
     more = {**RECORD, "entities": ["dog", "tail"], "relations": []}
     path.write_text("".join(json.dumps(each) + "\n" for each in (RECORD, more)))
-    entities, relations = parts(WrittenUnits(path).find(RECORD["original_caption"]))
+    entities, relations = parts(read_units(path).find(RECORD["original_caption"]))
     assert [text for text, _, _ in entities] == ["dog", "red chair", "tail"]
     assert entities[2][2] == ()
     assert len(relations) == 1
@@ -108,7 +108,7 @@ def test_units_are_drawn_with_their_own_foils(tmp_path: Path) -> None:
 
 def test_a_part_without_a_foil_is_no_unit(tmp_path: Path) -> None:
     record = {**RECORD, "negative_entities": {}, "relations": []}
-    units = WrittenUnits(write(tmp_path, record))
+    units = read_units(write(tmp_path, record))
     found = units.find(record["original_caption"])
     assert found is not None
     assert not isinstance(found[0][0].foil(random.Random(0)), Rewritten)
@@ -177,10 +177,10 @@ def test_cs_clip_trains_on_it(tmp_path: Path) -> None:
 def test_malformed_units(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = write(tmp_path, RECORD, {**RECORD, **change})
     if not message:
-        assert len(WrittenUnits(path)) == 1
+        assert len(read_units(path)) == 1
         return
     with pytest.raises(CompoclipError, match=message) as caught:
-        WrittenUnits(path)
+        read_units(path)
     assert str(caught.value).startswith(f"{path}, row 2")
     assert "is this CS-CLIP's training data?" in str(caught.value)
 
@@ -192,7 +192,7 @@ def test_malformed_units(change: dict[str, Any], message: str, tmp_path: Path) -
 def test_files_that_hold_no_units(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "units.json").write_text(content)
     with pytest.raises(CompoclipError, match=message):
-        WrittenUnits(tmp_path / "units.json")
+        read_units(tmp_path / "units.json")
 
 
 @pytest.mark.parametrize("image", [None, 3, "../outside.jpg"])

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.captions.types import Caption
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import WRITTEN_NEGATIVE, WRITTEN_POSITIVE, CaptionPlan
 from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, NOT_CHOSEN
-from compoclip.data.plan import TextPlan, WrittenTexts
+from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
+from compoclip.data.written import read_written_texts
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.compose import compose
@@ -26,14 +26,10 @@ from compoclip.rewrites.written import (
     form_objection,
     positive_objection,
 )
+from data_samples import Parses
 from method_data import arguments, write_world
 
 BOTH = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
-
-
-class Parses:
-    def __getitem__(self, text: str) -> Caption:
-        return parse(text)
 
 
 def written(folder: Path, *rows: object) -> Path:
@@ -86,14 +82,13 @@ def test_the_file(tmp_path: Path) -> None:
         {"caption": "a cup", "positive": "None."},
         {"caption": "a cat", "positive": ["a kitty"], "negative": None},
     )
-    texts = WrittenTexts(path)
+    texts = read_written_texts(path)
     assert len(texts) == 2
-    assert texts.find("a cat", positive=True) == ["a feline", "a kitty"]
-    assert texts.find("a cat", positive=False) == ["a dog", "a cow"]
-    assert texts.find("a cup", positive=True) == texts.find("a cup", positive=False) == []
-    assert texts.find("a jug", positive=True) == []
+    assert texts.find("a cat") == (["a feline", "a kitty"], ["a dog", "a cow"])
+    assert texts.find("a cup") == ([], [])
+    assert texts.find("a jug") is None
     with pytest.raises(UsageError, match=r"texts\.written=FILE"):
-        WrittenTexts(Path())
+        read_written_texts(Path())
 
 
 def test_several_files(tmp_path: Path) -> None:
@@ -102,16 +97,16 @@ def test_several_files(tmp_path: Path) -> None:
         ("a", {"caption": "a cat", "positive": "a feline"}),
     ):
         written(tmp_path, row).rename(tmp_path / f"{name}.jsonl")
-    assert WrittenTexts(tmp_path).find("a cat", positive=True) == ["a feline", "a kitty"]
-    assert WrittenTexts(tmp_path / "{b,a}.jsonl").find("a cat", positive=True) == [
-        "a kitty",
-        "a feline",
-    ]
+    assert read_written_texts(tmp_path).find("a cat") == (["a feline", "a kitty"], [])
+    assert read_written_texts(tmp_path / "{b,a}.jsonl").find("a cat") == (
+        ["a kitty", "a feline"],
+        [],
+    )
     (tmp_path / "empty").mkdir()
     with pytest.raises(CompoclipError, match=r"no \.parquet, \.jsonl, \.jsonl\.gz file"):
-        WrittenTexts(tmp_path / "empty")
+        read_written_texts(tmp_path / "empty")
     with pytest.raises(CompoclipError, match=r"c\.jsonl"):
-        WrittenTexts(tmp_path / "{a,c}.jsonl")
+        read_written_texts(tmp_path / "{a,c}.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +121,7 @@ def test_several_files(tmp_path: Path) -> None:
 def test_malformed_files(row: object, message: str, tmp_path: Path) -> None:
     path = written(tmp_path, {"caption": "x", "positive": "y"}, row)
     with pytest.raises(CompoclipError, match=rf"written\.jsonl: line 2: {message}"):
-        WrittenTexts(path)
+        read_written_texts(path)
 
 
 def test_valid_ones_are_drawn_and_the_others_counted(tmp_path: Path) -> None:

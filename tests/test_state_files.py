@@ -18,7 +18,8 @@ from torch import nn
 
 from compoclip.cli.main import main
 from compoclip.data.images import Companions
-from compoclip.data.pack import PackSpec, Request, pack
+from compoclip.data.pack import PackSpec, pack
+from compoclip.data.sources.open import Request
 from compoclip.errors import CompoclipError
 from compoclip.language.ask import Asking, collect
 from compoclip.language.engine import Answer, Sampling, load_task

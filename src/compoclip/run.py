@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from compoclip.benchmarks.case import Benchmark
-    from compoclip.data.pack import Request
+    from compoclip.data.sources.open import Request
     from compoclip.evaluation.results import Results
     from compoclip.evaluation.run import Options
     from compoclip.methods.base import Method
@@ -119,7 +119,7 @@ class DataOptions:
 
     def request(self, spec: str) -> Request:
         """Return what opens the data that `spec` names with these options."""
-        from compoclip.data.pack import Request
+        from compoclip.data.sources.open import Request
 
         options = {each.name: getattr(self, each.name) for each in fields(DataOptions)}
         return Request(spec, **options)

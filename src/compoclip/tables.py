@@ -15,7 +15,7 @@ import re
 import zlib
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, AnyStr
@@ -148,12 +148,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     number = unpacked = 0
     packed = path.suffix.lower() == ".gz"
     try:
+        size = path.stat().st_size
         with io.BufferedReader(gzip.GzipFile(path)) if packed else path.open("rb") as file:
             for line in _bounded(file, path):
                 number += 1
                 if packed:
                     unpacked += len(line)
-                    _require_size(path, path.stat().st_size, unpacked)
+                    _require_size(path, size, unpacked)
                 if number == 1:
                     line = line.removeprefix(BOM_UTF8)
                 yield number, line.decode().rstrip("\r\n")
@@ -434,13 +435,19 @@ def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
     return any(getattr(pa.types, test, pa.types.is_string)(kind) for test in tests)
 
 
-def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ("line N" or "row N", object) of a JSON-lines file or of a .parquet file."""
+def read_rows(
+    path: Path, columns: Collection[str] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ("line N" or "row N", object) of a JSON-lines file or of a .parquet file.
+
+    columns: those of a .parquet file that are read, as far as it has them; by default all.
+    """
     if path.suffix.lower() != ".parquet":
         yield from ((f"line {number}", row) for number, row in read_jsonl(path))
         return
     with opened_parquet(path) as parquet:
-        batches = parquet.iter_batches(PARQUET_BATCH)
+        names = [n for n in parquet.schema_arrow.names if columns is None or n in columns]
+        batches = parquet.iter_batches(PARQUET_BATCH, columns=names)
         rows = (row for batch in batches for row in batch.to_pylist())
         yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
 

@@ -107,7 +107,7 @@ def caption_items(data: str, column: str | None, split: str | None) -> Iterator[
     source = open_source(data, caption_column=column, split=split)
     for reason, number in source.left_out.items():
         note(f"left out of the data: {number} x {reason}")
-    yield from zip(source.ids(), source.caption_lists(), strict=True)
+    yield from zip(source.column("id"), source.column("captions"), strict=True)
 
 
 def _bare(path: Path, column: str | None) -> CaptionFile | None:

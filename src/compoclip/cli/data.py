@@ -401,14 +401,12 @@ def pack_main(argv: Sequence[str]) -> int:
     processes(options.workers, 0, 1)  # checks it
     require_least(0, options, "max_bad")
     from compoclip.corpora.run import run
-    from compoclip.data.pack import PackSpec, PackSummary, PackTask, pack
+    from compoclip.data.pack import PackSpec, PackSummary, pack
 
     request = options.request(options.data)
     spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
 
-    def spread(
-        work: Callable[[PackTask], PackSummary], tasks: Sequence[PackTask]
-    ) -> Iterator[PackSummary]:
+    def spread(work: Callable[[int], PackSummary], tasks: Sequence[int]) -> Iterator[PackSummary]:
         images = len(tasks) * options.shard_size
         return run(work, tasks, processes(options.workers, images, _MANY))
 

@@ -76,7 +76,7 @@ def mirror_main(argv: Sequence[str]) -> int:
         source = open_coco(
             options.captions, read_json(options.captions, damaged="fetch the file again")
         )
-        captions = dict(zip(source.ids(), source.caption_lists()))
+        captions = dict(zip(source.column("id"), source.column("captions")))
     rows = list(mirror_rows(photos, captions, options.seed, options.human, left_out))
     if not rows:
         raise CompoclipError(

@@ -63,6 +63,7 @@ def run(
 
 
 def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generator[R, None, None]:
+    """Run tasks on the cluster of RAY_ADDRESS, or on a small one that is started here."""
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError:
@@ -71,13 +72,23 @@ def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generat
         ) from None
     own = not ray.is_initialized()
     if own:
-        _start(ray, workers)
+        address = os.environ.get("RAY_ADDRESS")
+        small: dict[str, Any] = {"address": "local", "num_cpus": workers, "num_gpus": 0}
+        small |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+        if not address:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR", **({} if address else small))
+        except Exception as error:  # Ray raises errors of every kind here, bare ones too
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            where = f"no Ray cluster at {address}" if address else "Ray cannot be started"
+            raise CompoclipError(f"{where} ({reason}); check it, or take --engine local") from None
+
+    def fenced(task: T) -> R:
+        with fence():
+            return work(task)
+
     try:
-
-        def fenced(task: T) -> R:
-            with fence():
-                return work(task)
-
         remote = ray.remote(fenced).options(num_cpus=1, max_retries=RETRIES)
         slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
         todo = iter(tasks)
@@ -94,26 +105,6 @@ def _on_ray(work: Callable[[T], R], tasks: Sequence[T], workers: int) -> Generat
     finally:
         if own:
             ray.shutdown()
-
-
-def _start(ray: Any, workers: int) -> None:
-    """Join the cluster of RAY_ADDRESS, or start a small one here."""
-    small: dict[str, Any] = {
-        "address": "local",
-        "num_cpus": workers,
-        "num_gpus": 0,
-        "include_dashboard": False,
-        "object_store_memory": _OBJECT_STORE,
-    }
-    address = os.environ.get("RAY_ADDRESS")
-    if not address:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray.init(log_to_driver=False, logging_level="ERROR", **({} if address else small))
-    except Exception as error:  # Ray raises errors of every kind here, bare ones too
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        where = f"no Ray cluster at {address}" if address else "Ray cannot be started"
-        raise CompoclipError(f"{where} ({reason}); check it, or take --engine local") from None
 
 
 # --- A whole corpus: every shard once, finished ones skipped, bad ones named. ---
@@ -179,7 +170,16 @@ def process(
         except CompoclipError:
             continue  # it is named when its turn comes
     with only_writer(out, folder=True):
-        _settle(out, {**job.settings(), "column": column})
+        settings, path = {**job.settings(), "column": column}, out / MANIFESTS / SETTINGS
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            write_text(path, json.dumps(settings, indent=1, sort_keys=True) + "\n")
+        except (OSError, ValueError, RecursionError):
+            remedy = "choose another -o or remove the folder"
+            raise CompoclipError(f"{path}: damaged; {remedy}") from None
+        else:
+            require_same(out, before, settings)
         outcome = CorpusOutcome()
         tasks = []
         for shard in shards:
@@ -206,17 +206,3 @@ def process(
         for counts in (*outcome.made.values(), *outcome.skipped.values()):
             add_counts(outcome.total, counts)
         return outcome
-
-
-def _settle(out: Path, settings: dict[str, Any]) -> None:
-    """Check or write the settings of the folder."""
-    path = out / MANIFESTS / SETTINGS
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        text = json.dumps(settings, indent=1, sort_keys=True) + "\n"
-        write_text(path, text)
-        return
-    except (OSError, ValueError, RecursionError):
-        raise CompoclipError(f"{path}: damaged; choose another -o or remove the folder") from None
-    require_same(out, before, settings)

@@ -200,7 +200,6 @@ def _parquet(source: Path, column: str | None, fields: Fields, counts: Counts) -
 # members stay as they are. Captions are found as `train` finds them.
 
 _TAR_BATCH = 200
-_Member = tuple[tarfile.TarInfo, bytes | None]
 
 
 def _tar(source: Path, column: str | None, fields: Fields, counts: Counts) -> OpenShard:
@@ -223,10 +222,19 @@ def _tar(source: Path, column: str | None, fields: Fields, counts: Counts) -> Op
         added = iter(made)
         for key, members, texts, has_row in targets:
             more = next(added) if has_row else None
-            for member, data in _changed(source, key, members, texts, more):
-                if data is None and member.isreg():
-                    data = _content(source, contents, member)
-                out.addfile(member, None if data is None else BytesIO(data))
+            for member in members:
+                is_json = member.isreg() and sample_key(member.name)[1].lower() == "json"
+                if is_json and more is not None and texts.json is not None:
+                    origin = f"{source}, sample {key}"
+                    data = _spliced(texts.json, texts.fields, more, origin)
+                    out.addfile(_sized(member, member.name, data), BytesIO(data))
+                elif member.isreg():
+                    out.addfile(member, BytesIO(_content(source, contents, member)))
+                else:
+                    out.addfile(member)
+            if more is not None and any(more.values()) and texts.json is None:
+                data = json_bytes(more)
+                out.addfile(_sized(members[-1], f"{key}.json", data), BytesIO(data))
 
     def create(target: Path) -> AbstractContextManager[Any]:
         return tarfile.open(target, "w", format=tarfile.PAX_FORMAT)
@@ -272,26 +280,6 @@ def _sample(
         return texts, None
     stored = texts.fields.get(PARSE) if isinstance(texts.fields, dict) else None
     return texts, row_of(f"{source.name}/{key}", texts.captions(column), stored, counts)
-
-
-def _changed(
-    source: Path,
-    key: str,
-    members: list[tarfile.TarInfo],
-    texts: SampleTexts,
-    added: dict[str, Any] | None,
-) -> Iterator[_Member]:
-    """The members of a sample as they are to be written, with new content where it changes."""
-    for member in members:
-        is_json = member.isreg() and sample_key(member.name)[1].lower() == "json"
-        if added is None or texts.json is None or not is_json:
-            yield member, None
-            continue
-        data = _spliced(texts.json, texts.fields, added, f"{source}, sample {key}")
-        yield _sized(member, member.name, data), data
-    if added is not None and any(added.values()) and texts.json is None:
-        data = json_bytes(added)
-        yield _sized(members[-1], f"{key}.json", data), data
 
 
 def _sized(model: tarfile.TarInfo, name: str, data: bytes) -> tarfile.TarInfo:

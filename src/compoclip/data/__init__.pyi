@@ -15,7 +15,6 @@ from .loader import BatchLoader as BatchLoader
 from .plan import TextPlan as TextPlan
 from .plan import prepare_captions as prepare_captions
 from .prepared import Preparation as Preparation
-from .sources import DrawOrder as DrawOrder
 from .sources import Sample as Sample
 from .sources import Source as Source
 from .sources.open import open_source as open_source
@@ -27,5 +26,5 @@ from .texts import TargetPlan as TargetPlan
 from .texts import UnitPlan as UnitPlan
 from .transform import ImageTransform as ImageTransform
 from .transform import RandomCrop as RandomCrop
-from .written_units import WrittenUnits as WrittenUnits
-from .written_units import open_unit_file as open_unit_file
+from .written import open_unit_file as open_unit_file
+from .written import read_units as read_units

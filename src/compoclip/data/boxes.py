@@ -53,23 +53,18 @@ class BoxedPhoto:
     def apart(self, axis: int) -> list[tuple[str, str]]:
         """(first, second) labels of pairs of things that do not overlap along an axis, 0 for x."""
         seen = Counter(each.label for each in self.things)
-        alone = [
-            each
-            for each in self.things
-            if seen[each.label] == 1
-            and not each.crowd
-            and _area(each.box) >= LEAST_SHARE * self.area
-        ]
+        alone = []
+        for each in self.things:
+            left, upper, right, lower = each.box
+            large = (right - left) * (lower - upper) >= LEAST_SHARE * self.area
+            if large and seen[each.label] == 1 and not each.crowd:
+                alone.append(each)
         return [
             (a.label, b.label)
             for a in alone
             for b in alone
             if a is not b and a.box[axis + 2] <= b.box[axis]
         ]
-
-
-def _area(box: Box) -> float:
-    return (box[2] - box[0]) * (box[3] - box[1])
 
 
 def named(label: str) -> str:
@@ -106,18 +101,11 @@ def mirror_rows(
     human: float = 0.5,
     left_out: Counter[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Training rows of photos with boxes: at most one of each axis a photo.
+    """Yield training rows of photos with boxes: at most one of each axis a photo.
 
-    Args:
-        photos: The photos.
-        captions: What people wrote of them, by file name.
-        seed: Of all that is drawn.
-        human: Share of the rows that get such a caption, where there is one.
-        left_out: Counts photos that give no row.
-
-    Yields:
-        {"image", "caption", "neg_caption"} and, for left and right, "mirror": true; `open_table`
-        reads them.
+    A row is {"image", "caption", "neg_caption"} and, for left and right, "mirror": true, which
+    `open_table` reads. captions: what people wrote, by file name; a share `human` of the rows gets
+    one, where there is any. left_out: counts photos that give no row.
     """
     for photo in photos:
         made = 0

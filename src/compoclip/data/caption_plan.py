@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from compoclip.data.columns import require
 from compoclip.data.drawn import EQUALS_CAPTION, NONE_APPLIES, NOT_CHOSEN, Drawing, Drawn
 from compoclip.data.sources import NEGATIVES, POSITIVES, Source
-from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import fits_context, kind_named, token_key
 
@@ -160,25 +160,20 @@ def _offer(drawing: Drawing, name: str, offered: Counter[str]) -> bool:
         if drawing.negatives:
             known = {*drawing.captions, *taken} if again else drawing.captions
             fresh = [text for text in sample.negatives if token_key(text) not in known]
-            found = EQUALS_CAPTION if sample.negatives and not fresh else _given(fresh, rng)
+            found = EQUALS_CAPTION if sample.negatives else NONE_GIVEN
+            if fresh:
+                fitting = [text for text in fresh if fits_context(text)]
+                found = Drawn(rng.choice(fitting), Role.NEGATIVE) if fitting else TOO_LONG
     elif name == GIVEN_POSITIVE:
-        found = _given(sample.positives, rng, Role.POSITIVE)
+        found = TOO_LONG if sample.positives else NONE_GIVEN
+        if fitting := [text for text in sample.positives if fits_context(text)]:
+            found = Drawn(rng.choice(fitting), Role.POSITIVE)
     elif name == OTHER_CAPTION:
         fresh = [text for text in drawing.other_captions() if token_key(text) not in taken]
         found = Drawn(rng.choice(fresh), Role.POSITIVE) if fresh else NO_OTHER_CAPTION
     else:
         found = drawing.rewrite(name, drawing.caption, rng, drawing.negatives)
     return drawing.add(found, kind)
-
-
-def _given(
-    texts: tuple[str, ...] | list[str], rng: random.Random, role: Role = Role.NEGATIVE
-) -> Drawn | str:
-    """One of the texts that came with the data, or the reason why there is none."""
-    if not texts:
-        return NONE_GIVEN
-    fitting = [text for text in texts if fits_context(text)]
-    return Drawn(rng.choice(fitting), role) if fitting else TOO_LONG
 
 
 @dataclass(frozen=True)
@@ -195,7 +190,7 @@ class CaptionPlan:
             those of a smaller share are among those of a larger one.
         texts: More sorts of texts, drawn in this order after the rewrites.
         main: Always take the first caption of a sample, not one of its captions at random.
-        written: File of written texts (see `WrittenTexts`).
+        written: File of written texts (see `read_written_texts`).
         pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
             leaves them as they are. Other texts are made from the original.
         cleaned: Whether these are all captions, those of variations alone (see `Groups`), or all
@@ -216,10 +211,9 @@ class CaptionPlan:
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share outside [0, 1] or a negative number of words."""
-        if self.pre_caption < 0:
-            raise UsageError(f"captions of {self.pre_caption} words: must be 0 (all) or more")
-        if not 0 <= self.hn_fraction <= 1:
-            raise UsageError(f"hn-fraction {self.hn_fraction}: must lie between 0 and 1")
+        words, share = self.pre_caption, self.hn_fraction
+        require(words >= 0, f"captions of {words} words: must be 0 (all) or more")
+        require(0 <= share <= 1, f"hn-fraction {share}: must lie between 0 and 1")
 
     @property
     def sorts(self) -> tuple[Texts, ...]:
@@ -260,13 +254,9 @@ class CaptionPlan:
 
     def require(self, source: Source) -> None:
         """Raise UsageError when the data lack what the plan cannot do without."""
-        if GIVEN in self.rewrite_names and NEGATIVES not in source.brings():
-            raise UsageError(
-                f"{source.describe()}: brings no negatives; it needs a column neg_caption, or take "
-                "--negatives negclip where the method has it"
-            )
-        if GIVEN_POSITIVE in self.rewrite_names and POSITIVES not in source.brings():
-            raise UsageError(
-                f"{source.describe()}: brings no captions in other words; it needs a column "
-                "pos_caption, or take texts that are made, where the method has them"
-            )
+        if GIVEN in self.rewrite_names:
+            needed = "negatives; it needs a column neg_caption, or take --negatives negclip where "
+            source.require(NEGATIVES, f"{needed}the method has it")
+        if GIVEN_POSITIVE in self.rewrite_names:
+            needed = "captions in other words; it needs a column pos_caption, or take texts that "
+            source.require(POSITIVES, f"{needed}are made, where the method has them")

@@ -7,12 +7,19 @@ import os
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from compoclip.errors import CompoclipError, UsageError, shown
 from compoclip.files import encodable
 from compoclip.tables import text_list
+
+
+def require(good: object, wrong: str) -> None:
+    """Raise UsageError that says what is wrong with a setting, unless it is good."""
+    if not good:
+        raise UsageError(wrong)
 
 
 def relative_image(image: str, root: Path, origin: str) -> str:
@@ -58,21 +65,16 @@ def pick_columns(
     caption: one name or several joined by commas. Names not given are guessed from the usual ones.
     Raises UsageError that lists the columns of the file when a name is not among them.
     """
-    if image is None:
-        image = _guessed(IMAGE_COLUMNS, available, "image", path)
-    _require_columns([image], available, path)
+    (image,) = _named([image] if image else None, IMAGE_COLUMNS, available, "image", path)
     return image, pick_captions(available, caption, path)
 
 
 def pick_captions(available: Collection[str], caption: str | None, path: Path) -> tuple[str, ...]:
     """Return the caption columns, as for `pick_columns`."""
-    if caption is None:
-        caption = _guessed(CAPTION_COLUMNS, available, "caption", path)
-    captions: Sequence[str] = (caption,)
-    if caption not in available:  # a column whose own name holds a comma comes first
-        captions = [part.strip() for part in caption.split(",")]
-    _require_columns(captions, available, path)
-    return tuple(captions)
+    names = None if caption is None else [caption]
+    if caption is not None and caption not in available:  # names may hold commas
+        names = [part.strip() for part in caption.split(",")]
+    return _named(names, CAPTION_COLUMNS, available, "caption", path)
 
 
 def usual_column(usual: Iterable[str], available: Iterable[str]) -> str | None:
@@ -81,20 +83,25 @@ def usual_column(usual: Iterable[str], available: Iterable[str]) -> str | None:
     return next((names[name] for name in usual if name in names), None)
 
 
-def _guessed(usual: Iterable[str], available: Collection[str], kind: str, path: Path) -> str:
-    if (name := usual_column(usual, available)) is not None:
-        return name
-    raise UsageError(
-        f"{path}: no {kind} column found; name it with --{kind}-column, one of: "
-        f"{', '.join(map(str, available)) or 'none'}"
-    )
-
-
-def _require_columns(names: Iterable[str], available: Collection[str], path: Path) -> None:
-    for name in names:
-        if name not in available:
-            listed = ", ".join(map(str, available)) or "none"
-            raise UsageError(f"{path}: no column {name!r}; the columns are: {listed}")
+def _named(
+    names: Sequence[str] | None,
+    usual: Iterable[str],
+    available: Collection[str],
+    kind: str,
+    path: Path,
+) -> tuple[str, ...]:
+    """The columns of these names, or the first of a usual name."""
+    listed = ", ".join(map(str, available)) or "none"
+    if names is None:
+        name = usual_column(usual, available)
+        if name is None:
+            what = f"no {kind} column found; name it with --{kind}-column"
+            raise UsageError(f"{path}: {what}, one of: {listed}")
+        return (name,)
+    for each in names:
+        if each not in available:
+            raise UsageError(f"{path}: no column {each!r}; the columns are: {listed}")
+    return tuple(names)
 
 
 # --- Captions. ---
@@ -172,6 +179,12 @@ NEG_CAPTION, NEG_IMAGE, GROUP = "neg_caption", "neg_image", "group"
 POS_CAPTION = "pos_caption"
 SCORE, IMAGE_SCORE, MIRROR = "score", "image_score", "mirror"
 EXTRA_COLUMNS = (NEG_CAPTION, POS_CAPTION, NEG_IMAGE, MIRROR, GROUP, SCORE, IMAGE_SCORE)
+_WRONG = {
+    **dict.fromkeys((NEG_CAPTION, POS_CAPTION), "not a list of texts"),
+    **dict.fromkeys((SCORE, IMAGE_SCORE), "not a number"),
+    NEG_IMAGE: "neither a list of row numbers nor an image path",
+    MIRROR: "neither true nor false",
+}
 _MOST_ROWS = 1 << 62
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -194,59 +207,44 @@ def read_extras(
         cell = as_text(row.get(column))
         if cell is None or cell == "":
             continue
-        blank = isinstance(cell, str) and not cell.strip()
+        text = cell.strip() if isinstance(cell, str) else None
+        value: Any = None
+        name = column
         match column:
             case "neg_caption" | "pos_caption":
                 name = "negatives" if column == NEG_CAPTION else "positives"
-                only = lists and column == NEG_CAPTION
-                found[name] = [] if blank else _texts(cell, f"{origin}: {column}", only)
-            case "neg_image" if isinstance(cell, str) and not cell.strip().startswith("["):
-                image = "" if blank else relative_image(cell.strip(), root, origin)
-                found["negative_image"] = image
+                if text is None:
+                    value = list(map(as_text, cell)) if isinstance(cell, list) else None
+                elif (lists and column == NEG_CAPTION) or text[:1] in ("[", "{"):
+                    value = text_list(cell) if text else []
+                else:
+                    value = [cell] if text else []
+                if not all(isinstance(each, str) for each in value or ()):
+                    value = None
+            case "neg_image" if text is not None and not text.startswith("["):
+                name = "negative_image"
+                value = relative_image(text, root, origin) if text else ""
             case "neg_image":
-                found["neighbours"] = _rows(cell, f"{origin}: {column}")
+                name = "neighbours"
+                rows: Any = cell
+                if text is not None:
+                    try:
+                        rows = literal_eval(text) if len(text) < 1 << 16 else None
+                    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+                        rows = None
+                if isinstance(rows, list):
+                    numbers = all(type(r) is int and 0 <= r < _MOST_ROWS for r in rows)
+                    value = rows if numbers else None
             case "group":
-                found[column] = str(cell)
+                value = str(cell)
             case "mirror":
-                flag = _FLAGS.get(str(cell).strip().lower())
-                if flag is None:
-                    what = f"mirror {shown(cell)} is neither true nor false"
-                    raise CompoclipError(f"{origin}: {what}; mend the row")
-                found[column] = flag
+                value = _FLAGS.get(str(cell).strip().lower())
             case _:
-                found[column] = _score(cell, f"{origin}: {column}")
+                with suppress(ValueError):
+                    value = float(str(cell))
+                value = value if value is not None and math.isfinite(value) else None
+        if value is None:
+            told = f" {shown(cell)}" if column in (MIRROR, SCORE, IMAGE_SCORE) else ""
+            raise CompoclipError(f"{origin}: {column}{told} is {_WRONG[column]}; mend the row")
+        found[name] = value
     return {name: value for name, value in found.items() if value or type(value) is float}
-
-
-def _texts(cell: object, where: str, lists: bool) -> list[str]:
-    if isinstance(cell, str):
-        listed = lists or cell.strip()[:1] in ("[", "{")
-        cell = text_list(cell) if listed else [cell]
-    texts: list[Any] = list(map(as_text, cell)) if isinstance(cell, list) else [None]
-    if not all(isinstance(text, str) for text in texts):
-        raise CompoclipError(f"{where} is not a list of texts; mend the row")
-    return texts
-
-
-def _rows(cell: object, where: str) -> list[int]:
-    rows: object = cell
-    if isinstance(cell, str):
-        try:
-            rows = literal_eval(cell.strip()) if len(cell) < 1 << 16 else None
-        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            rows = None
-    if not isinstance(rows, list) or not all(type(r) is int and 0 <= r < _MOST_ROWS for r in rows):
-        raise CompoclipError(
-            f"{where} is neither a list of row numbers nor an image path; mend the row"
-        )
-    return rows
-
-
-def _score(cell: object, where: str) -> float:
-    try:
-        score = float(str(cell))
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise CompoclipError(f"{where} {shown(cell)} is not a number; mend the row")
-    return score

@@ -90,7 +90,29 @@ class OpenedImage:
     @cached_property
     def scans(self) -> int:
         """Times that a JPEG paints its pixels; 1 for other formats, but for slow ones."""
-        return _scans(self.stored)
+        tiles = getattr(self.stored, "tile", ())  # none once it is decoded
+        if tiles and tiles[0][0] == "ppm_plain":  # numbers in letters, which Pillow reads in Python
+            return MAX_SCANS
+        if not tiles or self.stored.format not in ("JPEG", "MPO"):
+            return 1
+        file: IO[bytes] = self.stored.fp  # type: ignore[attr-defined]
+        place = file.tell()
+        file.seek(0)
+        data = file.read()
+        file.seek(place)
+        values = np.frombuffer(data, np.uint8)
+        # No less than there are: pixels never hold these two bytes. (bytes.count is ten times as
+        # slow.)
+        most = int((values[1:][values[:-1] == 0xFF] == _SCAN).sum())
+        if most <= _PLAIN_SCANS:
+            return most
+        scans, place = 0, 2  # without those of thumbnails and of what follows its end
+        while scans <= MAX_SCANS and (found := _MARKER.search(data, place)):
+            if found[1][0] == _END:
+                break
+            scans += found[1][0] == _SCAN
+            place = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
+        return max(1, scans)
 
     @property
     def work(self) -> int:
@@ -100,14 +122,11 @@ class OpenedImage:
     def rgb(self, least: tuple[int, int] | None = None) -> Image.Image:
         """Decode the pixels to RGB, in the way that `decode` describes.
 
-        Args:
-            least: (width, height). A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if it is then
-                at least so large. The decoder leaves out the fine frequencies of each block of 8 x
-                8 pixels, which costs less than to decode them and scale them away; the pixels are
-                not those of scaling the whole image down.
-
-        Raises:
-            CompoclipError: For too much work, and for a depth without a scale.
+        least: (width, height); a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if it is then at
+        least so large. The decoder leaves out the fine frequencies of each block of 8 x 8 pixels,
+        which costs less than to decode them and scale them away; the pixels are not those of
+        scaling the whole image down. Raises CompoclipError for too much work, and for a depth
+        without a scale.
         """
         if self.scans > MAX_SCANS or self.work > MAX_WORK:
             raise _RefusedError(
@@ -153,7 +172,17 @@ def decode(
     """
     with opened(image, name, upright=upright) as file:
         rgb = file.rgb(least)
-    return rgb if box is None else _crop(rgb, box, name or _label(image))
+        if box is None:
+            return rgb
+        left, upper, right, lower = (round(edge) for edge in box)
+        if right <= left or lower <= upper:
+            raise _RefusedError(f"box {box} is empty; correct the annotation")
+        if left >= rgb.width or upper >= rgb.height or right <= 0 or lower <= 0:
+            size = f"{rgb.width} x {rgb.height}"
+            raise _RefusedError(f"box {box} lies outside the {size} image; correct the annotation")
+        if (right - left) * (lower - upper) > MAX_PIXELS:
+            raise _RefusedError(f"box {box} is too large; correct the annotation")
+        return rgb.crop((left, upper, right, lower))
 
 
 @contextmanager
@@ -167,38 +196,37 @@ def opened(
     """
     label, mirror = name or _label(image), isinstance(image, Mirrored)
     image = image.image if isinstance(image, Mirrored) else image
+    array = isinstance(image, Path) and image.suffix.lower() == ARRAY
     try:
         if isinstance(image, Image.Image):
             _check_size(*image.size)
             yield OpenedImage(image, _turn(image) if upright else None, mirror)
-        elif isinstance(image, Path) and image.suffix.lower() == ARRAY:
-            yield OpenedImage(_from_array(image, label), mirror=mirror)
+        elif isinstance(image, Path) and array:
+            yield OpenedImage(_from_array(image), mirror=mirror)
         else:
             source = io.BytesIO(image) if isinstance(image, bytes) else io.FileIO(image)
             with _HeaderReader(source) as header, Image.open(header, formats=FORMATS) as file:
                 header.left = math.inf
                 _check_size(*file.size)
                 yield OpenedImage(file, _turn(file) if upright else None, mirror)
+        return
     except _RefusedError as error:
-        raise CompoclipError(f"{label}: {error}") from None
+        wrong, cause = str(error), None
     except CompoclipError:
         raise
     except FileNotFoundError:
-        raise _not_found(label) from None
+        more = " and the backslashes: folders are separated by / here" if "\\" in label else ""
+        wrong, cause = f"image not found; check the images folder{more}", None
     except (Image.DecompressionBombError, MemoryError):
-        raise CompoclipError(f"{label}: too many pixels; scale the image down") from None
+        wrong, cause = "too many pixels; scale the image down", None
     except UnidentifiedImageError:
-        raise CompoclipError(
-            f"{label}: not an image of a known format ({', '.join(FORMATS)}); replace or remove it"
-        ) from None
+        wrong = f"not an image of a known format ({', '.join(FORMATS)}); replace or remove it"
+        cause = None
     except Exception as error:  # decoders fail on damaged files with errors of every kind
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise CompoclipError(f"{label}: damaged image ({reason}); replace or remove it") from error
-
-
-def _not_found(label: str) -> CompoclipError:
-    more = " and the backslashes: folders are separated by / here" if "\\" in label else ""
-    return CompoclipError(f"{label}: image not found; check the images folder{more}")
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        kind = "array" if array else "image"
+        wrong, cause = f"damaged {kind} ({reason}); replace or remove it", error
+    raise CompoclipError(f"{label}: {wrong}") from cause
 
 
 class _HeaderReader(io.BufferedReader):
@@ -256,69 +284,49 @@ _SCAN, _END = 0xDA, 0xD9  # the second bytes of markers
 _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")  # those that are followed by a length
 
 
-def _scans(image: Image.Image) -> int:
-    tiles = getattr(image, "tile", ())  # none once it is decoded
-    if tiles and tiles[0][0] == "ppm_plain":  # numbers in letters, which Pillow reads in Python
-        return MAX_SCANS
-    if not tiles or image.format not in ("JPEG", "MPO"):
-        return 1
-    file: IO[bytes] = image.fp  # type: ignore[attr-defined]
-    place = file.tell()
-    file.seek(0)
-    data = file.read()
-    file.seek(place)
-    values = np.frombuffer(data, np.uint8)
-    # No less than there are: pixels never hold these two bytes. (bytes.count is ten times as slow.)
-    most = int((values[1:][values[:-1] == 0xFF] == _SCAN).sum())
-    return most if most <= _PLAIN_SCANS else max(1, _walked_scans(data))
-
-
-def _walked_scans(data: bytes) -> int:
-    """The scans of a JPEG, without those of thumbnails and of what follows its end."""
-    scans, place = 0, 2
-    while scans <= MAX_SCANS and (found := _MARKER.search(data, place)):
-        if found[1][0] == _END:
-            break
-        scans += found[1][0] == _SCAN
-        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
-    return scans
-
-
 def _label(image: Picture | Image.Image) -> str:
     if isinstance(image, Image.Image):
         return getattr(image, "filename", "") or "image"
     return "image" if isinstance(image, bytes) else str(image)
 
 
-def _from_array(path: Path, label: str) -> Image.Image:
+def _from_array(path: Path) -> Image.Image:
     """RGB from a .npy file with blue first; its header is checked before any pixel is read."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise _not_found(label) from None
-    except Exception as error:  # a damaged header fails in many ways
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise CompoclipError(f"{label}: damaged array ({reason}); replace or remove it") from error
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.memmap):  # an archive of arrays under another name
         array.close()
-        raise CompoclipError(f"{label}: not a single numpy array; replace or remove it")
+        raise _RefusedError("not a single numpy array; replace or remove it")
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
-        raise CompoclipError(
-            f"{label}: an array of {array.dtype} {array.shape} is no image; expected uint8 "
-            "(height, width, 3)"
+        raise _RefusedError(
+            f"an array of {array.dtype} {array.shape} is no image; expected uint8 (height, width, "
+            "3)"
         )
     _check_size(array.shape[1], array.shape[0])
     return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    """The pixels as RGB; transparency is laid over white, and 16-bit grey scaled to 8 bits."""
     if image.mode == "RGB" and "transparency" not in image.info:
         image.load()
         return image.copy() if image.readonly else image
     if image.mode == "L" and "transparency" not in image.info:
         return image.convert("RGB")
     if image.mode == "F" or image.mode.startswith("I"):
-        return _from_deep_grey(image)
+        # Plain conversion would clip to white. Pillow calls grey of 16 bits I;16, of some formats
+        # I, as it does grey of 32 bits.
+        deep = image.mode.startswith("I;16") or image.format in ("PNG", "PPM")
+        if not deep or image.mode == "F":
+            raise _RefusedError(
+                f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
+                "black to white; convert the image to 8 or 16 bits"
+            )
+        tags = getattr(image, "tag_v2", {})
+        deepest = (1 << min(tags.get(_BITS, (16,)))) - 1
+        values = np.minimum(np.asarray(image).astype(np.uint32), deepest)
+        if tags.get(_PHOTOMETRIC) == 0:  # 0 is white
+            values = deepest - values
+        return Image.fromarray((values * 255 // deepest).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
@@ -328,35 +336,3 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 class _RefusedError(CompoclipError):
     """Why an image is not decoded; `opened` adds which one it is."""
-
-
-def _from_deep_grey(image: Image.Image) -> Image.Image:
-    """16-bit grey to 8 bits; plain conversion would clip it to white.
-
-    Pillow calls it I;16, of some formats I, as it does grey of 32 bits.
-    """
-    if not (image.mode.startswith("I;16") or image.format in ("PNG", "PPM")) or image.mode == "F":
-        raise _RefusedError(
-            f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from black "
-            "to white; convert the image to 8 or 16 bits"
-        )
-    tags = getattr(image, "tag_v2", {})
-    deepest = (1 << min(tags.get(_BITS, (16,)))) - 1
-    values = np.minimum(np.asarray(image).astype(np.uint32), deepest)
-    if tags.get(_PHOTOMETRIC) == 0:  # 0 is white
-        values = deepest - values
-    return Image.fromarray((values * 255 // deepest).astype(np.uint8)).convert("RGB")
-
-
-def _crop(image: Image.Image, box: tuple[float, float, float, float], label: str) -> Image.Image:
-    left, upper, right, lower = (round(edge) for edge in box)
-    if right <= left or lower <= upper:
-        raise CompoclipError(f"{label}: box {box} is empty; correct the annotation")
-    if left >= image.width or upper >= image.height or right <= 0 or lower <= 0:
-        raise CompoclipError(
-            f"{label}: box {box} lies outside the {image.width} x {image.height} image; "
-            "correct the annotation"
-        )
-    if (right - left) * (lower - upper) > MAX_PIXELS:
-        raise CompoclipError(f"{label}: box {box} is too large; correct the annotation")
-    return image.crop((left, upper, right, lower))

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,21 +69,23 @@ class Fingerprint:
         return cls(values, {name.removeprefix("rows/"): each for name, each in arrays.items()})
 
     def differences(self, now: Fingerprint, *, whole: bool = True) -> dict[str, str]:
-        """Name what differs from this fingerprint in a later one.
+        """Name what differs in a later fingerprint, by name: "lr was 0.0005, is 0.0001".
 
-        Args:
-            now: The later one.
-            whole: Compare all values, not those of the later one alone.
-
-        Returns:
-            The name of each part that differs -> the difference, "lr was 0.0005, is 0.0001".
+        whole: compare all values, not those of the later one alone.
         """
         before, after = _flat(self.values), json.loads(json.dumps(_flat(now.values)))
-        told = {
-            name: _difference(name, before.get(name), after.get(name))
-            for name in dict.fromkeys([*(before if whole else ()), *after])
-            if before.get(name) != after.get(name)
-        }
+        told: dict[str, str] = {}
+        for name in dict.fromkeys([*(before if whole else ()), *after]):
+            was, is_now = before.get(name), after.get(name)
+            if was == is_now:
+                continue
+            values = [each for each in (was, is_now) if each is not None]
+            if all(isinstance(each, str) and _HASH.fullmatch(each) for each in values):
+                what = "changed" if len(values) == 2 else "is new" if is_now else "is gone"
+                told[name] = f"{name} {what}"
+            else:
+                was, is_now = ("none" if v is None else str(v)[:80] for v in (was, is_now))
+                told[name] = f"{name} was {was}, is {is_now}"
         for name in dict.fromkeys([*self.rows, *now.rows]):
             one, other = self.rows.get(name), now.rows.get(name)
             if one is None or other is None:
@@ -91,25 +93,6 @@ class Fingerprint:
             elif len(one) == len(other) and (n := int((one != other).sum())):
                 told[name] = f"{name} of {n} of {len(one)} rows changed"
         return told
-
-    def take(self, kept: NDArray[np.int64]) -> Fingerprint:
-        """Return the fingerprint of some of the rows."""
-        return Fingerprint(self.values, {name: rows[kept] for name, rows in self.rows.items()})
-
-    @classmethod
-    def joined(cls, parts: Mapping[str, Fingerprint], sizes: Sequence[int]) -> Fingerprint:
-        """Return the fingerprint of several data sets, one behind the other."""
-        names = dict.fromkeys(name for part in parts.values() for name in part.rows)
-        rows = {
-            name: np.concatenate(
-                [
-                    part.rows.get(name, np.zeros(size, np.uint32))
-                    for part, size in zip(parts.values(), sizes)
-                ]
-            )
-            for name in names
-        }
-        return cls({name: part.values for name, part in parts.items()}, rows)
 
 
 def listed(differences: Mapping[str, str]) -> str:
@@ -122,18 +105,23 @@ def listed(differences: Mapping[str, str]) -> str:
 def checksums(columns: Mapping[str, Any]) -> dict[str, Rows]:
     """Return the checksum of every cell of columns of texts, numbers, or lists of them.
 
-    Args:
-        columns: Arrow arrays, or sequences, by name.
-
-    Returns:
-        The checksums, without the columns that have no content.
+    columns: Arrow arrays, or sequences, by name; those without content are left out.
     """
-    arrow = (pa.Array, pa.ChunkedArray)
-    found = {
-        name: _checksums(column if isinstance(column, arrow) else pa.array(column))
-        for name, column in columns.items()
-    }
-    return {name: rows for name, rows in found.items() if rows.any()}
+    found = {}
+    for name, column in columns.items():
+        cells = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column)
+        rows = np.zeros(len(cells), np.uint32)
+        for start in range(0, len(cells), _CHUNK):
+            part = cells.slice(start, _CHUNK)
+            if pa.types.is_list(part.type) or pa.types.is_large_list(part.type):
+                part = pc.binary_join(part.cast(pa.list_(pa.string())), "\x1f")
+            elif not pa.types.is_large_string(part.type):
+                part = part.cast(pa.large_string())
+            texts = part.cast(pa.large_binary()).to_pylist()
+            rows[start : start + _CHUNK] = [zlib.crc32(text) if text else 0 for text in texts]
+        if rows.any():
+            found[name] = rows
+    return found
 
 
 def file_stamp(path: str) -> str:
@@ -145,23 +133,6 @@ def file_stamp(path: str) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}"
 
 
-def _checksums(column: pa.Array | pa.ChunkedArray) -> Rows:
-    rows = np.zeros(len(column), np.uint32)
-    for start in range(0, len(column), _CHUNK):
-        texts = _texts(column.slice(start, _CHUNK)).to_pylist()
-        rows[start : start + _CHUNK] = [zlib.crc32(text) if text else 0 for text in texts]
-    return rows
-
-
-def _texts(cells: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Cells as bytes, the parts of a list joined."""
-    if pa.types.is_list(cells.type) or pa.types.is_large_list(cells.type):
-        cells = pc.binary_join(cells.cast(pa.list_(pa.string())), "\x1f")
-    elif not pa.types.is_large_string(cells.type):
-        cells = cells.cast(pa.large_string())
-    return cells.cast(pa.large_binary())
-
-
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
@@ -170,11 +141,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{name}"] = value
     return found
-
-
-def _difference(name: str, before: Any, now: Any) -> str:
-    values = [each for each in (before, now) if each is not None]
-    if all(isinstance(each, str) and _HASH.fullmatch(each) for each in values):
-        return f"{name} {'changed' if len(values) == 2 else 'is new' if now else 'is gone'}"
-    was, now = ("none" if each is None else str(each)[:80] for each in (before, now))
-    return f"{name} was {was}, is {now}"

@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,167 +43,112 @@ _PART_PHOTOS = 1000
 _TENSOR, _BAD = "features", "bad"
 
 
-@dataclass(frozen=True)
-class KeptSpec:
-    """What features are of: two with equal records hold the same.
-
-    Args:
-        record: All that they depend on, JSON-ready: tower, pixels, crops, photos.
-        photos: Their number.
-        shape: (crops, 1 + P, C) of a photo's features.
-    """
-
-    record: Mapping[str, Any]
-    photos: int
-    shape: tuple[int, int, int]
-
-    @property
-    def digest(self) -> str:
-        """A hash of the record."""
-        text = json.dumps(self.record, sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-    @property
-    def photo_bytes(self) -> int:
-        """Of the features of a photo."""
-        return 4 * math.prod(self.shape)
-
-    @property
-    def per_part(self) -> int:
-        """Photos of a part."""
-        return max(1, min(_PART_PHOTOS, _PART_BYTES // self.photo_bytes))
-
-    @property
-    def parts(self) -> int:
-        """Their number."""
-        return -(-self.photos // self.per_part)
-
-    def numbers(self, part: int) -> range:
-        """The photos of a part."""
-        return range(part * self.per_part, min(self.photos, (part + 1) * self.per_part))
-
-
-@dataclass
 class KeptFeatures:
-    """The features of the photos of a source, read from disk one by one.
+    """The features of the photos of a source, made once and read from disk one by one.
 
     Args:
-        at: Where they were taken.
+        root: They lie in a folder below, by the hash of `record`.
+        record: All that they depend on, JSON-ready: tower, pixels, crops, photos.
+        shape: (crops, 1 + P, C) of a photo's features.
+        at: Where they are taken.
         rows: Name of a photo (`photo_key`) -> its number.
-        spec: What they are of.
-        folder: Where they lie.
-        bad: Photos that could not be read, by number, and why.
     """
 
-    at: KeptAt
-    rows: Mapping[str, int]
-    spec: KeptSpec
-    folder: Path
-    bad: dict[int, str] = field(default_factory=dict)
-    _maps: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    def __init__(
+        self,
+        root: Path,
+        record: Mapping[str, Any],
+        shape: tuple[int, int, int],
+        at: KeptAt,
+        rows: Mapping[str, int],
+    ) -> None:
+        text = json.dumps(record, sort_keys=True)
+        self._digest = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+        self.folder = root / f"features-{self._digest}"
+        self.at, self._record, self._shape, self._rows = at, record, shape, rows
+        self._photo_bytes = 4 * math.prod(shape)
+        self._per_part = max(1, min(_PART_PHOTOS, _PART_BYTES // self._photo_bytes))
+        count, size = len(rows), self._per_part
+        self._parts = [range(n, min(count, n + size)) for n in range(0, count, size)]
+        self._bad: dict[int, str] = {}
+        self._maps: dict[int, NDArray[np.float32]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is mapped: workers map for themselves."""
         return {**self.__dict__, "_maps": {}}
+
+    def make(self, encode: Encode) -> None:
+        """Make the parts that are missing or damaged.
+
+        Raises CompoclipError when they do not fit the disk, and when the folder cannot be written.
+        Parts that are finished stay.
+        """
+        images = counted(len(self._rows), "image")
+        if not self._lacking():
+            note(f"  features of {images} are in {self.folder}")
+            return
+        with only_writer(self.folder, folder=True, wait=True):
+            lacking = self._lacking()
+            photos = sum(len(self._parts[part]) for part in lacking)
+            size = photos * self._photo_bytes
+            place = self.folder.absolute()
+            while not os.path.lexists(place):
+                place = place.parent
+            with suppress(OSError):
+                free = shutil.disk_usage(place).free
+                if size > free:
+                    raise CompoclipError(
+                        f"{self.folder}: features of {counted(photos, 'image')} take "
+                        f"{size / 1e6:,.0f} MB and {free / 1e6:,.0f} MB are free: name a folder on "
+                        "another disk (--features), take fewer --crops, or leave --cache-frozen out"
+                    )
+            note(
+                f"  features of {photos} of {images} are encoded now, and kept in {self.folder} "
+                f"({size / 1e6:,.0f} MB)"
+            )
+            write_json(self.folder / "features.json", self._record)
+            for part in track(lacking, "encoding images once", len(lacking), "parts"):
+                features, bad = encode(self._parts[part])
+                arrays: dict[str, NDArray[Any]] = {_TENSOR: features}
+                arrays[_BAD] = np.frombuffer(json.dumps(bad).encode(), np.uint8)
+                save = partial(save_arrays, arrays=arrays, made_from=[self._digest, part])
+                write_atomically(self._path(part), save)
+
+    def open(self) -> None:
+        """Read which photos could not be read. Raises CompoclipError for missing parts."""
+        for part in range(len(self._parts)):
+            path = self._path(part)
+            try:
+                with safe_open(path, "numpy") as file:
+                    stated = json.loads(file.get_tensor(_BAD).tobytes())
+            except (OSError, ValueError, SafetensorError) as error:
+                raise CompoclipError(f"{path}: {reason(error)}; start again") from error
+            self._bad |= {int(number): str(why) for number, why in stated.items()}
 
     def of(self, photo: str, crop: int) -> torch.Tensor:
         """(1 + P, C) float32 features of a crop of a photo.
 
         Raises CompoclipError for a photo that could not be read, or that came to the data later.
         """
-        row = self.rows.get(photo)
+        row = self._rows.get(photo)
         if row is None:
             raise CompoclipError(f"{photo}: came after features were kept; start the run again")
-        if row in self.bad:
-            raise CompoclipError(self.bad[row])
-        part, place = divmod(row, self.spec.per_part)
+        if row in self._bad:
+            raise CompoclipError(self._bad[row])
+        part, place = divmod(row, self._per_part)
         if part not in self._maps:
-            self._maps[part] = _mapped(_path(self.folder, part), self._shape(part))
+            # A safetensors file is the length of a header, that header, and all numbers.
+            with self._path(part).open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                begin, _ = json.loads(file.read(length))[_TENSOR]["data_offsets"]
+            shape = len(self._parts[part]), *self._shape
+            self._maps[part] = np.memmap(self._path(part), "<f4", "r", 8 + length + begin, shape)
         return torch.from_numpy(np.array(self._maps[part][place, crop]))
 
-    def _shape(self, part: int) -> tuple[int, ...]:
-        return len(self.spec.numbers(part)), *self.spec.shape
+    def _path(self, part: int) -> Path:
+        return self.folder / f"part-{part:06d}.safetensors"
 
-
-def features_folder(root: Path, spec: KeptSpec) -> Path:
-    """Where features of that kind lie below `root`."""
-    return root / f"features-{spec.digest}"
-
-
-def keep_features(folder: Path, spec: KeptSpec, encode: Encode) -> None:
-    """Make the parts that are missing or damaged.
-
-    Raises CompoclipError when they do not fit the disk, and when the folder cannot be written.
-    Parts that are finished stay.
-    """
-    if not _lacking(folder, spec):
-        note(f"  features of {counted(spec.photos, 'image')} are in {folder}")
-        return
-    with only_writer(folder, folder=True, wait=True):
-        lacking = _lacking(folder, spec)
-        photos = sum(len(spec.numbers(part)) for part in lacking)
-        size = photos * spec.photo_bytes
-        _require_room(folder, size, photos)
-        note(
-            f"  features of {photos} of {counted(spec.photos, 'image')} are encoded now, and kept "
-            f"in {folder} ({size / 1e6:,.0f} MB)"
-        )
-        write_json(folder / "features.json", spec.record)
-        for part in track(lacking, "encoding images once", len(lacking), "parts"):
-            _make(folder, spec, part, encode)
-
-
-def open_features(
-    folder: Path, spec: KeptSpec, at: KeptAt, rows: Mapping[str, int]
-) -> KeptFeatures:
-    """Open features that `keep_features` has made. Raises CompoclipError for missing parts."""
-    bad: dict[int, str] = {}
-    for part in range(spec.parts):
-        try:
-            with safe_open(_path(folder, part), "numpy") as file:
-                stated = json.loads(file.get_tensor(_BAD).tobytes())
-        except (OSError, ValueError, SafetensorError) as error:
-            raise CompoclipError(f"{_path(folder, part)}: {reason(error)}; start again") from error
-        bad |= {int(number): str(why) for number, why in stated.items()}
-    return KeptFeatures(at, rows, spec, folder, bad)
-
-
-def _path(folder: Path, part: int) -> Path:
-    return folder / f"part-{part:06d}.safetensors"
-
-
-def _lacking(folder: Path, spec: KeptSpec) -> list[int]:
-    """The parts that are missing or damaged."""
-    parts = range(spec.parts)
-    return [n for n in parts if load_arrays(_path(folder, n), [spec.digest, n]) is None]
-
-
-def _mapped(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The features in a safetensors file: the length of a header, that header, all numbers."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        begin, _ = json.loads(file.read(length))[_TENSOR]["data_offsets"]
-    return np.memmap(path, "<f4", "r", 8 + length + begin, shape)
-
-
-def _require_room(folder: Path, size: int, photos: int) -> None:
-    place = folder.absolute()
-    while not os.path.lexists(place):
-        place = place.parent
-    with suppress(OSError):
-        free = shutil.disk_usage(place).free
-        if size > free:
-            raise CompoclipError(
-                f"{folder}: features of {counted(photos, 'image')} take {size / 1e6:,.0f} MB and "
-                f"{free / 1e6:,.0f} MB are free: name a folder on another disk (--features), take "
-                "fewer --crops, or leave --cache-frozen out"
-            )
-
-
-def _make(folder: Path, spec: KeptSpec, part: int, encode: Encode) -> None:
-    features, bad = encode(spec.numbers(part))
-    arrays: dict[str, NDArray[Any]] = {_TENSOR: features}
-    arrays[_BAD] = np.frombuffer(json.dumps(bad).encode(), np.uint8)
-    write_atomically(
-        _path(folder, part), lambda place: save_arrays(place, arrays, [spec.digest, part])
-    )
+    def _lacking(self) -> list[int]:
+        """The parts that are missing or damaged."""
+        parts = range(len(self._parts))
+        return [n for n in parts if load_arrays(self._path(n), [self._digest, n]) is None]

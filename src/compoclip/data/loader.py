@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,13 +51,7 @@ class Assembler:
 
     def __getitem__(self, item: Item) -> Batch | str:
         """The batch, or the error that prevents it: a raised one would arrive as a traceback."""
-        try:
-            with fence():
-                return self._make(*item)
-        except CompoclipError as error:
-            return str(error)
-
-    def _make(self, task: BatchTask, requests: frozenset[IndexRequest]) -> Batch:
+        task, requests = item
         building = BatchBuilder(
             self.source,
             self.plan,
@@ -69,22 +62,26 @@ class Assembler:
             task.kind,
             self.kept,
         )
-        for drawn in task.indices:
-            # A mixture may draw a sample again in one epoch (`sources.DrawOrder.order`).
-            repeat, index = divmod(drawn, len(self.source))
-            sample = self.source[index]
-            if repeat:
-                sample = replace(sample, key=f"{sample.drawn_by}\x1f{repeat}")
-            try:
-                self.images.add_to_batch(building, index, sample)
-            except UnreadableError as error:
-                building.bad.append((error.args[0], error.args[1]))
-                building.skipped.append(sample.id)
-        by = self.images.mean_and_std(self.transform.preprocess, task.kind)
-        batch = building.batch(by)
-        if self.prepare is None:
-            return batch
-        return replace(batch, numbers=self.prepare(batch.block, requests))
+        try:
+            with fence():
+                for drawn in task.indices:
+                    # A mixture may draw a sample again in one epoch (`WeightedMix.order`).
+                    repeat, index = divmod(drawn, len(self.source))
+                    sample = self.source[index]
+                    if repeat:
+                        sample = replace(sample, key=f"{sample.drawn_by}\x1f{repeat}")
+                    try:
+                        self.images.add_to_batch(building, index, sample)
+                    except UnreadableError as error:
+                        building.bad.append((error.args[0], error.args[1]))
+                        building.skipped.append(sample.id)
+                by = self.images.mean_and_std(self.transform.preprocess, task.kind)
+                batch = building.batch(by)
+                if self.prepare is None:
+                    return batch
+                return replace(batch, numbers=self.prepare(batch.block, requests))
+        except CompoclipError as error:
+            return str(error)
 
 
 class BatchLoader:
@@ -202,7 +199,15 @@ class BatchLoader:
         self._tasks.steps = start, stop
         try:
             for result in self._results():
-                yield self._account(result)
+                if isinstance(result, str):
+                    raise CompoclipError(result)
+                self.report_bad(dict(result.bad))
+                if not result.ids and not self._may_be_empty:
+                    raise CompoclipError(
+                        f"no image of a batch could be read ({result.bad[0][1]}); mend the data"
+                    )
+                self.counts.add(result.counts)
+                yield replace(result, unforeseen=self._requests)
         except CompoclipError:
             self.close()
             raise
@@ -231,17 +236,21 @@ class BatchLoader:
             note(f"left out: {reason}")
 
     def _results(self) -> Iterator[Batch | str]:
+        """The results of the tasks, with one line for workers that are killed.
+
+        Waiting finds that one is gone, or fetching a batch it left behind fails. Errors that a
+        worker met itself arrive with a message that begins with "Caught".
+        """
         if self._worker_count == 0:
-            made = (self._assembler[item] for item in self._tasks)
-            pin = self._pin
-            return (b.pin_memory() if pin and isinstance(b, Batch) else b for b in made)
+            for made in map(self._assembler.__getitem__, self._tasks):
+                yield made.pin_memory() if self._pin and isinstance(made, Batch) else made
+            return
         if self._workers is None:
             self._workers = DataLoader(
                 self._assembler,  # type: ignore[arg-type]
                 batch_size=None,
                 sampler=self._tasks,
                 num_workers=self._worker_count,
-                collate_fn=_as_it_is,
                 worker_init_fn=_init_worker,
                 persistent_workers=True,
                 pin_memory=self._pin,
@@ -249,18 +258,25 @@ class BatchLoader:
                 generator=torch.Generator(),
                 multiprocessing_context=self._start_method,
             )
-        return _unless_killed(self._workers)
-
-    def _account(self, batch: Batch | str) -> Batch:
-        if isinstance(batch, str):
-            raise CompoclipError(batch)
-        self.report_bad(dict(batch.bad))
-        if not batch.ids and not self._may_be_empty:
-            raise CompoclipError(
-                f"no image of a batch could be read ({batch.bad[0][1]}); mend the data"
+        # Torch's handler of SIGCHLD raises wherever the program is when a worker dies, perhaps in
+        # the midst of changing weights. Waiting for a batch finds out as well.
+        before = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+        try:
+            results = iter(self._workers)
+            if before is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGCHLD, before)
+            yield from results
+        except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            gone = not isinstance(error, RuntimeError) or reason.startswith(
+                "DataLoader worker (pid"
             )
-        self.counts.add(batch.counts)
-        return replace(batch, unforeseen=self._requests)
+            if not gone or (reason.startswith("Caught ") and "pin memory thread" not in reason):
+                raise
+            raise CompoclipError(
+                f"a process that reads data was killed ({reason}), often for want of memory; "
+                "--resume goes on, perhaps with fewer --workers"
+            ) from None
 
 
 class _Tasks:
@@ -282,41 +298,6 @@ class _Tasks:
             for task in tasks:
                 yield task, frozenset(self._requests)
             step += len(tasks)
-
-
-@contextmanager
-def _child_signal_kept() -> Iterator[None]:
-    """Undo what torch does to SIGCHLD: its handler raises wherever the program is when a worker
-    dies, perhaps in the midst of changing weights. Waiting for a batch finds out as well."""
-    before = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
-    yield
-    if before is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGCHLD, before)
-
-
-def _unless_killed(workers: DataLoader[Any]) -> Iterator[Batch | str]:
-    """The results of an epoch, with one line for workers that are killed, before it or during it.
-
-    Waiting finds that one is gone, or fetching a batch it left behind fails. Errors that a worker
-    met itself arrive with a message that begins with "Caught".
-    """
-    try:
-        with _child_signal_kept():
-            results = iter(workers)
-        yield from results
-    except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        gone = not isinstance(error, RuntimeError) or reason.startswith("DataLoader worker (pid")
-        if not gone or (reason.startswith("Caught ") and "pin memory thread" not in reason):
-            raise
-        raise CompoclipError(
-            f"a process that reads data was killed ({reason}), often for want of memory; --resume "
-            "goes on, perhaps with fewer --workers"
-        ) from None
-
-
-def _as_it_is(made: Any) -> Any:
-    return made
 
 
 def _init_worker(worker: int) -> None:

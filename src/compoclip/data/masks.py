@@ -45,32 +45,24 @@ class Mask:
     ) -> Mask:
         """The mask with boxes as fractions of what a transform shows of a photo of a size.
 
-        crop: what is shown of it. A box of which nothing is shown is left out.
+        crop: what is shown of it. A picture of every box goes the way of the photo; a box of which
+        nothing is shown is left out.
         """
         if self.shown:
             return self
-        boxes = (_where(box, stored, crop, transform) for box in self.boxes)
-        return replace(self, boxes=tuple(box for box in boxes if box is not None), shown=True)
+        boxes: list[Box] = []
+        for left, upper, right, lower in (map(round, box) for box in self.boxes):
+            drawn = Image.new("RGB", stored)
+            drawn.paste((255, 255, 255), (left, upper, max(right, left + 1), max(lower, upper + 1)))
+            seen = transform.pixels(drawn, stored, crop)[0].numpy() > 127
+            rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
+            if len(rows):
+                height, width = seen.shape
+                first, last = (columns[0], rows[0]), (columns[-1] + 1, rows[-1] + 1)
+                boxes.append(
+                    (first[0] / width, first[1] / height, last[0] / width, last[1] / height)
+                )
+        return replace(self, boxes=tuple(boxes), shown=True)
 
 
 NOTHING = Mask()
-
-
-def _where(
-    box: Box,
-    stored: tuple[int, int],
-    crop: tuple[int, int, int, int] | None,
-    transform: ImageTransform,
-) -> Box | None:
-    """Where a box ends up: a picture of it goes the way of the photo, however that leads."""
-    drawn = Image.new("RGB", stored)
-    left, upper, right, lower = (round(edge) for edge in box)
-    drawn.paste((255, 255, 255), (left, upper, max(right, left + 1), max(lower, upper + 1)))
-    seen = transform.pixels(drawn, stored, crop)[0].numpy() > 127
-    rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
-    if not len(rows):
-        return None
-    height, width = seen.shape
-    return (
-        columns[0] / width, rows[0] / height, (columns[-1] + 1) / width, (rows[-1] + 1) / height,
-    )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -40,33 +40,29 @@ def held_out_photos(path: Path) -> frozenset[int]:
     coco_karpathy_test.json, COCO's captions or instances ("images" with file_name), or a folder of
     photos. Raises CompoclipError for a file of another form, or one that names no COCO photo.
     """
-    names: Iterable[str]
+    names: list[str] = []
     if path.is_dir():
         try:
             names = [n for n in os.listdir(path) if n.rpartition(".")[2].lower() in EXTENSIONS]
         except OSError as error:
             raise unreadable(path, error) from None
     else:
-        names = _photos_of(path)
+        data = read_json(path, damaged="fetch the file again")
+        rows: Any = data.get("images") if isinstance(data, dict) else data
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise CompoclipError(f"{path}: no list of photos; {_REMEDY}")
+        splits = any("split" in row for row in rows)
+        for number, row in enumerate(rows, 1):
+            if splits and row.get("split") != "test":
+                continue
+            name = next((row[k] for k in ("file_name", "filename", "image") if k in row), None)
+            if not isinstance(name, str):
+                raise CompoclipError(f"{path}, photo {number}: has no file name; {_REMEDY}")
+            names.append(name)
     found = frozenset(n for name in names if (n := coco_number(name)) is not None)
     if not found:
         raise CompoclipError(f"{path}: names no photo of COCO; {_REMEDY}")
     return found
-
-
-def _photos_of(path: Path) -> Iterator[str]:
-    data = read_json(path, damaged="fetch the file again")
-    rows: Any = data.get("images") if isinstance(data, dict) else data
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise CompoclipError(f"{path}: no list of photos; {_REMEDY}")
-    splits = any("split" in row for row in rows)
-    for number, row in enumerate(rows, 1):
-        if splits and row.get("split") != "test":
-            continue
-        name = next((row[k] for k in ("file_name", "filename", "image") if k in row), None)
-        if not isinstance(name, str):
-            raise CompoclipError(f"{path}, photo {number}: has no file name; {_REMEDY}")
-        yield name
 
 
 @dataclass(frozen=True)

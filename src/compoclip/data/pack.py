@@ -13,7 +13,7 @@ import json
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,12 @@ from compoclip.data.columns import (
     NEG_IMAGE,
     POS_CAPTION,
     SCORE,
+    require,
 )
 from compoclip.data.decode import Mirrored, opened
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
-from compoclip.data.sources import Sample, Source
-from compoclip.data.sources.open import Orientation, open_source
+from compoclip.data.sources import Sample
+from compoclip.data.sources.open import Request
 from compoclip.data.sources.shards import CAPTION_LIMIT
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import (
@@ -45,42 +46,13 @@ from compoclip.files import (
     write_atomically,
     write_text,
 )
-from compoclip.tables import require_local
 from compoclip.version import __version__
 
 RECORD = "pack.json"
+_REMEDY = "delete the folder and pack again"
 IMAGE, NEGATIVE = "unreadable image", "unreadable negative image"
-_EXTENSIONS = {
-    "JPEG": "jpg",
-    "MPO": "jpg",
-    "PNG": "png",
-    "WEBP": "webp",
-    "BMP": "bmp",
-    "GIF": "gif",
-    "TIFF": "tif",
-    "PPM": "ppm",
-    "JPEG2000": "jp2",
-}
-
-
-@dataclass(frozen=True)
-class Request:
-    """Arguments of `open_source`, which every process opens for itself."""
-
-    spec: str
-    images: Path | None = None
-    image_column: str | None = None
-    caption_column: str | None = None
-    split: str | None = None
-    quoting: bool = True
-    orientation: Orientation | None = None
-
-    def open(self) -> Source:
-        """The source. Raises what `open_source` raises, UsageError without the folder of images."""
-        require_local(self.images or "")
-        if self.images is not None and not self.images.is_dir():
-            raise UsageError(f"{self.images}: no such folder; --images names that of the images")
-        return open_source(**vars(self))
+_EXTENSIONS = {name: name.lower() for name in ("PNG", "WEBP", "BMP", "GIF", "PPM")}
+_EXTENSIONS |= {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif", "JPEG2000": "jp2"}
 
 
 @dataclass(frozen=True)
@@ -98,14 +70,9 @@ class PackSpec:
 
     def __post_init__(self) -> None:
         """Raises UsageError for values that make no pack."""
-        if self.size < 1 or self.shard_size < 1:
-            raise UsageError("--size and --shard-size must be at least 1")
-        if not 1 <= self.quality <= 100:
-            raise UsageError(f"--quality {self.quality}: must be 1 to 100")
-
-    def record(self) -> dict[str, Any]:
-        """The settings that decide what is stored."""
-        return asdict(self)
+        least = min(self.size, self.shard_size)
+        require(least > 0, "--size and --shard-size must be at least 1")
+        require(1 <= self.quality <= 100, f"--quality {self.quality}: must be 1 to 100")
 
 
 @dataclass
@@ -122,8 +89,16 @@ class PackSummary:
     bad: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(value: Any, path: Path) -> PackSummary:
-        """The summary stored as a dictionary in `path`. Raises CompoclipError for anything else."""
+    def read(path: Path) -> PackSummary | None:
+        """The summary of a shard, or that of a whole pack, in a file; None for an unfinished pack.
+
+        Raises CompoclipError for anything else.
+        """
+        value = read_json(path, damaged=_REMEDY)
+        if path.name == RECORD and isinstance(value, dict):
+            if "packed" not in value:
+                return None
+            value = value["packed"]
         usual = asdict(PackSummary())
         right = isinstance(value, dict) and usual.keys() == value.keys()
         for name, empty in usual.items() if right else ():
@@ -132,7 +107,7 @@ class PackSummary:
             right = right and type(value[name]) is type(empty)
             right = right and all(type(each) is kind for each in values)
         if not right:
-            raise CompoclipError(f"{path}: not a record of a pack; delete the folder, pack again")
+            raise CompoclipError(f"{path}: not a record of a pack; {_REMEDY}")
         return PackSummary(**value)
 
     def add(self, other: PackSummary) -> None:
@@ -142,20 +117,23 @@ class PackSummary:
         self.left_out = dict(Counter(self.left_out) + Counter(other.left_out))
         self.bad |= other.bad
 
+    def leave_out(self, reason: str, id: str, error: CompoclipError) -> None:
+        """Count an image that cannot be read."""
+        self.left_out[reason] = self.left_out.get(reason, 0) + 1
+        self.bad[id] = str(error)
 
-@dataclass(frozen=True)
-class PackTask:
-    """One shard to write, with all a worker process needs to write it."""
+    def require_good(self, max_bad: int) -> None:
+        """Raise CompoclipError for more than `max_bad` images that cannot be read."""
+        if len(self.bad) > max_bad:
+            first = "; ".join(list(self.bad.values())[:3])
+            raise CompoclipError(
+                f"{counted(len(self.bad), 'unreadable image')}, {max_bad} allowed: {first}; mend "
+                "the data, or raise --max-bad and go on with the same command"
+            )
 
-    request: Request
-    out: Path
-    spec: PackSpec
-    max_bad: int
-    number: int = 0
 
-
-Run = Callable[[Callable[[PackTask], PackSummary], Sequence[PackTask]], Iterable[PackSummary]]
-"""Does tasks in any order and gives the results: `map`, or `corpora.engine.run` for processes."""
+Run = Callable[[Callable[[int], PackSummary], Sequence[int]], Iterable[PackSummary]]
+"""Makes shards, by number, in any order: `map`, or `corpora.run.run` for processes."""
 
 
 def pack(
@@ -175,156 +153,110 @@ def pack(
     finished stays.
     """
     source = request.open()
-    made_from = _fingerprint(source, spec)
-    finished = _check(out, made_from)
-    if finished is not None:  # and may be read while another process reads it
-        return finished
-    require_writable(out)
-    with only_writer(out, folder=True):
-        finished = _check(out, made_from)
-        return finished or _pack(source, made_from, PackTask(request, out, spec, max_bad), run)
-
-
-def _pack(source: Source, made_from: Fingerprint, shard: PackTask, run: Run) -> PackSummary:
-    out, spec, max_bad = shard.out, shard.spec, shard.max_bad
-    _opened.cache_clear()  # the data may have changed since an earlier pack of this process
-    made_from.save(out)
-    write_text(out / RECORD, _shown(made_from.values))
-    total, todo = PackSummary(), []
-    numbers = range(len(shard_paths(out, len(source), spec)))
-    for number in numbers:
-        found = _finished(out, number)
-        if found is None:
-            todo.append(replace(shard, number=number))
-        else:
-            total.add(found)
-    if total.shards:
-        note(f"going on: {total.shards} of {len(numbers)} shards are there")
-    _refuse_bad(total, max_bad)
-    for part in track(run(pack_shard, todo), "packing", len(todo), "shards"):
-        total.add(part)
-        _refuse_bad(total, max_bad)
-    total.bad = dict(sorted(total.bad.items()))
-    total.left_out = dict(Counter(source.left_out) + Counter(total.left_out))
-    write_text(out / RECORD, _shown({**made_from.values, "packed": asdict(total)}))
-    for number in numbers:
-        _counts(out, number).unlink(missing_ok=True)
-    return total
-
-
-def pack_shard(task: PackTask) -> PackSummary:
-    """Write one shard, and before it its counts."""
-    made = PackSummary(shards=1)
-    write_atomically(_shard(task.out, task.number), partial(_write, task, made))
-    return made
-
-
-def shard_paths(out: Path, samples: int, spec: PackSpec) -> list[Path]:
-    """Where the shards of a pack of so many samples are."""
-    return [_shard(out, number) for number in range(-(-samples // spec.shard_size))]
-
-
-def _shard(out: Path, number: int) -> Path:
-    return out / f"pack-{number:06d}.tar"
-
-
-def _counts(out: Path, number: int) -> Path:
-    return out / f"pack-{number:06d}.json"
-
-
-def _finished(out: Path, number: int) -> PackSummary | None:
-    """The counts of a shard that is there; None for one that is to be made."""
-    counts = _counts(out, number)
-    if not (_shard(out, number).is_file() and counts.is_file()):
-        return None
-    try:
-        return PackSummary.of(read_json(counts), counts)
-    except CompoclipError:
-        note(f"{counts}: damaged; {_shard(out, number).name} is made again")
-        return None
-
-
-def _fingerprint(source: Source, spec: PackSpec) -> Fingerprint:
-    """What identifies a pack; two packs of equal fingerprints hold the same."""
     data = source.fingerprint()
     values = {
         "source": source.describe(),
         "samples": len(source),
         "orientation": source.orientation,
-        "spec": spec.record(),
+        "spec": asdict(spec),
         "made_by": {"compoclip": __version__, "pillow": PIL.__version__},
     }
-    return Fingerprint({**values, **data.values}, data.rows)
+    made_from = Fingerprint({**values, **data.values}, data.rows)
+    finished = _finished(out, made_from)
+    if finished is not None:  # and may be read while another process reads it
+        return finished
+    require_writable(out)
+    with only_writer(out, folder=True):
+        if (finished := _finished(out, made_from)) is not None:
+            return finished
+        _opened.cache_clear()  # the data may have changed since an earlier pack of this process
+        made_from.save(out)
+        write_text(out / RECORD, _json(made_from.values))
+        numbers = range(-(-len(source) // spec.shard_size))
+        total, todo = PackSummary(), []
+        for number in numbers:
+            shard, made = _shard(out, number), None
+            counts = shard.with_suffix(".json")
+            if shard.is_file() and counts.is_file():
+                try:
+                    made = PackSummary.read(counts)
+                except CompoclipError:
+                    note(f"{counts}: damaged; {shard.name} is made again")
+            if made is None:
+                todo.append(number)
+            else:
+                total.add(made)
+        if total.shards:
+            note(f"going on: {total.shards} of {len(numbers)} shards are there")
+        total.require_good(max_bad)
+        work = partial(pack_shard, request, out, spec, max_bad)
+        for part in track(run(work, todo), "packing", len(todo), "shards"):
+            total.add(part)
+            total.require_good(max_bad)
+        total.bad = dict(sorted(total.bad.items()))
+        total.left_out = dict(Counter(source.left_out) + Counter(total.left_out))
+        write_text(out / RECORD, _json({**made_from.values, "packed": asdict(total)}))
+        for number in numbers:
+            _shard(out, number).with_suffix(".json").unlink(missing_ok=True)
+        return total
 
 
-def _check(out: Path, made_from: Fingerprint) -> PackSummary | None:
-    """The pack that is in `out`, finished; None when there is none yet, or a part of it."""
+def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
+    """The whole pack that is in `out`; None when there is none yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
         if out.is_dir() and any(each.name not in (LOCK, FILE) for each in out.iterdir()):
             raise UsageError(f"{out}: already exists and is no pack; choose another --out")
         return None
-    found = read_json(path, damaged="delete the folder and pack again")
-    if not isinstance(found, dict):
-        raise CompoclipError(f"{path}: not a record of a pack; delete the folder, pack again")
+    found = PackSummary.read(path)
     if differences := Fingerprint.load(out).differences(made_from):
         raise UsageError(f"{out}: holds another pack: {listed(differences)}; choose another --out")
-    return PackSummary.of(found["packed"], path) if "packed" in found else None
+    return found
 
 
-def _refuse_bad(total: PackSummary, max_bad: int) -> None:
-    if len(total.bad) > max_bad:
-        first = "; ".join(list(total.bad.values())[:3])
-        raise CompoclipError(
-            f"{counted(len(total.bad), 'unreadable image')}, {max_bad} allowed: {first}; mend the "
-            "data, or raise --max-bad and go on with the same command"
-        )
+_opened = lru_cache(1)(Request.open)
 
 
-@dataclass(frozen=True)
-class _OpenedShard:
-    """A source with the columns that are read whole."""
-
-    source: Source
-    groups: list[str]
-    scores: list[float | None]
-    image_scores: list[float | None]
+def _shard(out: Path, number: int) -> Path:
+    """Where a shard is; its counts lie beside it until the pack is whole."""
+    return out / f"pack-{number:06d}.tar"
 
 
-@lru_cache(1)
-def _opened(request: Request) -> _OpenedShard:
-    source = request.open()
-    return _OpenedShard(source, *source.groups(), source.image_scores())
+def pack_shard(
+    request: Request, out: Path, spec: PackSpec, max_bad: int, number: int
+) -> PackSummary:
+    """Write one shard, and before it its counts."""
+    made, source, size = PackSummary(shards=1), _opened(request), spec.shard_size
 
+    def write(target: Path) -> None:
+        first = number * size
+        with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
+            for index in range(first, min(first + size, len(source))):
+                for name, content in _members(source[index], source.upright, spec, made):
+                    info = tarfile.TarInfo(f"{index:08d}.{name}")
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+                made.require_good(max_bad)
+        made.size_bytes = target.stat().st_size
+        write_text(_shard(out, number).with_suffix(".json"), _json(asdict(made)))
 
-def _write(task: PackTask, made: PackSummary, target: Path) -> None:
-    data, spec = _opened(task.request), task.spec
-    first = task.number * spec.shard_size
-    with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for index in range(first, min(first + spec.shard_size, len(data.source))):
-            for name, content in _members(data, index, spec, made):
-                info = tarfile.TarInfo(f"{index:08d}.{name}")
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-            _refuse_bad(made, task.max_bad)
-    made.size_bytes = target.stat().st_size
-    write_text(_counts(task.out, task.number), _shown(asdict(made)))
+    write_atomically(_shard(out, number), write)
+    return made
 
 
 def _members(
-    data: _OpenedShard, index: int, spec: PackSpec, made: PackSummary
+    sample: Sample, upright: bool, spec: PackSpec, made: PackSummary
 ) -> Iterator[tuple[str, bytes]]:
     """The tar members of a sample: the part of the name after the key, and the bytes."""
-    sample = data.source[index]
     fields: dict[str, Any] = {
         "id": sample.id,
         "caption": list(sample.captions),
         NEG_CAPTION: list(sample.negatives),
         POS_CAPTION: list(sample.positives),
         NEG_IMAGE: list(sample.neighbours),
-        GROUP: data.groups[index],
-        SCORE: data.scores[index],
-        IMAGE_SCORE: data.image_scores[index],
+        GROUP: sample.group,
+        SCORE: sample.score,
+        IMAGE_SCORE: sample.image_score,
     }
     fields = {name: value for name, value in fields.items() if value not in ([], "", None)}
     made.samples += 1
@@ -332,34 +264,32 @@ def _members(
     if isinstance(negative, Mirrored):  # stored as it is; not at all if it is the sample's image
         fields[MIRROR] = True
         negative = None if negative.image == sample.image else negative.image
+
+    def packed(image: Path | bytes) -> tuple[str, bytes]:
+        name = sample.id if isinstance(image, bytes) else ""
+        extension, content = packed_image(image, spec, name, upright)
+        made.as_they_were += content is None
+        made.scaled += content is not None
+        if content is None:
+            content = image if isinstance(image, bytes) else image.read_bytes()
+        return extension, content
+
     try:
-        yield _image(sample, sample.image, spec, made, data.source.upright)
+        yield packed(sample.image)
     except CompoclipError as error:
-        _leave_out(made, IMAGE, sample.id, error)
+        made.leave_out(IMAGE, sample.id, error)
         fields["left_out"] = str(error)
     if negative is not None and "left_out" not in fields:
         try:
-            extension, content = _image(sample, negative, spec, made, data.source.upright)
+            extension, content = packed(negative)
             yield f"{NEG_IMAGE}.{extension}", content
         except CompoclipError as error:
             fields.pop(MIRROR, None)
-            _leave_out(made, NEGATIVE, f"{sample.id} (negative image)", error)
+            made.leave_out(NEGATIVE, f"{sample.id} (negative image)", error)
     text = json.dumps(fields, ensure_ascii=False).encode()
     if len(text) > CAPTION_LIMIT:
         raise CompoclipError(f"{sample.id}: {len(text)} bytes of captions; shorten them")
     yield "json", text
-
-
-def _image(
-    sample: Sample, image: Path | bytes, spec: PackSpec, made: PackSummary, upright: bool
-) -> tuple[str, bytes]:
-    name = sample.id if isinstance(image, bytes) else ""
-    extension, content = packed_image(image, spec, name, upright)
-    if content is None:
-        made.as_they_were += 1
-        return extension, image if isinstance(image, bytes) else image.read_bytes()
-    made.scaled += 1
-    return extension, content
 
 
 def packed_image(
@@ -379,23 +309,12 @@ def packed_image(
             return known, None
         rgb.save(buffer, "PNG")
         return "png", buffer.getvalue()
-    _small(rgb, spec.size).save(buffer, "JPEG", quality=spec.quality)
+    scale = spec.size / min(rgb.size)
+    width, height = (max(spec.size, round(side * scale)) for side in rgb.size)
+    rgb = rgb.resize((width, height), Image.Resampling.BICUBIC)
+    rgb.save(buffer, "JPEG", quality=spec.quality)
     return "jpg", buffer.getvalue()
 
 
-def _small(rgb: Image.Image, size: int) -> Image.Image:
-    """An image whose shorter side is no longer than `size`."""
-    if min(rgb.size) <= size:
-        return rgb
-    scale = size / min(rgb.size)
-    width, height = (max(size, round(side * scale)) for side in rgb.size)
-    return rgb.resize((width, height), Image.Resampling.BICUBIC)
-
-
-def _leave_out(made: PackSummary, reason: str, id: str, error: CompoclipError) -> None:
-    made.left_out[reason] = made.left_out.get(reason, 0) + 1
-    made.bad[id] = str(error)
-
-
-def _shown(value: Any) -> str:
+def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)

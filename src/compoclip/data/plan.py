@@ -9,23 +9,19 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.store import ParseStore
 from compoclip.captions.types import Caption, is_cut
 from compoclip.console import track
 from compoclip.data.caption_plan import OF_DATA, WRITTEN, WRITTEN_POSITIVE, CaptionPlan, OneOf
-from compoclip.data.columns import require_texts
 from compoclip.data.drawn import NONE_WRITTEN, NOT_CHOSEN, Drawing, Drawn, PlanCounts
 from compoclip.data.sources import Sample, Source
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.data.written import read_written_texts
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Role
 from compoclip.rewrites.absent_object import ABSENT_OBJECT
 from compoclip.rewrites.base import Rewrite, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.written import form_objection, positive_objection
-from compoclip.tables import read_records
 from compoclip.workers import available_cores
 
 
@@ -63,7 +59,7 @@ class TextPlan:
             raise ValueError("a plan with rewrites needs parsed captions")
         self._sorts = [(each, each.read()) for each in self.plan.sorts]
         written = bool(self.plan.written) or {*self.plan.all_rewrites}.intersection(WRITTEN)
-        self.written = WrittenTexts(Path(self.plan.written)) if written else None
+        self.written = read_written_texts(Path(self.plan.written)) if written else None
 
     def draw(
         self, sample: Sample, epoch: int, key: str | None = None
@@ -124,8 +120,20 @@ class TextPlan:
         positive = name == WRITTEN_POSITIVE if written else self._rewrites[name].keeps_meaning
         if not (positive or negatives):
             return NOT_CHOSEN
-        if written:
-            return self._written_for(text, positive, rng)
+        if written:  # one that is valid, or what is wrong with the first
+            assert self.written is not None
+            fine, objections = [], []
+            for each in (self.written.find(text) or ((), ()))[0 if positive else 1]:
+                objection = form_objection(text, each)
+                if positive and not objection:
+                    objection = positive_objection(self.parse(text), self.parse(each))
+                if objection is None:
+                    fine.append(each)
+                else:
+                    objections.append(objection)
+            if fine:
+                return Drawn(rng.choice(fine), Role.POSITIVE if positive else Role.NEGATIVE)
+            return objections[0] if objections else NONE_WRITTEN
         made = self._rewrites[name](self.parse(text), rng)
         if not isinstance(made, Rewritten):
             return made.reason
@@ -137,22 +145,6 @@ class TextPlan:
         words = self.plan.pre_caption
         return (pre_caption(text, words) if words else "") or text
 
-    def _written_for(self, text: str, positive: bool, rng: random.Random) -> Drawn | str:
-        """One of the texts written for a text, or what is wrong with the first of them."""
-        assert self.written is not None
-        fine, objections = [], []
-        for written in self.written.find(text, positive=positive):
-            objection = form_objection(text, written)
-            if positive and not objection:
-                objection = positive_objection(self.parse(text), self.parse(written))
-            if objection is None:
-                fine.append(written)
-            else:
-                objections.append(objection)
-        if fine:
-            return Drawn(rng.choice(fine), Role.POSITIVE if positive else Role.NEGATIVE)
-        return objections[0] if objections else NONE_WRITTEN
-
     def _find(self) -> Mapping[str, Rewrite]:
         names = {*self.plan.all_rewrites} - {*OF_DATA, *WRITTEN}
         return {name: self._resolve(name) for name in sorted(names)}
@@ -163,65 +155,6 @@ class TextPlan:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._rewrites = self._find()
-
-
-# --- Positives and negatives written for captions beforehand, read from a file. ---
-
-_KINDS = ("positive", "negative")
-_TEXTS = pa.large_list(pa.large_string())
-_ABSENT = "none"  # what language models answer when there is nothing to write
-
-
-class WrittenTexts:
-    """Written positives and negatives by caption, held compactly."""
-
-    def __init__(self, path: Path) -> None:
-        """Read `path`, JSON lines or Parquet, one file or several (see `row_files`): {"caption",
-        "positive", "negative"}, or one of the latter two, as `compoclip caption` writes them.
-
-        "positive" and "negative" are a text or a list of texts; "None" and null stand for none.
-        Lines of one caption add up, each text once. Raises UsageError when no file is named,
-        CompoclipError for one that is malformed.
-        """
-        if path == Path():
-            raise UsageError(
-                "this method needs a file of written texts (where it is composed: "
-                '--set texts.written=FILE) with lines {"caption": ..., "positive": ...}'
-            )
-        self.path = path
-        self._index: dict[str, int] = {}
-        columns: dict[str, list[list[str]]] = {kind: [] for kind in _KINDS}
-        for origin, row in read_records(path):
-            caption = row.get("caption")
-            if not isinstance(caption, str) or not any(kind in row for kind in _KINDS):
-                raise CompoclipError(
-                    f'{origin}: needs "caption" and "positive" or "negative"; mend it'
-                )
-            place = self._index.setdefault(caption.strip(), len(self._index))
-            for kind, column in columns.items():
-                if place == len(column):
-                    column.append([])
-                texts = _written_texts(row.get(kind), f"{origin}: {kind!r}")
-                column[place] += [text for text in texts if text not in column[place]]
-        self._texts = {kind: pa.array(column, _TEXTS) for kind, column in columns.items()}
-
-    def __len__(self) -> int:
-        """Number of captions the file has texts for."""
-        return len(self._index)
-
-    def find(self, caption: str, *, positive: bool) -> list[str]:
-        """The texts written for a caption, in the order of the file."""
-        row = self._index.get(caption)
-        kind = _KINDS[not positive]
-        return [] if row is None else list(self._texts[kind][row].as_py())
-
-
-def _written_texts(value: Any, origin: str) -> list[str]:
-    texts = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(text, str) for text in texts):
-        raise CompoclipError(f"{origin} is neither a text nor a list of texts; mend the line")
-    require_texts(texts, origin)
-    return [text for text in texts if text.strip().strip(".").lower() != _ABSENT]
 
 
 # --- Parsing every caption before training, so that workers only look parses up. ---

@@ -50,8 +50,8 @@ class Preparation:
         answers: dict[IndexRequest, tuple[int, ...]] = {}
         for request in requests:
             with suppress(ValueError):  # of a batch that the loss is not asked about
-                found = host.answer(request)
-                if all(map(_fits, found)):  # pairs of a very large batch do not
+                found = host.answer(request)  # pairs of a very large batch do not fit
+                if all(each.size == 0 or int(each.max()) < 2**31 for each in found):
                     answers[request] = tuple(map(kept, found))
         return Numbers(
             IntBuffer.of(arrays),
@@ -85,7 +85,3 @@ class Preparation:
         image, place = np.nonzero(hidden)
         numbers = image * inputs.longest + place, rows[image, place]
         return FurtherTexts(inputs, tuple(map(torch.from_numpy, numbers)))
-
-
-def _fits(array: Ints) -> bool:
-    return array.size == 0 or int(array.max()) < 2**31

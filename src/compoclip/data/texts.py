@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import pyarrow as pa
-
 from compoclip.data.caption_plan import Texts
-from compoclip.data.columns import require_texts
+from compoclip.data.columns import require
 from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
-from compoclip.data.written_units import WrittenUnits
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.data.written import WrittenLists, read_bags, read_units
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import token_key
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
@@ -30,7 +27,6 @@ from compoclip.rewrites.units import (
     graph_parts,
     noun_phrases,
 )
-from compoclip.tables import read_records
 
 BAG, BAG_NEGATIVE = "bag", "bag-negative"
 TARGET = "target"  # a text that is drawn with the others, and not encoded
@@ -80,13 +76,13 @@ class GraphPlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for weights or stages that nothing can be drawn by."""
-        if min(self.weights) < 0 or not sum(self.weights) > 0:
-            raise UsageError(f"graph weights must be >= 0, one of them more, not {self.weights}")
+        good = min(self.weights) >= 0 and sum(self.weights) > 0
+        require(good, f"graph weights must be >= 0, one of them more, not {self.weights}")
         starts = [stage.start for stage in self.stages]
-        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
-            raise UsageError(f"curriculum stages must start at epoch 0 and rise, not {starts}")
-        if any(min(stage.positives, stage.negatives) < 0 for stage in self.stages):
-            raise UsageError("a curriculum stage cannot have fewer than 0 texts")
+        good = starts[:1] == [0] and starts == sorted(set(starts))
+        require(good, f"curriculum stages must start at epoch 0 and rise, not {starts}")
+        counts = [n for stage in self.stages for n in (stage.positives, stage.negatives)]
+        require(min(counts) >= 0, "a curriculum stage cannot have fewer than 0 texts")
 
     @classmethod
     def published(
@@ -96,8 +92,8 @@ class GraphPlan(Texts):
 
         One positive and one negative before epoch `second_stage`, at most 3 and 6 from it on.
         """
-        if not 0 <= objects <= 1:
-            raise UsageError(f"the share of object negatives must be 0 to 1, not {objects}")
+        good = 0 <= objects <= 1
+        require(good, f"the share of object negatives must be 0 to 1, not {objects}")
         other = (1 - objects) / 2
         first = (Stage(0, 1, 1),) if second_stage > 0 else ()
         stages = (*first, Stage(max(0, second_stage), 3, 6))
@@ -158,10 +154,8 @@ class BagPlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for an impossible size, and without anything to make negatives."""
-        if self.size < 1:
-            raise UsageError(f"a bag of {self.size} sentences: it must hold at least 1")
-        if not self.negatives:
-            raise UsageError("a bag needs a rewrite that makes its negatives")
+        require(self.size > 0, f"a bag of {self.size} sentences: it must hold at least 1")
+        require(self.negatives, "a bag needs a rewrite that makes its negatives")
 
     @property
     def rewrites(self) -> tuple[str, ...]:
@@ -170,123 +164,48 @@ class BagPlan(Texts):
 
     def read(self) -> Any:
         """The bags of the file; None for other captions."""
-        return None if self.file == OWN_CAPTIONS else Bags(Path(self.file))
+        return None if self.file == OWN_CAPTIONS else read_bags(Path(self.file))
 
-    def draw_texts(self, drawing: Drawing, found: Bags | None) -> None:
+    def draw_texts(self, drawing: Drawing, found: WrittenLists | None) -> None:
         """Add the sentences of the bag, each with its negative; the caption without a bag."""
+        sentences: list[tuple[str, str | None]] = []
         if found is None:
-            sentences = [BagSentence(text) for text in drawing.other_captions()]
+            sentences = [(text, None) for text in drawing.other_captions()]
         else:
-            sentences = found.find(drawing.sample.id) or []
+            id = drawing.sample.id
+            sentences = [*zip(*(found.find(id) or found.find(id.rpartition("#")[0]) or ((), ())))]
         if not sentences:
             drawing.refuse(BAG, NO_BAG)
         rng = drawing.rng(BAG)
         if self.draw == "replacement":
-            pool = [*sentences, BagSentence(drawing.caption)]
-            for place, sentence in enumerate(rng.choices(pool, k=self.size)):
+            pool = [*sentences, (drawing.caption, None)]
+            for place, (text, negative) in enumerate(rng.choices(pool, k=self.size)):
                 # What is drawn again has a negative of its own.
-                self._add(drawing, sentence, f"{place}\x1f{sentence.text}", again=True)
+                self._add(drawing, text, negative, f"{place}\x1f{text}", again=True)
             return
         if not sentences:
             drawing.texts.append(Drawn(drawing.caption, Role.POSITIVE, BAG))
         for i in sorted(rng.sample(range(len(sentences)), min(self.size, len(sentences)))):
-            self._add(drawing, sentences[i], sentences[i].text)
+            self._add(drawing, *sentences[i], sentences[i][0])
 
-    def _add(self, drawing: Drawing, sentence: BagSentence, key: str, again: bool = False) -> None:
+    def _add(
+        self, drawing: Drawing, text: str, negative: str | None, key: str, again: bool = False
+    ) -> None:
         """Add a sentence with its negative: the file's, or one by a rewrite that applies."""
-        taken = drawing.add(Drawn(sentence.text, Role.POSITIVE), BAG, again=again)
+        taken = drawing.add(Drawn(text, Role.POSITIVE), BAG, again=again)
         if not (taken and drawing.negatives):
             return
-        if sentence.negative is not None:
-            drawing.add(Drawn(sentence.negative, Role.NEGATIVE), BAG_NEGATIVE, again=again)
+        if negative is not None:
+            drawing.add(Drawn(negative, Role.NEGATIVE), BAG_NEGATIVE, again=again)
             return
         rng = drawing.rng(f"{BAG_NEGATIVE}\x1f{key}")
         names = self.negatives
         for name in rng.sample(names, len(names)) if len(names) > 1 else names:
-            made = drawing.rewrite(name, sentence.text, rng, drawing.negatives)
+            made = drawing.rewrite(name, text, rng, drawing.negatives)
             if drawing.add(made, BAG_NEGATIVE, f"{BAG_NEGATIVE} ({name})", again):
                 drawing.counts.count(BAG_NEGATIVE)
                 return
         drawing.refuse(BAG_NEGATIVE, NONE_APPLIES)
-
-
-@dataclass(frozen=True)
-class BagSentence:
-    """One sentence of a bag and its negative, if the file has one."""
-
-    text: str
-    negative: str | None = None
-
-
-class Bags:
-    """Sentences by sample id, held compactly.
-
-    The id of a sample is what its source calls it; a bag may also go by that id without "#row", so
-    that one file serves tables in any order.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Read `path`, JSON lines or Parquet, one file or several (see `row_files`): {"id",
-        "sentences"} and optionally "negatives" (null for none).
-
-        Raises UsageError when no file is named, CompoclipError for one that is malformed or holds
-        an id twice.
-        """
-        if path == Path():
-            raise UsageError(
-                "this method needs a bag of sentences for each image: --bags FILE (where it is "
-                "composed: --set texts.bags.file=FILE) with lines "
-                '{"id": ..., "sentences": [...]}, or --bags captions: the other captions of the '
-                "image"
-            )
-        self._index: dict[str, int] = {}
-        columns: tuple[list[Any], list[Any]] = ([], [])
-        for origin, row in read_records(path):
-            id, sentences, negatives = _bag(row, origin)
-            if self._index.setdefault(id, len(self._index)) != len(columns[0]):
-                raise CompoclipError(f"{origin}: a second bag {id!r}; remove one")
-            columns[0].append(sentences)
-            columns[1].append(negatives)
-        texts = pa.large_list(pa.large_string())
-        self._sentences, self._negatives = (pa.array(column, texts) for column in columns)
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def __iter__(self) -> Iterator[str]:
-        """The ids, in the order of the file."""
-        return iter(self._index)
-
-    def find(self, id: str) -> list[BagSentence] | None:
-        """The bag of a sample, None when the file has none."""
-        row = self._index.get(id, self._index.get(id.rpartition("#")[0]))
-        if row is None:
-            return None
-        sentences = self._sentences[row].as_py()
-        negatives = self._negatives[row].as_py() or [None] * len(sentences)
-        return [BagSentence(text, negative) for text, negative in zip(sentences, negatives)]
-
-
-def _bag(row: dict[str, Any], origin: str) -> tuple[str, list[str], list[str | None]]:
-    """The id, the sentences that are not blank, and their negatives (or none at all)."""
-
-    def lists(value: object, kind: Any) -> bool:
-        return isinstance(value, list) and all(isinstance(item, kind) for item in value)
-
-    id: Any = row.get("id")
-    sentences: Any = row.get("sentences")
-    negatives: Any = row.get("negatives") or []
-    if not isinstance(id, str | int) or not lists(sentences, str):
-        raise CompoclipError(f'{origin}: needs "id" and "sentences", a list of texts')
-    if not lists(negatives, str | None) or len(negatives) not in (0, len(sentences)):
-        raise CompoclipError(f'{origin}: "negatives" needs a text (or null) for each sentence')
-    require_texts((*sentences, *filter(None, negatives)), origin)
-    kept = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    return (
-        str(id),
-        [sentences[i].strip() for i in kept],
-        [(negatives[i] or "").strip() or None for i in kept] if negatives else [],
-    )
 
 
 # --- Units of captions and noun phrases. ---
@@ -318,13 +237,12 @@ class UnitPlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for no slot and for shares outside [0, 1]."""
-        if self.slots < 1:
-            raise UsageError(f"{self.slots} slots of units: there must be at least 1")
-        if not all(0 <= share <= 1 for share in (self.relation_share, self.pair_share)):
-            raise UsageError(
-                f"shares of relations and pairs must lie between 0 and 1, not "
-                f"{self.relation_share} and {self.pair_share}"
-            )
+        require(self.slots > 0, f"{self.slots} slots of units: there must be at least 1")
+        shares = self.relation_share, self.pair_share
+        require(
+            all(0 <= share <= 1 for share in shares),
+            "shares of relations and pairs must lie between 0 and 1, not {} and {}".format(*shares),
+        )
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -348,15 +266,13 @@ class UnitPlan(Texts):
 
     def read(self) -> Any:
         """The units of the file, if there is one."""
-        return WrittenUnits(Path(self.file)) if self.file else None
+        return read_units(Path(self.file)) if self.file else None
 
-    def draw_texts(self, drawing: Drawing, found: WrittenUnits | None) -> None:
+    def draw_texts(self, drawing: Drawing, found: WrittenLists | None) -> None:
         """Add units of the caption, each with its foil, in slots."""
         parts: tuple[Sequence[UnitPart], Sequence[UnitPart]] | None
-        if found is None:
-            parts = graph_parts(drawing.parse(drawing.caption))
-        else:
-            parts = found.find(drawing.caption)
+        caption = drawing.caption
+        parts = found.find(caption) if found else graph_parts(drawing.parse(caption))
         if parts is None:
             drawing.refuse(UNIT, NONE_WRITTEN)
             return
@@ -393,8 +309,7 @@ class PhrasePlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for fewer than none."""
-        if self.most < 0:
-            raise UsageError(f"{self.most} noun phrases: must be 0 (none) or more")
+        require(self.most >= 0, f"{self.most} noun phrases: must be 0 (none) or more")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -437,8 +352,8 @@ class TargetPlan(Texts):
 
     def __post_init__(self) -> None:
         """Raises UsageError for an unknown choice."""
-        if self.of not in (known := ("", "other", "any")):
-            raise UsageError(f"texts.target '{self.of}' is not one of {', '.join(known[1:])}")
+        known = ("", "other", "any")
+        require(self.of in known, f"texts.target '{self.of}' is not one of other, any")
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:
         """Add the caption, chosen among those that it may be."""

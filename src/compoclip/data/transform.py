@@ -63,7 +63,12 @@ class ImageTransform:
         with opened(image, name, upright=self.upright) as file:
             stored = file.size
             box = self.box(stored, rng)
-            rgb = file.rgb(self.least(stored, box) if self.draft else None)
+            width, height = self.preprocess.size[::-1]  # of the whole image, not to be enlarged
+            if box is not None:
+                left, top, right, bottom = box
+                width = ceil(stored[0] * width / (right - left))
+                height = ceil(stored[1] * height / (bottom - top))
+            rgb = file.rgb((width, height) if self.draft else None)
         return self.pixels(rgb, stored, box)
 
     def __call__(self, image: Image.Image, rng: random.Random) -> torch.Tensor:
@@ -82,24 +87,10 @@ class ImageTransform:
         top, left, h, w = random_crop(*stored[::-1], rng, self.crop.scale, self.crop.ratio)
         return left, top, left + w, top + h
 
-    def least(
-        self, stored: tuple[int, int], box: tuple[int, int, int, int] | None
-    ) -> tuple[int, int]:
-        """Width and height of the whole image with which what is shown need not be enlarged."""
-        height, width = self.preprocess.size
-        if box is None:
-            return width, height
-        left, top, right, bottom = box
-        return ceil(stored[0] * width / (right - left)), ceil(stored[1] * height / (bottom - top))
-
     def together(self, images: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Put the images of a batch one after the other, in memory that all processes see.
+        """(B, 3, H, W) uint8 pixels of images, in memory that all processes see.
 
-        Args:
-            images: B images as `read` gives them, or whole ones as `pixels_of` does.
-
-        Returns:
-            (B, 3, H, W) uint8 pixels.
+        images: as `read` gives them, or whole ones as `pixels_of` does.
         """
         pixels = shared_bytes(len(images), 3, *self.preprocess.size)
         for place, image in zip(pixels, images):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources import files
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from compoclip.errors import CompoclipError, UsageError, pip_install
@@ -23,11 +23,8 @@ _FOLDER = files("compoclip") / "language" / "prompts"
 Gives = Literal["positive", "negative", "sentences"]
 
 
-class Message(TypedDict):
-    """One turn of a conversation."""
-
-    role: str
-    content: str
+Message = dict[str, str]
+"""One turn of a conversation: its "role" and "content"."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +211,13 @@ class ChatServer:
                     max_tokens=sampling.max_tokens,
                     seed=sampling.seed,
                 )
-                answer = _answer(made)
+                choice, text = made.choices[0], made.choices[0].message.content
+                if not isinstance(text, str | None):
+                    raise TypeError(text)
+                names = "prompt_tokens", "completion_tokens"
+                counts = [getattr(made.usage, each, None) for each in names]
+                tokens = [each if type(each) is int and each >= 0 else None for each in counts]
+                answer = Answer(text or "", choice.finish_reason == "length", *tokens)
             except self._openai.APIStatusError as error:
                 raise self._objection(error) from None
             except self._openai.OpenAIError as error:
@@ -285,16 +288,6 @@ def _key(variable: str | None) -> str:
     if not (key.isascii() and key.isprintable()):
         raise UsageError(f"--key-env {variable}: holds characters that no key has")
     return key
-
-
-def _answer(made: Any) -> Answer:
-    choice = made.choices[0]
-    text = choice.message.content
-    if not isinstance(text, str | None):
-        raise TypeError(text)
-    counts = [getattr(made.usage, each, None) for each in ("prompt_tokens", "completion_tokens")]
-    tokens = [each if type(each) is int and each >= 0 else None for each in counts]
-    return Answer(text or "", choice.finish_reason == "length", *tokens)
 
 
 # --- A small model in this process, through transformers. ---

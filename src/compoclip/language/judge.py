@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from compoclip.captions.parser import parse
@@ -87,22 +89,13 @@ def _json(text: str) -> list[str] | None:
     except (ValueError, RecursionError):
         if text[0] == '"':
             return None
-        return [json.loads(s) for s in _values(text)]
+        found = []  # of what is broken the complete strings that are no keys
+        for match in _STRING.finditer(text):
+            if text[match.end() :].lstrip()[:1] != ":":
+                with suppress(ValueError):
+                    found.append(json.loads(match.group()))
+        return found
     return _strings(value)
-
-
-def _values(text: str) -> list[str]:
-    """The complete strings of broken JSON that are no keys."""
-    found = []
-    for match in _STRING.finditer(text):
-        if text[match.end() :].lstrip()[:1] == ":":
-            continue
-        try:
-            json.loads(match.group())
-        except ValueError:
-            continue
-        found.append(match.group())
-    return found
 
 
 def _strings(value: Any) -> list[str]:
@@ -186,7 +179,15 @@ def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, b
     for answer, cut_off in answers:
         if len(accepted) == task.most:
             break
-        for text, reason in _objections(task, parsed, answer, cut_off):
+        found = texts_of(answer, cut_off=cut_off)
+        # Of an answer that should be one text, what follows it is talk.
+        judged = ((text, _objection(task, parsed, text)) for text in found)
+        pairs: Iterable[tuple[str, str | None]] = islice(judged, 1) if task.most == 1 else judged
+        if _REFUSAL.match(answer.strip()) and not _REFUSAL.match(caption.strip()):
+            pairs = [(answer.strip(), REFUSAL)]
+        elif not found:
+            pairs = [(answer.strip(), TOO_LONG if cut_off else EMPTY)]
+        for text, reason in pairs:
             if reason is None and token_key(text) in taken:
                 reason = REPEATED
             if reason is not None:
@@ -199,22 +200,6 @@ def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, b
     return Judged(tuple(accepted), tuple(rejected))
 
 
-def _objections(
-    task: PromptTask, caption: Caption, answer: str, cut_off: bool
-) -> Iterator[tuple[str, str | None]]:
-    """The texts of an answer that count, each with what is wrong with it."""
-    if _REFUSAL.match(answer.strip()) and not _REFUSAL.match(caption.text.strip()):
-        yield answer.strip(), REFUSAL
-        return
-    texts = texts_of(answer, cut_off=cut_off)
-    if not texts:
-        yield answer.strip(), TOO_LONG if cut_off else EMPTY
-        return
-    # Of an answer that should be one text, what follows it is talk.
-    for text in texts[:1] if task.most == 1 else texts:
-        yield text, _objection(task, caption, text)
-
-
 def _objection(task: PromptTask, caption: Caption, text: str) -> str | None:
     if text.strip(" .").lower() in ("none", "n/a", "null"):
         return NONE
@@ -224,10 +209,9 @@ def _objection(task: PromptTask, caption: Caption, text: str) -> str | None:
         return ECHO
     if task.gives == "sentences":
         return _sentence_objection(caption, text)
-    return form_objection(caption.text, text) or _meaning(task, caption, parse(text))
-
-
-def _meaning(task: PromptTask, caption: Caption, written: Caption) -> str | None:
+    if reason := form_objection(caption.text, text):
+        return reason
+    written = parse(text)
     if task.change == "paraphrase":
         return paraphrase_objection(caption, written)
     rule = positive_objection if task.gives == "positive" else negative_objection

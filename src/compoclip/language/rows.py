@@ -109,7 +109,16 @@ def write_outputs(
         for caption, number in numbers.items()
         if number in collected.records
     }
-    tally = _tally(task, numbers, collected, verdicts)
+    tally = AnswerTally(captions=len(numbers), unanswered=len(collected.unanswered))
+    tally.not_asked = sum(not task.asks(caption) for caption in numbers)
+    for number, record in collected.records.items():
+        tally.refused += record["refused"] is not None
+        tally.answers += len(record["answers"])
+        tally.tokens_in += sum(each["tokens_in"] or 0 for each in record["answers"])
+        tally.tokens_out += sum(each["tokens_out"] or 0 for each in record["answers"])
+        tally.with_text += bool(verdicts[number].accepted)
+        tally.texts += len(verdicts[number].accepted)
+        tally.rejected.update(reason for _, reason in verdicts[number].rejected)
     engines = {number: record["engine"] for number, record in collected.records.items()}
 
     def rows() -> Iterator[Record]:
@@ -128,35 +137,23 @@ def write_outputs(
                 yield {**made, **provenance, "engine": engines.get(number)}
 
     def write(path: Path) -> None:
-        if out.rows.suffix == ".parquet":
-            tally.rows = _write_parquet(path, rows(), task.gives)
-        else:
+        if out.rows.suffix == ".jsonl":
             tally.rows = _write_lines(path, rows())
+            return
+        columns = {"id": _TEXT, "caption": _TEXT, task.gives: pa.large_list(_TEXT)}
+        columns |= dict.fromkeys(_COLUMNS, _TEXT)
+        schema, made = (
+            pa.schema({**columns, "temperature": pa.float64(), "seed": pa.int64()}),
+            rows(),
+        )
+        with pq.ParquetWriter(path, schema) as writer:
+            while held := list(islice(made, _BATCH)):
+                writer.write_batch(pa.RecordBatch.from_pylist(held, schema))
+                tally.rows += len(held)
 
     write_atomically(out.rows, write)
     rejected = _rejected(task, numbers, collected, verdicts)
     write_atomically(out.rejected, lambda path: _write_lines(path, rejected))
-    return tally
-
-
-def _tally(
-    task: PromptTask,
-    numbers: Mapping[str, int],
-    collected: Collected,
-    verdicts: Mapping[int, Judged],
-) -> AnswerTally:
-    tally = AnswerTally(captions=len(numbers), unanswered=len(collected.unanswered))
-    tally.not_asked = sum(not task.asks(caption) for caption in numbers)
-    for number, record in collected.records.items():
-        tally.refused += record["refused"] is not None
-        for answer in record["answers"]:
-            tally.answers += 1
-            tally.tokens_in += answer["tokens_in"] or 0
-            tally.tokens_out += answer["tokens_out"] or 0
-        verdict = verdicts[number]
-        tally.with_text += bool(verdict.accepted)
-        tally.texts += len(verdict.accepted)
-        tally.rejected.update(reason for _, reason in verdict.rejected)
     return tally
 
 
@@ -186,16 +183,4 @@ def _write_lines(path: Path, rows: Iterable[Record]) -> int:
         for row in rows:
             file.write(json_bytes(row) + b"\n")
             written += 1
-    return written
-
-
-def _write_parquet(path: Path, rows: Iterable[Record], gives: str) -> int:
-    columns = {"id": _TEXT, "caption": _TEXT, gives: pa.large_list(_TEXT)}
-    columns |= {**dict.fromkeys(_COLUMNS, _TEXT), "temperature": pa.float64(), "seed": pa.int64()}
-    schema = pa.schema(columns)
-    written, rows = 0, iter(rows)
-    with pq.ParquetWriter(path, schema) as writer:
-        while held := list(islice(rows, _BATCH)):
-            writer.write_batch(pa.RecordBatch.from_pylist(held, schema))
-            written += len(held)
     return written

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,13 +30,7 @@ from compoclip.console import track
 from compoclip.data.batch import Batch, TextBlock
 from compoclip.data.decode import Picture, unmirrored
 from compoclip.data.images import fixed_rng, photo_key
-from compoclip.data.kept import (
-    KeptFeatures,
-    KeptSpec,
-    features_folder,
-    keep_features,
-    open_features,
-)
+from compoclip.data.kept import KeptFeatures
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
@@ -235,12 +230,13 @@ def frozen_features(
         )
     places = list(photos.values())
     maker = _Maker(model, source, method, transform, settings, at, places, digest)
-    spec = maker.spec
-    folder = features_folder(settings.features or cache_folder() / "features", spec)
+    root = settings.features or cache_folder() / "features"
+    kept = KeptFeatures(root, *maker.spec, at, {name: n for n, name in enumerate(photos)})
     with ranks.rank0_first():
         if ranks.first:
-            keep_features(folder, spec, maker)
-        return open_features(folder, spec, at, {name: n for n, name in enumerate(photos)})
+            kept.make(maker)
+        kept.open()
+    return kept
 
 
 def _shown_photos(source: Source, method: Method) -> tuple[dict[str, tuple[int, int]], str]:
@@ -284,8 +280,8 @@ class _Maker:
     digest: str
 
     @cached_property
-    def spec(self) -> KeptSpec:
-        """What the features depend on."""
+    def spec(self) -> tuple[dict[str, Any], tuple[int, int, int]]:
+        """What the features depend on, and the shape of a photo's."""
         network = self.model.encoder.model
         known = {n: place for n, place in layer_places(network).items() if place.part == "image"}
         frozen = {
@@ -316,13 +312,13 @@ class _Maker:
                 torch.zeros(1, 3, height, width, device=device), patches, self.at
             ).shape
         crops = crop.fixed if crop else 1
-        return KeptSpec(record, len(self.photos), (crops, shape[1], shape[2]))
+        return record, (crops, shape[1], shape[2])
 
     def __call__(self, numbers: range) -> tuple[NDArray[np.float32], dict[int, str]]:
         """The features of some photos, and of those that cannot be read why."""
-        features = np.zeros((len(numbers), *self.spec.shape), np.float32)
+        features = np.zeros((len(numbers), *self.spec[1]), np.float32)
         bad: dict[int, str] = {}
-        views = [(number, crop) for number in numbers for crop in range(self.spec.shape[0])]
+        views = [(number, crop) for number in numbers for crop in range(self.spec[1][0])]
         groups = [views[i : i + _AT_ONCE] for i in range(0, len(views), _AT_ONCE)]
         with ThreadPoolExecutor(available_cores()) as pool:  # reads the next while one is encoded
             coming = self._reading(pool, groups[0])

@@ -29,7 +29,8 @@ from compoclip.data.drawn import Drawn, PlanCounts
 from compoclip.data.kept import KeptFeatures
 from compoclip.data.masks import NOTHING
 from compoclip.data.plan import TextPlan
-from compoclip.data.sources import NEGATIVE_IMAGE, DrawOrder, Sample, Source
+from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
+from compoclip.data.sources.mixture import WeightedMix
 from compoclip.data.texts import TARGET
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError
@@ -91,7 +92,7 @@ class ShuffledSchedule:
     seed: int
     kind: str = "single"
     alternate: bool = False
-    mix: DrawOrder | None = None
+    mix: WeightedMix | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -194,34 +195,30 @@ class BatchBuilder:
         """Add a sample by itself, its image as training shows it; returns its texts."""
         pixels = self.shown(sample.id, sample.image, sample.drawn_by)
         texts, counts = self.plan.draw(sample, self.epoch)
-        texts[0] = self._masked_as_shown(texts[0], sample)
-        photo = photo_key(sample.image)
-        self.put(sample.id, pixels, texts, counts, photo)
+        mask, name = texts[0].mask, _name(sample.id, sample.image)
+        if mask is not None and not mask.shown:  # its boxes are those of the photo as it is stored
+            upright = self.transform.upright
+            with _unreadable(sample.id), opened(sample.image, name, upright=upright) as file:
+                stored = file.size
+            box = self.transform.box(stored, self._crop(sample.image, sample.drawn_by)[1])
+            texts[0] = replace(texts[0], mask=mask.as_shown(stored, box, self.transform))
+        self.put(pixels, texts, counts, photo_key(sample.image), id=sample.id)
         return texts
 
     def put(
         self,
-        id: str,
         pixels: torch.Tensor,
         texts: list[Drawn],
         counts: PlanCounts,
         photo: str,
+        *,
+        id: str | None = None,
+        pair: int = -1,
     ) -> None:
-        """Add the image of a sample drawn, with its texts."""
-        self.images.append((pixels, texts, photo, -1))
-        self.ids.append(id)
-        self.counts.add(counts)
-
-    def put_beside(
-        self,
-        pixels: torch.Tensor,
-        texts: list[Drawn],
-        counts: PlanCounts,
-        photo: str,
-        pair: int,
-    ) -> None:
-        """Add an image that a plan shows beside those of the samples drawn."""
-        self.added.append((pixels, texts, photo, pair))
+        """Add an image with its texts: of the sample drawn of this id, or else shown beside."""
+        if id is not None:
+            self.ids.append(id)
+        (self.added if id is None else self.images).append((pixels, texts, photo, pair))
         self.counts.add(counts)
 
     def put_pair(self, id: str, image: Picture, caption: str, key: str, what: str) -> None:
@@ -234,40 +231,27 @@ class BatchBuilder:
         except UnreadableError as error:
             self.bad.append((f"{error.args[0]} ({what})", error.args[1]))
             return
-        texts = [Drawn(caption, Role.CAPTION)]
-        self.put_beside(pixels, texts, PlanCounts(), photo_key(image), len(self.images) - 1)
+        texts, pair = [Drawn(caption, Role.CAPTION)], len(self.images) - 1
+        self.put(pixels, texts, PlanCounts(), photo_key(image), pair=pair)
 
     def shown(self, id: str, image: Picture, key: str) -> torch.Tensor:
         """Pixels as the transform reads them, which training shows; `key` places the crop.
 
         Features that are kept of the photo, if there are any. Raises UnreadableError.
         """
-        number = self._crop_number
+        number, rng = self._crop(image, key)
         with _unreadable(id):
             if self.kept is not None:
                 return self.kept.of(photo_key(image), number)
-            return self.transform.read(image, self._crop_rng(image, key), _name(id, image))
+            return self.transform.read(image, rng, _name(id, image))
 
-    def _masked_as_shown(self, caption: Drawn, sample: Sample) -> Drawn:
-        """A caption whose mask has its boxes where training shows them."""
-        mask, image = caption.mask, sample.image
-        if mask is None or mask.shown:
-            return caption
-        upright, name = self.transform.upright, _name(sample.id, image)
-        with _unreadable(sample.id), opened(image, name, upright=upright) as file:
-            stored = file.size
-        crop = self.transform.box(stored, self._crop_rng(image, sample.drawn_by))
-        return replace(caption, mask=mask.as_shown(stored, crop, self.transform))
-
-    @property
-    def _crop_number(self) -> int:
+    def _crop(self, image: Picture, key: str) -> tuple[int, random.Random]:
+        """The number of the crop among those that are fixed, and its generator."""
         crop = self.transform.crop
-        return self.epoch % crop.fixed if crop and crop.fixed else 0
-
-    def _crop_rng(self, image: Picture, key: str) -> random.Random:
-        crop = self.transform.crop
-        fixed = crop is not None and crop.fixed
-        return fixed_rng(image, self._crop_number) if fixed else self.rng(key, "crop")
+        if crop is None or not crop.fixed:
+            return 0, self.rng(key, "crop")
+        number = self.epoch % crop.fixed
+        return number, fixed_rng(image, number)
 
     def whole(
         self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
@@ -430,15 +414,8 @@ SINGLE = Single()
 class NegativeImages(ImagePlan):
     """The image made from the negative caption, with each image (TripletCLIP)."""
 
-    @property
-    def name(self) -> str:
-        """Two words, in tables and records."""
-        return "negative images"
-
-    @property
-    def images_per_sample(self) -> int:
-        """The image, and the one of its negative."""
-        return 2
+    name = "negative images"
+    images_per_sample = 2
 
     def shows(self, sample: Sample) -> tuple[Picture, ...]:
         """The image, and the one of its negative."""

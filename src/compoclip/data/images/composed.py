@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +70,7 @@ class Composed(ImagePlan):
             return source
         kept = [
             index
-            for index, captions in enumerate(source.caption_lists())
+            for index, captions in enumerate(source.column("captions"))
             if len(captions) == 1 and len(sentences(captions[0])) > 1
         ]
         if 2 * len(kept) <= len(source):
@@ -127,9 +128,9 @@ class Composed(ImagePlan):
             resampling=batch.transform.resampling,
             fill=preprocess.fill_color,
         )
-        texts, counts = PairTexts(batch.plan).draw(sample, other, batch.epoch)
+        texts, counts = pair_texts(batch.plan, sample, other, batch.epoch)
         photo = "\x1f".join(name for _, name in pair)
-        batch.put(sample.id, pixels_of(joined), texts, counts, photo)
+        batch.put(pixels_of(joined), texts, counts, photo, id=sample.id)
 
     def mean_and_std(
         self, preprocess: Preprocess, kind: str
@@ -187,9 +188,10 @@ EQUALS_POSITIVE = "equals-a-positive"
 TOO_LONG = "too-long"
 
 
-@dataclass(frozen=True)
-class PairTexts:
-    """Draws the texts of a composite image: four positives and at most one negative.
+def pair_texts(
+    plan: TextPlan, first: Sample, second: Sample, epoch: int
+) -> tuple[list[Drawn], PlanCounts]:
+    """Draw the texts of `first` composed with `second`: four positives and at most one negative.
 
     With c1, c2 the main (first) captions, each ending in a full stop: the CAPTION "c1 c2";
     "clic-2", "c2 c1"; "clic-3" and "clic-4", the k-th of the extra captions drawn of each image,
@@ -198,63 +200,42 @@ class PairTexts:
     are drawn without replacement and repeated when there is one only; without any, on either side,
     there is neither "clic-3" nor "clic-4".
     """
-
-    plan: TextPlan
-
-    def draw(self, first: Sample, second: Sample, epoch: int) -> tuple[list[Drawn], PlanCounts]:
-        """The texts of `first` composed with `second`, seeded by `first`."""
-        counts = PlanCounts(samples=1)
-        rng = self.plan.rng(first.drawn_by, epoch, "clic")
-        mains = [sample.captions[0] for sample in (first, second)]
-        one, two = map(stopped, mains)
-        texts = [f"{one} {two}", f"{two} {one}"]
-        extras = [_two(self._extras(sample), rng) for sample in (first, second)]
-        if all(extras):
-            texts += [_shuffled(pair, rng) for pair in zip(*extras)]
-        drawn = [Drawn(texts[0], Role.CAPTION)]
-        for name, text in zip(CLIC_TEXTS, texts[1:]):
-            drawn.append(Drawn(text, Role.POSITIVE, name))
-            counts.count(name)
-        negative = self._negative(mains, self.plan.rng(first.drawn_by, epoch, CROSS_SWAP), texts)
-        if isinstance(negative, Refused):
-            counts.refused[CROSS_SWAP, negative.reason] += 1
-        else:
-            drawn.append(Drawn(negative, Role.NEGATIVE, CROSS_SWAP))
-            counts.count(CROSS_SWAP)
-        return drawn, counts
-
-    def _extras(self, sample: Sample) -> list[str]:
-        """The captions other than the main one, and the positives written for that."""
+    counts = PlanCounts(samples=1)
+    rng = plan.rng(first.drawn_by, epoch, "clic")
+    mains = [sample.captions[0] for sample in (first, second)]
+    one, two = map(stopped, mains)
+    texts, extras = [f"{one} {two}", f"{two} {one}"], []
+    for sample in (first, second):
         main, *others = sample.captions
-        if self.plan.written is None:
-            return others
-        written = self.plan.written.find(main, positive=True)
-        return others + [text for text in written if form_objection(main, text) is None]
-
-    def _negative(
-        self, mains: Sequence[str], rng: random.Random, positives: Sequence[str]
-    ) -> str | Refused:
-        first, second = map(self.plan.parse, mains)
-        swapped = get_pair_rewrite(CROSS_SWAP)(first, second, rng)
-        if isinstance(swapped, Refused):
-            return swapped
-        text = _shuffled([side.text for side in swapped], rng)
-        if token_key(text) in set(map(token_key, positives)):
-            return Refused(EQUALS_POSITIVE)
-        return text if fits_context(text) else Refused(TOO_LONG)
+        written, _ = (plan.written and plan.written.find(main)) or ((), ())
+        others += [text for text in written if form_objection(main, text) is None]
+        extras.append(rng.sample(others, 2) if len(others) > 1 else others * 2)
+    if all(extras):
+        texts += [_shuffled(pair, rng) for pair in zip(*extras)]
+    drawn = [Drawn(texts[0], Role.CAPTION)]
+    for name, text in zip(CLIC_TEXTS, texts[1:]):
+        drawn.append(Drawn(text, Role.POSITIVE, name))
+        counts.count(name)
+    rng = plan.rng(first.drawn_by, epoch, CROSS_SWAP)
+    swapped = get_pair_rewrite(CROSS_SWAP)(plan.parse(mains[0]), plan.parse(mains[1]), rng)
+    if isinstance(swapped, Refused):
+        counts.refused[CROSS_SWAP, swapped.reason] += 1
+        return drawn, counts
+    negative = _shuffled([side.text for side in swapped], rng)
+    if token_key(negative) in set(map(token_key, texts)):
+        counts.refused[CROSS_SWAP, EQUALS_POSITIVE] += 1
+    elif not fits_context(negative):
+        counts.refused[CROSS_SWAP, TOO_LONG] += 1
+    else:
+        drawn.append(Drawn(negative, Role.NEGATIVE, CROSS_SWAP))
+        counts.count(CROSS_SWAP)
+    return drawn, counts
 
 
 def stopped(sentence: str) -> str:
     """The sentence with a mark at its end."""
     sentence = sentence.rstrip()
     return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
-
-
-def _two(extras: Sequence[str], rng: random.Random) -> list[str]:
-    """Two of the extras, twice the same where there is but one, none where there is none."""
-    if len(extras) < 2:
-        return [*extras, *extras]
-    return rng.sample(list(extras), 2)
 
 
 def _shuffled(pair: Sequence[str], rng: random.Random) -> str:
@@ -280,22 +261,21 @@ def partner(orientation: Companions, index: int, rng: random.Random) -> int | No
 
 def orientations(source: Source, threads: int = 8) -> NDArray[np.int64]:
     """(N,) orientation of every image, from the size in its header; pixels are not decoded."""
+
+    def orientation(index: int) -> int:
+        try:
+            with opened(source[index].image, upright=source.upright) as file:
+                width, height = file.size
+        except CompoclipError:  # decoding will say what is wrong
+            return UNREADABLE
+        return LANDSCAPE if width >= height else PORTRAIT
+
     indices = range(len(source))
     with ThreadPoolExecutor(threads) as pool:
         found: list[int] = []
         for start in track(range(0, len(source), _AT_ONCE), "reading image sizes", unit="blocks"):
-            part = indices[start : start + _AT_ONCE]
-            found += pool.map(partial(_orientation, source), part)
+            found += pool.map(orientation, indices[start : start + _AT_ONCE])
     return np.array(found, np.int64)
-
-
-def _orientation(source: Source, index: int) -> int:
-    try:
-        with opened(source[index].image, upright=source.upright) as file:
-            width, height = file.size
-    except CompoclipError:  # decoding will say what is wrong
-        return UNREADABLE
-    return LANDSCAPE if width >= height else PORTRAIT
 
 
 # --- A source of long captions, cut into sentences. ---
@@ -329,14 +309,12 @@ class SentenceSource(Source):
         # Numbers of neighbours are those of the whole source.
         return replace(sample, captions=sentences(sample.captions[0]), neighbours=())
 
-    def caption_lists(self) -> Iterator[tuple[str, ...]]:
-        """The sentences of each sample in order, without touching the images."""
-        wanted = iter(self._kept.tolist())
-        following = next(wanted, None)
-        for index, captions in enumerate(self._source.caption_lists()):
-            if index == following:
-                yield sentences(captions[0])
-                following = next(wanted, None)
+    def column(self, name: str) -> Iterable[Any]:
+        """A field of every sample, without touching the images."""
+        taken = np.zeros(len(self._source), bool)
+        taken[self._kept] = True
+        cells = compress(self._source.column(name), taken)
+        return (sentences(texts[0]) for texts in cells) if name == "captions" else cells
 
     def brings(self) -> frozenset[str]:
         """The columns of the whole source, without neighbours."""

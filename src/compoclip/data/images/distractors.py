@@ -26,10 +26,7 @@ class Distractors(ImagePlan):
     mined: bool = False
     among: int = 3
 
-    @property
-    def images_per_sample(self) -> int:
-        """The image, and its distractor."""
-        return 2
+    images_per_sample = 2
 
     def shows(self, sample: Sample) -> tuple[Picture, ...]:
         """The image, and the distractor that comes with it; mined ones are images of samples."""
@@ -53,18 +50,12 @@ class Distractors(ImagePlan):
         """The sample; then, if it has a negated caption, its distractor with that."""
         texts = batch.add(sample)
         negated = next((text.text for text in texts if text.role is Role.NEGATIVE), None)
-        found = self._found(batch, index, sample)
-        if negated is not None and found is not None:
-            id, image = found
+        id, image = sample.id, sample.negative_image
+        if self.mined:
+            near = [int(other) for other in batch.companions.known[index] if other >= 0]
+            if not near:
+                return
+            other = batch.source[batch.rng(sample.id, "distractor").choice(near)]
+            id, image = other.id, other.image
+        if negated is not None and image is not None:
             batch.put_pair(id, image, negated, f"{sample.id}\x1fdistractor", "distractor")
-
-    def _found(self, batch: BatchBuilder, index: int, sample: Sample) -> tuple[str, Picture] | None:
-        """The id of a sample and an image of it; None where there is no distractor."""
-        if not self.mined:
-            image = sample.negative_image
-            return None if image is None else (sample.id, image)
-        near = [int(other) for other in batch.companions.known[index] if other >= 0]
-        if not near:
-            return None
-        other = batch.source[batch.rng(sample.id, "distractor").choice(near)]
-        return other.id, other.image

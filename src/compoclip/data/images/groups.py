@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from compoclip.console import counted, note
+from compoclip.data.columns import require
 from compoclip.data.images import BatchTask, ImagePlan, RankShare
 from compoclip.data.sources import GROUP, Source
-from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,25 +31,21 @@ class Groups(ImagePlan):
 
     def __post_init__(self) -> None:
         """Raises UsageError for impossible numbers."""
-        if self.variations < 1 or self.pairs < 0:
-            raise UsageError("a group needs at least 1 variation and no fewer than 0 pairs")
+        good = self.variations > 0 and self.pairs >= 0
+        require(good, "a group needs at least 1 variation and no fewer than 0 pairs")
 
     def require(self, source: Source) -> None:
         """Variations come with the data."""
-        if GROUP not in source.brings():
-            raise UsageError(
-                f"{source.describe()}: brings no variations; it needs a column group that "
-                "variations of one object share (empty for ordinary pairs) and may have a column "
-                "score"
-            )
+        needed = "variations; it needs a column group that variations of one object share (empty "
+        source.require(GROUP, f"{needed}for ordinary pairs) and may have a column score")
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> GroupedSchedule:
         """Whole groups in every batch. Raises UsageError when it cannot be made of them."""
-        if source.mix is not None:
-            raise UsageError(
-                f"{source.describe()}: groups of variations have an order of their own, which "
-                "weights say nothing about; train on one data set, or put all rows into one"
-            )
+        require(
+            source.mix is None,
+            f"{source.describe()}: groups of variations have an order of their own, which "
+            "weights say nothing about; train on one data set, or put all rows into one",
+        )
         return GroupedSchedule(source, self, share, seed)
 
 
@@ -70,41 +61,36 @@ class GroupedSchedule:
 
     def __init__(self, source: Source, plan: Groups, share: RankShare, seed: int) -> None:
         slots = plan.variations + plan.pairs
-        if share.batch_size % (slots * share.world):
-            raise UsageError(
-                f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
-                f"{plan.variations} variations and {plan.pairs} pairs a group"
-            )
-        self._pairs, members = self._members(source, plan)
+        require(
+            share.batch_size % (slots * share.world) == 0,
+            f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
+            f"{plan.variations} variations and {plan.pairs} pairs a group",
+        )
+        self._scores = list(source.column("score"))
+        columns = source.column(GROUP), self._scores, source.column("image_score")
+        members: dict[str, list[int]] = {}  # the variations that are good enough
+        low = 0
+        for index, (name, score, image) in enumerate(zip(*columns)):
+            poor = score is not None and score <= plan.least_score
+            poor |= image is not None and image <= plan.least_image_score
+            if name and poor:
+                low += 1
+            else:
+                members.setdefault(name, []).append(index)
+        if low:
+            note(f"left out: {counted(low, 'variation')} with a low score")
+        self._pairs = members.pop("", [])
         self._groups = [group for group in members.values() if len(group) >= plan.variations]
         self._plan, self._share, self._seed = plan, share, seed
         self._per_step = share.batch_size // slots
         if len(members) > len(self._groups):
             small = len(members) - len(self._groups)
             note(f"left out: {counted(small, 'group')} of fewer than {plan.variations} variations")
-        if len(self._groups) < self._per_step:
-            raise UsageError(
-                f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
-                f"{self._per_step}; lower --batch-size or supply more"
-            )
-
-    def _members(self, source: Source, plan: Groups) -> tuple[list[int], dict[str, list[int]]]:
-        """The ordinary pairs, and the variations that are good enough by group."""
-        names, self._scores = source.groups()
-        members: dict[str, list[int]] = {}
-        low = 0
-        for index, (name, score, image) in enumerate(
-            zip(names, self._scores, source.image_scores())
-        ):
-            poor = score is not None and score <= plan.least_score
-            poor |= image is not None and image <= plan.least_image_score
-            if name and poor:
-                low += 1
-                continue
-            members.setdefault(name, []).append(index)
-        if low:
-            note(f"left out: {counted(low, 'variation')} with a low score")
-        return members.pop("", []), members
+        require(
+            len(self._groups) >= self._per_step,
+            f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
+            f"{self._per_step}; lower --batch-size or supply more",
+        )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -115,12 +101,13 @@ class GroupedSchedule:
 
     def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
         """The batches of an epoch from `start_step` on."""
-        pairs = _shuffled(self._pairs, rng_for(self._seed, "", epoch, "order"))
+        order = rng_for(self._seed, "", epoch, "order")
+        pairs = order.sample(self._pairs, len(self._pairs))
         groups: list[list[int]] = []
         rng = rng_for(self._seed, "", epoch, "groups")
         whole = len(self._groups) // self._per_step * self._per_step
         while len(groups) < self.steps_per_epoch * self._per_step:
-            groups += _shuffled(self._groups, rng)[:whole]
+            groups += rng.sample(self._groups, len(self._groups))[:whole]
         tasks = []
         part = self._per_step // self._share.world
         for step in range(start_step, self.steps_per_epoch):
@@ -128,22 +115,14 @@ class GroupedSchedule:
             indices: list[int] = []
             for slot in range(first, first + part):
                 rng = rng_for(self._seed, str(slot), epoch, "variations")
-                indices += self._variations(groups[slot], rng)
+                scores = {index: self._scores[index] for index in groups[slot]}
+                known = [score for score in scores.values() if score is not None]
+                least = min(known, default=0.0)
+                left = {i: (least if s is None else s) - least + 0.5 for i, s in scores.items()}
+                for _ in range(self._plan.variations):
+                    (index,) = rng.choices(list(left), list(left.values()))
+                    del left[index]
+                    indices.append(index)
                 indices += pairs[slot * self._plan.pairs : (slot + 1) * self._plan.pairs]
             tasks.append(BatchTask(epoch, tuple(indices)))
         return tasks
-
-    def _variations(self, group: Sequence[int], rng: random.Random) -> list[int]:
-        known = {index: score for index in group if (score := self._scores[index]) is not None}
-        least = min(known.values(), default=0.0)
-        left = {index: known.get(index, least) - least + 0.5 for index in group}
-        drawn = []
-        for _ in range(self._plan.variations):
-            (index,) = rng.choices(list(left), list(left.values()))
-            del left[index]
-            drawn.append(index)
-        return drawn
-
-
-def _shuffled(items: Sequence[T], rng: random.Random) -> list[T]:
-    return rng.sample(list(items), len(items))

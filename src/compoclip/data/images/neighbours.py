@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compoclip.console import track
+from compoclip.data.columns import require
 from compoclip.data.decode import decode
 from compoclip.data.images import (
     BatchBuilder,
@@ -23,7 +23,7 @@ from compoclip.data.images import (
     photo_key,
 )
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.models.preprocess import Preprocess
 
 
@@ -44,10 +44,8 @@ class Neighbours(ImagePlan):
 
     def __post_init__(self) -> None:
         """Raises UsageError when more are wanted than there are to draw from."""
-        if not 0 <= self.count <= self.among:
-            raise UsageError(
-                f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
-            )
+        wrong = f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
+        require(0 <= self.count <= self.among, wrong)
 
     @property
     def images_per_sample(self) -> int:
@@ -56,11 +54,9 @@ class Neighbours(ImagePlan):
 
     def require(self, source: Source) -> None:
         """Similar images come with the data, unless they are mined."""
-        if self.count and not self.mined and NEIGHBOURS not in source.brings():
-            raise UsageError(
-                f"{source.describe()}: names no similar images; it needs a column neg_image with "
-                "lists of row numbers, or take --neighbours mined"
-            )
+        if self.count and not self.mined:
+            needed = "similar images; it needs a column neg_image with lists of row numbers, or "
+            source.require(NEIGHBOURS, f"{needed}take --neighbours mined")
 
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
@@ -90,8 +86,7 @@ class Neighbours(ImagePlan):
                 batch.bad.append((error.args[0], error.args[1]))
                 continue
             texts, counts = batch.plan.draw(neighbour, batch.epoch, key)
-            photo = photo_key(neighbour.image)
-            batch.put_beside(pixels, texts, counts, photo, pair=-1)
+            batch.put(pixels, texts, counts, photo_key(neighbour.image))
 
 
 # --- Finding them: the nearest photos by the model's image features. ---
@@ -109,31 +104,25 @@ def mine(source: Source, encode: Encode, preprocess: Preprocess, count: int) -> 
     parts: list[torch.Tensor] = []
     for start in track(range(0, len(source), _BATCH), "encoding images for neighbours"):
         samples = [source[i] for i in range(start, min(start + _BATCH, len(source)))]
-        pixels = [_evaluated(sample, preprocess, source.upright) for sample in samples]
-        readable = [each for each in pixels if each is not None]
-        encoded = iter(_encoded(encode, readable))
-        for sample, each in zip(samples, pixels):
+        readable = []
+        for sample in samples:
             photo = photos.setdefault(photo_key(sample.image), len(photos))
-            numbers.append(photo if each is not None else -1)
-            parts.append(next(encoded) if each is not None else torch.zeros(0))
-    width = max((len(part) for part in parts), default=0)
-    features = torch.stack([part if len(part) else torch.zeros(width) for part in parts])
-    return nearest(features, torch.tensor(numbers), count).numpy()
-
-
-def _evaluated(sample: Sample, preprocess: Preprocess, upright: bool) -> torch.Tensor | None:
-    try:
-        return preprocess.evaluation(decode(sample.image, name=sample.id, upright=upright))
-    except CompoclipError:
-        return None
-
-
-def _encoded(encode: Encode, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
-    if not pixels:
-        return torch.zeros(0, 0)
-    with torch.no_grad():
-        features = encode(torch.stack(list(pixels))).float().cpu()
-    return torch.nn.functional.normalize(features, dim=-1)
+            try:
+                image = decode(sample.image, name=sample.id, upright=source.upright)
+            except CompoclipError:
+                numbers.append(-1)
+            else:
+                numbers.append(photo)
+                readable.append(preprocess.evaluation(image))
+        if readable:
+            with torch.no_grad():
+                features = encode(torch.stack(readable)).float().cpu()
+            parts.append(torch.nn.functional.normalize(features, dim=-1))
+    number = torch.tensor(numbers)
+    whole = torch.zeros(len(numbers), parts[0].shape[1] if parts else 0)
+    if parts:
+        whole[number >= 0] = torch.cat(parts)
+    return nearest(whole, number, count).numpy()
 
 
 # --- Exact nearest neighbours of every row among all rows, in bounded memory. ---

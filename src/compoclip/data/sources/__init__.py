@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 from compoclip.data.decode import Mirrored, Picture
 from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
+from compoclip.data.sources.mixture import WeightedMix
+from compoclip.errors import UsageError
 
 NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
 POSITIVES = "positives"
@@ -33,6 +32,8 @@ class Sample:
         negative_image: The image of the (first) negative caption, where the data has one.
         group: What variations of one object share, "" for an ordinary pair.
         positives: Captions in other words that came with the data, possibly none.
+        score: How good a variation is, where the data says so.
+        image_score: How good its image is.
         key: Seeds what is drawn for the sample in place of its id, where that is not enough: in a
             mixture of data sets, and when it is shown again in one epoch.
     """
@@ -45,32 +46,14 @@ class Sample:
     negative_image: Picture | None = None
     group: str = ""
     positives: tuple[str, ...] = ()
+    score: float | None = None
+    image_score: float | None = None
     key: str = ""
 
     @property
     def drawn_by(self) -> str:
         """What seeds the sample's crop, caption and rewrites, beside seed and epoch."""
         return self.key or self.id
-
-
-class DrawOrder(Protocol):
-    """How the samples of a mixture of data sets are drawn (see `mixture.WeightedMix`)."""
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Data set -> its samples; they lie one behind the other."""
-
-    def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The samples of an epoch, as many as there are, in the order in which they are drawn.
-
-        One that is shown for the k-th time in an epoch is its index + (k - 1) times all samples.
-        """
-
-    def drawn(self, seed: int, epoch: int, samples: int) -> dict[str, int]:
-        """How many of the first samples of an epoch are of each data set."""
-
-    def of(self, kept: NDArray[np.int64]) -> DrawOrder:
-        """The same of a part of the samples: `kept`, ascending indices."""
 
 
 class Source(ABC):
@@ -86,7 +69,7 @@ class Source(ABC):
     """
 
     left_out: Mapping[str, int] = MappingProxyType({})
-    mix: DrawOrder | None = None
+    mix: WeightedMix | None = None
     upright: bool = True
 
     @property
@@ -108,45 +91,32 @@ class Source(ABC):
         """The sample; images that do not lie in a file of their own may be no bytes at all."""
         return self[index]
 
-    def ids(self) -> list[str]:
-        """The id of every sample, in order."""
-        return [self[index].id for index in range(len(self))]
-
-    def caption_lists(self) -> Iterable[tuple[str, ...]]:
-        """The captions of each sample, in order."""
-        return (self[index].captions for index in range(len(self)))
+    def column(self, name: str) -> Iterable[Any]:
+        """A field of every sample, in order."""
+        return (getattr(self.bare(index), name) for index in range(len(self)))
 
     def captions(self) -> Iterable[str]:
         """All captions, in order."""
-        return (caption for captions in self.caption_lists() for caption in captions)
+        return (caption for captions in self.column("captions") for caption in captions)
 
     def brings(self) -> frozenset[str]:
         """Which of "negatives", "neighbours", "negative_image", "group", "positives" any has."""
         names = (NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES)
-        samples = (self[index] for index in range(len(self)))
-        return frozenset(name for each in samples for name in names if getattr(each, name))
+        return frozenset(name for name in names if any(self.column(name)))
 
-    def groups(self) -> tuple[list[str], list[float | None]]:
-        """The group of every sample ("" for none), and its score, if any."""
-        return [self[index].group for index in range(len(self))], [None] * len(self)
-
-    def image_scores(self) -> list[float | None]:
-        """The score of every sample's image, if any."""
-        return [None] * len(self)
+    def require(self, name: str, needed: str) -> None:
+        """Raise UsageError, which says what is needed, unless any sample has a field of a name."""
+        if name not in self.brings():
+            raise UsageError(f"{self.describe()}: brings no {needed}")
 
     def fingerprint(self) -> Fingerprint:
         """Return what the samples hold: a checksum per row of every column, and of the name, size
         and modification time of every image, or of its bytes where it lies in no file."""
         samples = [self.bare(index) for index in range(len(self))]
-        groups, scores = self.groups()
-        columns = {
-            "ids": [each.id for each in samples],
-            **{name: [getattr(each, name) for each in samples] for name in COLUMNS[:4]},
-            **dict(zip(COLUMNS[4:], (groups, scores, self.image_scores()))),
-            "images": [_stamp(each.image) for each in samples],
-            "negative images": [_stamp(each.negative_image) for each in samples],
-        }
-        return Fingerprint({}, checksums(columns))
+        columns = {name: [getattr(each, name) for each in samples] for name in ("id", *COLUMNS)}
+        columns["images"] = [_stamp(each.image) for each in samples]
+        columns["negative images"] = [_stamp(each.negative_image) for each in samples]
+        return Fingerprint({}, checksums({"ids": columns.pop("id"), **columns}))
 
 
 def _stamp(image: Picture | None) -> str:

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.data.sources.table import TableSource
 from compoclip.errors import UsageError
 from compoclip.rewrites.base import rng_for
 
@@ -32,17 +31,11 @@ _MOST = 1_000_000  # a weight
 
 
 def mixture_of(spec: str) -> dict[str, float] | None:
-    """Read what names several data sets with their weights.
+    """Return the weight of each of several data sets; None for what names a single one.
 
-    Args:
-        spec: `DATA=WEIGHT DATA=WEIGHT ...`, in shell quotes where a name holds a space.
-
-    Returns:
-        Data set -> weight; None for what names a single data set.
-
-    Raises:
-        UsageError: When a weight is missing or out of range, a data set is there twice, or a
-            single one has a weight.
+    spec: `DATA=WEIGHT DATA=WEIGHT ...`, in shell quotes where a name holds a space. Raises
+    UsageError when a weight is missing or out of range, a data set is there twice, or a single one
+    has a weight.
     """
     if Path(spec).exists():
         return None
@@ -69,23 +62,6 @@ def mixture_of(spec: str) -> dict[str, float] | None:
         places.add(place)
         weights[match[1]] = float(match[2])
     return weights
-
-
-def open_mixture(
-    weights: Mapping[str, float], open_one: Callable[[str], TableSource]
-) -> TableSource:
-    """Open every data set of a mixture, and return all of them as one source.
-
-    weights: as `mixture_of` returns them. Raises UsageError when a weight is so small that an epoch
-    has no sample of it.
-    """
-    parts = {spec: open_one(spec) for spec in weights}
-    whole = math.fsum(weights.values())
-    description = " + ".join(
-        f"{weights[name] / whole:.4g} of {part.describe()}" for name, part in parts.items()
-    )
-    mix = WeightedMix({name: len(part) for name, part in parts.items()}, weights)
-    return TableSource.mixed(parts, description, mix)
 
 
 @dataclass(frozen=True)
@@ -118,7 +94,10 @@ class WeightedMix:
         object.__setattr__(self, "quotas", quotas)
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The samples of an epoch in the order in which they are drawn."""
+        """The samples of an epoch, as many as there are, in the order in which they are drawn.
+
+        One that is shown for the k-th time in an epoch is its index + (k - 1) times all samples.
+        """
         sizes, total = list(self.sizes.values()), sum(self.sizes.values())
         turns = self._turns(seed, epoch)
         order = np.empty(total, np.int64)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.sources.mixture import mixture_of, open_mixture
+from compoclip.data.sources.mixture import WeightedMix, mixture_of
 from compoclip.data.sources.published import (
     KAGGLE_FILE,
     NEGCLIP,
@@ -28,7 +28,7 @@ from compoclip.data.sources.shards import find_shards, open_shards
 from compoclip.data.sources.splits import ALL, COLUMN, Split, files_of, split_of
 from compoclip.data.sources.table import RowBuilder, TableSource
 from compoclip.data.sources.tables import HUB, STREAM, open_hugging_face, open_table
-from compoclip.data.written_units import holds_units, open_unit_file
+from compoclip.data.written import holds_units, open_unit_file
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 from compoclip.tables import (
@@ -86,45 +86,31 @@ def open_folder(
     )
     for parent, folders, files in os.walk(path):
         folders.sort()
-        names = set(files)
-        _count_unread(files, builder.left_out)
+        kinds: dict[str, list[str]] = {}  # the files of one name
         for name in sorted(files):
-            stem, extension = _stem(name)
-            if extension.lower() not in EXTENSIONS:
+            stem, dot, extension = name.rpartition(".")
+            named = dot and not name.startswith(".")  # hidden files have no extension
+            kinds.setdefault(stem if named else name, []).append(extension if named else "")
+        for extensions in kinds.values():
+            if EXTENSIONS.isdisjoint(map(str.lower, extensions)):  # else it goes with an image
+                unread = [each for each in extensions if each.lower() in UNREAD]
+                if "txt" in extensions:  # what lies beside captions is taken for their image
+                    unread = [each for each in extensions if each not in ("txt", "")]
+                    builder.left_out[NO_IMAGE] += not unread
+                for each in unread:
+                    builder.left_out[f"image of a kind that is not read (.{each.lower()})"] += 1
+        for name in sorted(files):
+            stem, _, extension = name.rpartition(".")
+            if extension not in kinds.get(stem, ()) or extension.lower() not in EXTENSIONS:
                 continue
             image = os.path.relpath(os.path.join(parent, name), path)
             if by_split and not chosen.takes(chosen.named(os.path.dirname(image))):
                 continue
-            captions: list[str] = []
-            if f"{stem}.txt" in names:
-                captions = [line for _, line in read_lines(Path(parent, f"{stem}.txt"))]
-            builder.add(image, image, [line for line in captions if line.strip()])
+            lines = read_lines(Path(parent, f"{stem}.txt")) if "txt" in kinds[stem] else ()
+            builder.add(image, image, [line for _, line in lines if line.strip()])
     chosen.require(path)
     builder.left_out.update(chosen.left_out("image"))
     return builder.build(f"folder {path}{chosen}")
-
-
-def _count_unread(files: Iterable[str], left_out: Counter[str]) -> None:
-    """Count images of a kind that is not read, and captions that no image goes with."""
-    kinds: dict[str, list[str]] = {}
-    for name in files:
-        stem, extension = _stem(name)
-        kinds.setdefault(stem, []).append(extension)
-    for extensions in kinds.values():
-        if any(extension.lower() in EXTENSIONS for extension in extensions):
-            continue  # what else has the name goes with that image
-        unread = [extension for extension in extensions if extension.lower() in UNREAD]
-        if "txt" in extensions:  # what lies beside captions is taken for their image
-            unread = [extension for extension in extensions if extension not in ("txt", "")]
-            left_out[NO_IMAGE] += not unread
-        for extension in unread:
-            left_out[f"image of a kind that is not read (.{extension.lower()})"] += 1
-
-
-def _stem(name: str) -> tuple[str, str]:
-    """The name of a file without its extension, and that; no extension for hidden files."""
-    stem, dot, extension = name.rpartition(".")
-    return (stem, extension) if dot and not name.startswith(".") else (name, "")
 
 
 # --- One call that opens whatever training data a path names. ---
@@ -149,29 +135,39 @@ Orientation = Literal["upright", "stored"]
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The options of `open_source` that formats read."""
+class Request:
+    """The arguments of `open_source`, by which every process opens the data for itself."""
 
-    images: Path | None
-    image_column: str | None
-    caption_column: str | None
-    split: str | None
-    quoting: bool
+    spec: str
+    images: Path | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    split: str | None = None
+    quoting: bool = True
+    orientation: Orientation | None = None
 
-    def refuse(self, spec: object, kind: str, *names: str) -> None:
+    def open(self) -> TableSource:
+        """The source. Raises what `open_source` raises, UsageError without the folder of images."""
+        require_local(self.images or "")
+        if self.images is not None and not self.images.is_dir():
+            raise UsageError(f"{self.images}: no such folder; --images names that of the images")
+        return open_source(**vars(self))
+
+    def refuse(self, kind: str, *names: str) -> None:
         """Raise UsageError for an option that was given but means nothing to a format."""
         for name in names:
             value = getattr(self, name)
             if value is not None and (name, value) != ("split", ALL):
-                raise _NoUseError(name, f"{spec}: {kind} take no --{name.replace('_', '-')}")
+                raise _NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
 
-    def table(self, files: Sequence[Path]) -> TableSource:
+    def tables(self, files: Sequence[Path], split: str | None) -> TableSource:
         """Tables of columns that are named, or those of a published set, or any."""
-        if self.image_column is None and self.caption_column is None and self.quoting:
-            published = open_published(files, self.images, self.split)
+        columns = self.image_column, self.caption_column
+        if columns == (None, None) and self.quoting:
+            published = open_published(files, self.images, split)
             if published is not None:
                 return _published(published)
-        return open_table(files, **asdict(self))
+        return open_table(files, self.images, *columns, split, quoting=self.quoting)
 
 
 class _NoUseError(UsageError):
@@ -219,16 +215,17 @@ def open_source(
             split that is not there, or what is no local path.
         CompoclipError: For files that are missing or malformed.
     """
-    source = _open(spec, _Asked(images, image_column, caption_column, split, quoting))
+    options = images, image_column, caption_column, split, quoting
+    source = _open(Request(spec, *options))
     if orientation is not None:
         source.upright = orientation == "upright"
     return source
 
 
-def _open(spec: str, asked: _Asked) -> TableSource:
+def _open(asked: Request) -> TableSource:
+    spec, images, split = asked.spec, asked.images, asked.split
     if (weights := mixture_of(spec)) is not None:
         return _open_mixture(weights, asked)
-    images, split = asked.images, asked.split
     columns = asked.image_column, asked.caption_column
     if spec.startswith((HUB, STREAM)) and not spec.startswith(f"{HUB}//"):
         return open_hugging_face(spec, images, *columns, split)
@@ -238,59 +235,76 @@ def _open(spec: str, asked: _Asked) -> TableSource:
     if spec.endswith((".tar", ".tar.gz", ".tgz")) or (
         path.is_dir() and next(path.glob("*.tar"), None)
     ):
-        asked.refuse(spec, "webdataset shards", "images", "image_column")
+        asked.refuse("webdataset shards", "images", "image_column")
         shards = find_shards(spec)
         others: Mapping[str, int] = {}
         if path.is_dir():
             shards, others = files_of(shards, split, spec)
         else:
-            asked.refuse(spec, "webdataset shards without their folder", "split")
+            asked.refuse("webdataset shards without their folder", "split")
         return _counting(open_shards(shards, asked.caption_column), others)
     if path.is_dir():
         return _open_folder(path, asked)
     files = [path] if path.is_file() else [Path(name) for name in expand_braces(spec)]
-    for file in files:
-        if not file.is_file():
-            raise _not_found(spec, file)
-    if len(files) > 1:
-        if has_ending(files[0], ".csv", ".tsv", *ROW_FILES):
-            return asked.table(files)
-        raise _unknown(spec)
+    missing = next((file for file in files if not file.is_file()), None)
+    if missing and _HUB_ID.fullmatch(spec) and not has_ending(missing, *_ENDINGS):
+        raise CompoclipError(
+            f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "
+            f"downloaded first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
+        )
+    if missing:
+        raise CompoclipError(f"{missing}: not found; check the path")
     path = files[0]
+    tabular = has_ending(path, ".csv", ".tsv", *ROW_FILES)
+    if len(files) > 1 and not tabular:
+        raise _unknown(spec)
+    if len(files) > 1:
+        return asked.tables(files, split)
     delimited = has_ending(path, ".csv", ".tsv")
     usual = columns[0] in (None, "filepath") and columns[1] in (None, "title") and asked.quoting
     header = set(delimited_header(path)) if delimited and usual else set()
     if header >= {*NEGCLIP} and COLUMN not in header:
-        asked.refuse(spec, "NegCLIP tables", "split")
+        asked.refuse("NegCLIP tables", "split")
         return _published(open_negclip(path, images))
     bars = has_ending(path, ".csv") and not any(columns) and is_bar_header(_first_line(path))
     if bars or (has_ending(path, ".txt") and is_token_line(_first_line(path))):
-        asked.refuse(spec, "token files", "image_column", "caption_column")
+        asked.refuse("token files", "image_column", "caption_column")
         return _published(open_flickr8k(path, images, split))
-    if delimited or has_ending(path, *ROW_FILES):
-        return asked.table(files)
-    if has_ending(path, ".json"):
-        asked.refuse(spec, "caption JSON", "image_column")
-        return _open_json(path, asked)
-    raise _unknown(spec)
+    if tabular:
+        return asked.tables(files, split)
+    if not has_ending(path, ".json"):
+        raise _unknown(spec)
+    asked.refuse("caption JSON", "image_column")
+    data = read_json(path, damaged="fetch the file again")
+    if holds_units(data):
+        asked.refuse("files of units", "split")
+        return _published(open_unit_file(path, images))
+    if isinstance(data, dict) and KEY in data:
+        asked.refuse("selections", "images", "caption_column", "split")
+        return open_selection(path, data, open_source)
+    if isinstance(data, dict) and "annotations" in data:
+        asked.refuse("COCO annotations", "split")
+        return _published(open_coco(path, data, images, asked.caption_column))
+    asked.refuse("caption JSON", "caption_column")
+    return _published(open_karpathy(path, data, images, split))
 
 
 def _first_line(path: Path) -> str:
     return next((line for _, line in read_lines(path) if line.strip()), "")
 
 
-def _open_folder(path: Path, asked: _Asked) -> TableSource:
+def _open_folder(path: Path, asked: Request) -> TableSource:
     split = asked.split
     if any((path / name).is_file() for name in METADATA):
-        asked.refuse(path, "image folders", "images")
+        asked.refuse("image folders", "images")
         return open_folder(path, asked.image_column, asked.caption_column, split, asked.quoting)
     tables = rows_in(path)
     if tables:
         # Where files are named after splits that decides, else what the rows say.
         if not any(split_of(file.name) or file.name.startswith(split or "\0") for file in tables):
-            return asked.table(tables)
+            return asked.tables(tables, split)
         chosen, others = files_of(tables, split, path)
-        return _counting(replace(asked, split=ALL).table(chosen), others)
+        return _counting(asked.tables(chosen, ALL), others)
     tokens = sorted(path.glob("*.token.txt"))
     if (path / KAGGLE_FILE).is_file() and is_token_line(_first_line(path / KAGGLE_FILE)):
         tokens.append(path / KAGGLE_FILE)
@@ -298,24 +312,9 @@ def _open_folder(path: Path, asked: _Asked) -> TableSource:
         return _published(open_flickr8k(tokens[0], asked.images, split))
     if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
         kind = "image folders without metadata"
-        asked.refuse(path, kind, "images", "image_column", "caption_column")
+        asked.refuse(kind, "images", "image_column", "caption_column")
         return open_folder(path, split=split)
     raise _unknown(str(path))
-
-
-def _open_json(path: Path, asked: _Asked) -> TableSource:
-    data = read_json(path, damaged="fetch the file again")
-    if holds_units(data):
-        asked.refuse(path, "files of units", "split")
-        return _published(open_unit_file(path, asked.images))
-    if isinstance(data, dict) and KEY in data:
-        asked.refuse(path, "selections", "images", "caption_column", "split")
-        return open_selection(path, data, open_source)
-    if isinstance(data, dict) and "annotations" in data:
-        asked.refuse(path, "COCO annotations", "split")
-        return _published(open_coco(path, data, asked.images, asked.caption_column))
-    asked.refuse(path, "caption JSON", "caption_column")
-    return _published(open_karpathy(path, data, asked.images, asked.split))
 
 
 def _published(source: TableSource) -> TableSource:
@@ -324,39 +323,33 @@ def _published(source: TableSource) -> TableSource:
     return source
 
 
-def _open_mixture(weights: Mapping[str, float], asked: _Asked) -> TableSource:
+def _open_mixture(weights: Mapping[str, float], asked: Request) -> TableSource:
     """Open several data sets; an option that none of them has a use for is refused."""
     refused: dict[str, list[_NoUseError]] = {}
 
     def opened(spec: str) -> TableSource:
-        own = asked
+        options = {**vars(asked), "spec": spec}
         while True:
             try:
-                return open_source(spec, **asdict(own))
+                return open_source(**options)
             except _NoUseError as error:
                 refused.setdefault(error.option, []).append(error)
-                own = _Asked(**{**asdict(own), error.option: None})
+                options[error.option] = None
 
-    source = open_mixture(weights, opened)
+    parts = {spec: opened(spec) for spec in weights}
     for errors in refused.values():
         if len(errors) == len(weights):
             raise errors[0]
-    return source
+    whole = math.fsum(weights.values())
+    shares = (f"{weights[name] / whole:.4g} of {part.describe()}" for name, part in parts.items())
+    mix = WeightedMix({name: len(part) for name, part in parts.items()}, weights)
+    return TableSource.mixed(parts, " + ".join(shares), mix)
 
 
 def _counting(source: TableSource, others: Mapping[str, int]) -> TableSource:
     """The source with what was left out before it was opened."""
     source.left_out = {**source.left_out, **others}
     return source
-
-
-def _not_found(spec: str, file: Path) -> CompoclipError:
-    if _HUB_ID.fullmatch(spec) and not has_ending(file, *_ENDINGS):
-        return CompoclipError(
-            f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "
-            f"downloaded first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
-        )
-    return CompoclipError(f"{file}: not found; check the path")
 
 
 def _unknown(spec: str) -> UsageError:

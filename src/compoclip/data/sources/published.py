@@ -30,13 +30,13 @@ from compoclip.data.sources.tables import open_table
 from compoclip.errors import CompoclipError, UsageError, shown
 from compoclip.files import unreadable
 from compoclip.tables import (
-    PARQUET_BATCH,
     delimited_header,
     has_ending,
     holds_bytes,
     opened_parquet,
     read_delimited,
     read_lines,
+    read_rows,
 )
 
 _AGAIN = "fetch the file again"
@@ -119,6 +119,7 @@ class PublishedRows:
 
 
 _WORDS: dict[Any, str] = {str: "a text", int: "a number", list: "a list"}
+_WORDS |= {int | str: "a number or text", str | list: "a text or a list of texts"}
 
 
 def fields(row: Any, keys: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
@@ -128,9 +129,7 @@ def fields(row: Any, keys: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
         raise CompoclipError(f"{origin} needs {', '.join(keys)}; it has: {have}; {_AGAIN}")
     for key, kind in keys.items():
         if not isinstance(row[key], kind) or (kind is int and isinstance(row[key], bool)):
-            what = (
-                f"{key!r} must be {_WORDS.get(kind, 'a number or text')}, found {shown(row[key])}"
-            )
+            what = f"{key!r} must be {_WORDS[kind]}, found {shown(row[key])}"
             raise CompoclipError(f"{origin}: {what}; {_AGAIN}")
     return row
 
@@ -138,12 +137,6 @@ def fields(row: Any, keys: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
 def _last(path: str, parts: int = 1) -> str:
     """The last parts of a path of the authors' machine."""
     return "/".join(PurePosixPath(path.replace("\\", "/").strip()).parts[-parts:])
-
-
-def _karpathy(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
-    if not isinstance(row["caption"], str | list):
-        raise CompoclipError(f"{origin}: the caption must be a text or a list of texts; mend it")
-    yield {"photo": row["image"], "captions": row["caption"]}
 
 
 def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
@@ -206,7 +199,10 @@ def _attributes(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Ma
 
 _COUNTERFACTUALS = "Flickr30k-Counterfactuals"
 KARPATHY = PublishedRows(
-    "Karpathy JSON", {"image": str, "caption": object}, _karpathy, numbered=False
+    "Karpathy JSON",
+    {"image": str, "caption": str | list},
+    lambda row, *_: [{"photo": row["image"], "captions": row["caption"]}],
+    numbered=False,
 )
 ORIGINAL = PublishedRows(
     "Karpathy JSON",
@@ -326,9 +322,9 @@ def _vismin(files: Sequence[Path], root: Path) -> TableSource:
     originals: dict[str, tuple[str, int, str]] = {}
     edits: dict[str, list[tuple[str, str, int]]] = {}
     seen: set[str] = set()
-    records = ((file, each) for file in files for each in _texts_of(file))
-    for place, (file, (number, row)) in enumerate(records):
-        origin = f"{file}, row {number}"
+    texts = ((file, *each) for file in files for each in read_rows(file, _VISMIN))
+    for place, (file, number, row) in enumerate(texts):
+        origin = f"{file}, {number}"
         known = fields({**row, "source_image_id": row["source_image_id"] or ""}, _VISMIN, origin)
         id, source, caption = (known[name] for name in _VISMIN)
         if id in seen:
@@ -353,12 +349,6 @@ def _vismin(files: Sequence[Path], root: Path) -> TableSource:
     return builder.build(f"VisMin tables {files[0]} ({len(files)})")
 
 
-def _texts_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with opened_parquet(file) as parquet:
-        batches = parquet.iter_batches(PARQUET_BATCH, columns=[*_VISMIN])
-        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
-
-
 # --- COCO's own caption annotations (captions_train2017.json and the like). ---
 
 UPDATED = "updated_caption"  # of NegationCLIP's file: the caption saying what is absent
@@ -370,15 +360,11 @@ def open_coco(
 ) -> TableSource:
     """Open {"images": [{id, file_name}], "annotations": [{image_id, caption}]}: a sample per image.
 
-    Ids are the file names. Raises CompoclipError for a file of another form, an image id that
-    occurs twice, or a caption of an unknown image, UsageError for a key that no annotation has.
-
-    Args:
-        path: The file.
-        data: Its content.
-        images: The folder that holds the photos, by default the folder of the file.
-        caption_column: Keys of an annotation, joined by commas; unless given updated_caption where
-            annotations have it (NegationCLIP's file), and caption for those that lack it.
+    Ids are the file names. images: the folder of the photos, by default that of the file.
+    caption_column: keys of an annotation, joined by commas; unless given updated_caption where
+    annotations have it (NegationCLIP's file), and caption for those that lack it. Raises
+    CompoclipError for a file of another form, an image id that occurs twice, or a caption of an
+    unknown image, UsageError for a key that no annotation has.
     """
     builder = RowBuilder(path, images if images is not None else path.parent)
     captions: dict[Any, tuple[str, str, list[Any]]] = {}
@@ -441,18 +427,12 @@ def open_flickr8k(path: Path, images: Path | None = None, split: str | None = No
 
     Or Flickr30k's results.csv: below `image_name| comment_number| comment` lines `name.jpg| k|
     caption`. Ids are the photo names, in the order of the file. Photos that are named but not in
-    the folder are left out and counted: the official file has one such id.
+    the folder (by default one of a usual name beside the file) are left out and counted.
 
-    Args:
-        path: The file.
-        images: The folder of the photos, by default a folder of a usual name beside the file.
-        split: A name such as "train", found beside the file as *.trainImages.txt, or a file with
-            one photo name per line. Unless given it is "train" where such lists lie beside the file
-            (photos of the others are counted), else all, as for "all".
-
-    Raises:
-        CompoclipError: For a malformed line, and when no photo is there.
-        UsageError: For a split that cannot be found.
+    split: a name such as "train", found beside the file as *.trainImages.txt, or a file with one
+    photo name per line. Unless given it is "train" where such lists lie beside the file, else all,
+    as for "all". Raises CompoclipError for a malformed line, and when no photo is there, UsageError
+    for a split that cannot be found.
     """
     usual = (path.parent / name for name in _FOLDERS if (path.parent / name).is_dir())
     root = images if images is not None else next(usual, path.parent)

@@ -45,7 +45,7 @@ def open_selection(
         raise UsageError(f"{path}: selects from itself; {_REMEDY}")
     named = {**options, **({"images": Path(options["images"])} if "images" in options else {})}
     source = open_source(named.pop("spec"), **named)
-    left, ids = frozenset(without), source.ids()
+    left, ids = frozenset(without), list(source.column("id"))
     if missing := left.difference(ids):
         raise CompoclipError(
             f"{path}: leaves out {min(missing)!r:.80}, which {source.describe()} has not; {_REMEDY}"

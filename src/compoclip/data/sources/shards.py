@@ -8,6 +8,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -144,16 +145,6 @@ _SUFFIX = ".compoclip-index"
 _ROWS, _LEFT_OUT = b"rows", b"left_out"  # metadata: of all samples; how many of what were left out
 
 
-@dataclass
-class _Group:
-    """The members of one sample met so far; images as `ImageShard` calls them."""
-
-    key: str
-    image: str = ""
-    negative: str = ""
-    texts: SampleTexts = field(default_factory=SampleTexts)
-
-
 def _load(shard: Path, caption_key: str | None) -> pa.Table:
     """The samples of a shard, with their numbers in a column "row"."""
     made_from = [_VERSION, fingerprint(shard), caption_key]
@@ -175,85 +166,68 @@ def _scan(shard: Path, caption_key: str | None) -> pa.Table:
     left_out = builder.left_out
     places: dict[str, str] = {}  # of every image, by the name of its member
     spare: list[str] = []  # images of samples that have one already
+    samples: list[tuple[str, str, str, SampleTexts]] = []  # key, image, negative image, texts
+    with shard.open("rb") as file:
+        for key, members in grouped(shard, file):
+            image, negative, texts = "", "", SampleTexts()
+            for member in members:
+                if not member.isreg() or member.sparse is not None:
+                    left_out[NOT_A_FILE] += not member.isdir()
+                    continue
+                if not encodable(member.name):
+                    left_out[BAD_NAME] += 1
+                    continue
+                own, kind = sample_key(member.name)
+                kind, name = kind.lower(), os.path.normpath(member.name)
+                if not own:
+                    continue
+                place = f"{member.offset_data}:{member.size}"
+                pictured = kind.rpartition(".")[2] in EXTENSIONS
+                if pictured:
+                    places[name] = place if member.size else ""
+                if kind in EXTENSIONS and image:
+                    spare.append(name)
+                elif kind in EXTENSIONS:
+                    image = place
+                elif kind.startswith(f"{NEG_IMAGE}.") and pictured:
+                    negative = places[name]
+                elif kind in ("txt", "json"):
+                    read = partial(_read, file, member.offset_data, member.size)
+                    reason = texts.take(kind, member.size, read)
+                    if reason is not None:
+                        left_out[reason] += 1
+            if key:
+                samples.append((key, image, negative, texts))
     named: set[str] = set()
     repeats: Counter[str] = Counter()
-    for group in list(_groups(shard, left_out, places, spare)):
-        captions = usable_texts(group.texts.captions(caption_key), EMPTY_CAPTION, left_out)
-        if not group.image or not captions:
-            left_out[NO_CAPTION if group.image else NO_IMAGE] += 1
-            builder.skip()
+    for key, image, negative, texts in samples:
+        captions = usable_texts(texts.captions(caption_key), EMPTY_CAPTION, left_out)
+        if not image or not captions:
+            left_out[NO_CAPTION if image else NO_IMAGE] += 1
+            builder.rows += 1
             continue
-        repeats[group.key] += 1
-        again = f"#{repeats[group.key]}" if repeats[group.key] > 1 else ""
-        fields = group.texts.fields if isinstance(group.texts.fields, dict) else {}
-        origin = f"{shard}, sample {group.key}"
+        repeats[key] += 1
+        again = f"#{repeats[key]}" if repeats[key] > 1 else ""
+        fields = texts.fields if isinstance(texts.fields, dict) else {}
+        origin = f"{shard}, sample {key}"
         extras = read_extras(fields, shard, origin)
         other = extras.get("negative_image")
-        if group.negative:
-            extras["negative_image"] = group.negative
+        if negative:
+            extras["negative_image"] = negative
         elif other:
             named.add(other)
             extras["negative_image"] = places.get(other, "")
             left_out[NO_NEGATIVE_IMAGE] += other not in places
-        builder.add(group.key + again, group.image, captions, extras, origin)
+        builder.add(key + again, image, captions, extras, origin)
     left_out[SECOND] += len(spare) - len(named.intersection(spare))
     table = builder.table()
     meta = {_ROWS: str(builder.rows), _LEFT_OUT: json.dumps(+left_out)}
     return table.replace_schema_metadata(meta)
 
 
-def _groups(
-    shard: Path, left_out: Counter[str], places: dict[str, str], spare: list[str]
-) -> Iterator[_Group]:
-    """Every sample, with what the index keeps of it.
-
-    places: gets every image by the name of its member; spare: the names of images of samples that
-    have one already.
-    """
-    with shard.open("rb") as file:
-        for key, members in grouped(shard, file):
-            group = _Group(key)
-            for member in members:
-                if member.isdir():
-                    continue
-                if not member.isreg() or member.sparse is not None:
-                    left_out[NOT_A_FILE] += 1
-                elif not encodable(member.name):
-                    left_out[BAD_NAME] += 1
-                elif sample_key(member.name)[0]:
-                    _take(group, member, file, left_out, places, spare)
-            if key:
-                yield group
-
-
-def _take(
-    group: _Group,
-    member: tarfile.TarInfo,
-    file: IO[bytes],
-    left_out: Counter[str],
-    places: dict[str, str],
-    spare: list[str],
-) -> None:
-    extension = sample_key(member.name)[1].lower()
-    place, name = f"{member.offset_data}:{member.size}", os.path.normpath(member.name)
-    pictured = extension.rpartition(".")[2] in EXTENSIONS
-    if pictured:
-        places[name] = place if member.size else ""
-    if extension in EXTENSIONS and group.image:
-        spare.append(name)
-    elif extension in EXTENSIONS:
-        group.image = place
-    elif extension.startswith(f"{NEG_IMAGE}.") and pictured:
-        group.negative = places[name]
-    elif extension in ("txt", "json"):
-
-        def read() -> bytes:
-            file.seek(member.offset_data)
-            return file.read(member.size)
-
-        reason = group.texts.take(extension, member.size, read)
-        if reason is not None:
-            left_out[reason] += 1
+def _read(file: IO[bytes], offset: int, size: int) -> bytes:
+    file.seek(offset)
+    return file.read(size)
 
 
 # --- The shards as a source. ---

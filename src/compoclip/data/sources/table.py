@@ -30,10 +30,10 @@ from compoclip.data.sources import (
     NEGATIVES,
     NEIGHBOURS,
     POSITIVES,
-    DrawOrder,
     Sample,
     Source,
 )
+from compoclip.data.sources.mixture import WeightedMix
 from compoclip.errors import CompoclipError
 
 EMPTY_NEGATIVE = "empty negative"
@@ -60,7 +60,6 @@ SCHEMA = pa.schema(
     ]
 )
 _WITH_ROWS = SCHEMA.append(pa.field("row", pa.int64()))  # the number that neighbours go by
-_SAMPLE = [name for name in SCHEMA.names if name not in ("score", "image_score")]
 
 
 # --- Where images lie. ---
@@ -148,29 +147,25 @@ class TableSource(Source):
         description: str,
         left_out: Mapping[str, int],
         made_from: Mapping[str, Any],
-        mix: DrawOrder | None = None,
+        mix: WeightedMix | None = None,
     ) -> None:
         self._table, self._places = table, places
         self._description, self._made_from, self.mix = description, made_from, mix
         self.left_out: Mapping[str, int] = {why: n for why, n in left_out.items() if n}
         self._ends = np.cumsum(list(mix.sizes.values())) if mix else None
-        columns = {name: table[name] for name in _SAMPLE}  # one chunk is read faster than several
+        # Columns without content are not read; one chunk is read faster than several.
+        columns = {name: table[name] for name in SCHEMA.names if _filled(table[name])}
         self._columns = {k: c.chunk(0) if c.num_chunks == 1 else c for k, c in columns.items()}
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
-    def __getitem__(self, index: int) -> Sample:
-        return self._sample(index, bare=False)
-
-    def bare(self, index: int) -> Sample:
-        """Return the sample without images that lie in no file of their own."""
-        return self._sample(index, bare=True)
-
-    def _sample(self, index: int, bare: bool) -> Sample:
+    def __getitem__(self, index: int, bare: bool = False) -> Sample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        row = {name: column[index].as_py() for name, column in self._columns.items()}
+        row = dict(_EMPTY)
+        for name, column in self._columns.items():
+            row[name] = column[index].as_py()
 
         def opened(place: Place, name: str) -> Path | bytes:
             return b"" if bare and not isinstance(place, ImageFolder) else place(name)
@@ -194,58 +189,44 @@ class TableSource(Source):
             negative_image=negative,
             group=row["group"],
             positives=tuple(row["positives"]),
+            score=row["score"],
+            image_score=row["image_score"],
             key=key,
         )
 
-    def _rows(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        """Some columns, row by row, without touching the images."""
-        for batch in self._table.select(names).to_batches(max_chunksize=_CHUNK):
-            yield from zip(*(column.to_pylist() for column in batch.columns))
+    def bare(self, index: int) -> Sample:
+        """Return the sample without images that lie in no file of their own."""
+        return self.__getitem__(index, True)  # bare
 
-    def ids(self) -> list[str]:
-        """Return the id of every sample, in order."""
-        return list(self._table["id"].to_pylist())
-
-    def caption_lists(self) -> Iterator[tuple[str, ...]]:
-        """Yield the captions of each sample, in order."""
-        yield from (tuple(captions) for (captions,) in self._rows("captions"))
+    def column(self, name: str) -> Iterator[Any]:
+        """Yield the cells of a column of `SCHEMA`, without touching the images."""
+        for chunk in self._table.select([name]).to_batches(max_chunksize=_CHUNK):
+            cells = chunk.column(0).to_pylist()
+            yield from map(tuple, cells) if name == "captions" else cells
 
     def brings(self) -> frozenset[str]:
         """Return those of the columns that not every method reads of which any row has a value."""
-        mirror = pc.max(self._table["mirror"]).as_py()
-        columns = {name: self._table[name] for name in (NEGATIVES, NEIGHBOURS, POSITIVES)}
-        sizes = {name: pc.list_value_length(column) for name, column in columns.items()}
-        sizes |= {name: pc.binary_length(self._table[name]) for name in (NEGATIVE_IMAGE, GROUP)}
-        found = {name for name, each in sizes.items() if (pc.max(each).as_py() or 0) > 0}
-        return frozenset(found | ({NEGATIVE_IMAGE} if mirror else set()))
-
-    def groups(self) -> tuple[list[str], list[float | None]]:
-        """Return the group of every sample ("" for none), and its score, if any."""
-        return self._table["group"].to_pylist(), self._table["score"].to_pylist()
-
-    def image_scores(self) -> list[float | None]:
-        """Return the score of every sample's image, if any."""
-        return list(self._table["image_score"].to_pylist())
+        names = {NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES}.intersection(
+            self._columns
+        )
+        return frozenset(names | ({NEGATIVE_IMAGE} if "mirror" in self._columns else set()))
 
     def fingerprint(self) -> Fingerprint:
         """Return what the samples hold, see `Source`; images in tables go by the state of those."""
-        columns = {name: self._table[name] for name in COLUMNS}
-        stamps = zip(*self._stamps())
-        columns |= zip(("ids", "images", "negative images", "mirrored images"), stamps)
-        return Fingerprint(self._made_from, checksums(columns))
-
-    def _stamps(self) -> Iterator[tuple[str, str, str, str]]:
         stamp = cache(lambda place, name: self._places[place].stamp(name) if name else "")
         names = ("id", "place", "image", "negative_place", "negative_image", "mirror")
-        for id, place, image, other, negative, mirror in self._rows(*names):
+        stamps = []
+        for id, place, image, other, negative, mirror in zip(*map(self.column, names)):
             shard = self._places[place]
             if isinstance(shard, ImageShard):
-                spans = (*span(image), *span(negative))
-                whole = str((stamp(place, "tar"), *spans, mirror))
-                yield id.removeprefix(f"{shard.name}/"), whole, "", ""
+                whole = str((stamp(place, "tar"), *span(image), *span(negative), mirror))
+                stamps.append((id.removeprefix(f"{shard.name}/"), whole, "", ""))
             else:
                 sides = stamp(place, image), stamp(other, negative)
-                yield id, *sides, "mirrored" if mirror else ""
+                stamps.append((id, *sides, "mirrored" if mirror else ""))
+        columns = {name: self._table[name] for name in COLUMNS}
+        columns |= zip(("ids", "images", "negative images", "mirrored images"), zip(*stamps))
+        return Fingerprint(self._made_from, checksums(columns))
 
     def describe(self) -> str:
         """Return where the samples come from, for logs and results."""
@@ -254,12 +235,9 @@ class TableSource(Source):
     def take(
         self, kept: NDArray[np.int64], description: str, left_out: Mapping[str, int]
     ) -> TableSource:
-        """Return the samples of some rows; neighbours that are left out are none.
+        """Return the samples of some rows, ascending; neighbours that are left out are none.
 
-        Args:
-            kept: The rows, ascending.
-            description: Of what is left.
-            left_out: In addition to what the reader left out.
+        left_out: in addition to what the reader left out.
         """
         table, _ = renumbered(self._table.take(pa.array(kept)), kept)
         mix = self.mix and self.mix.of(kept)
@@ -269,14 +247,8 @@ class TableSource(Source):
         return source
 
     @staticmethod
-    def mixed(parts: Mapping[str, TableSource], description: str, mix: DrawOrder) -> TableSource:
-        """Return the samples of several data sets, one behind the other.
-
-        Args:
-            parts: The data sets by name.
-            description: Of all of them.
-            mix: How they are drawn.
-        """
+    def mixed(parts: Mapping[str, TableSource], description: str, mix: WeightedMix) -> TableSource:
+        """Return the samples of several data sets, one behind the other, drawn as `mix` says."""
         tables: list[pa.Table] = []
         places: list[Place] = []
         first = 0
@@ -295,6 +267,17 @@ class TableSource(Source):
         return source
 
 
+def _filled(column: pa.ChunkedArray) -> bool:
+    """Return whether any cell of a column holds something: a text, an entry, a number but 0."""
+    if pa.types.is_floating(column.type):
+        return bool(column.null_count < len(column))
+    if pa.types.is_large_list(column.type):
+        column = pc.list_value_length(column)
+    elif pa.types.is_large_string(column.type):
+        column = pc.binary_length(column)
+    return bool(pc.max(column).as_py())
+
+
 def replaced(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
     """Return a table with other values in some of its columns."""
     for name, column in columns.items():
@@ -306,14 +289,8 @@ def replaced(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
 def renumbered(table: pa.Table, rows: NDArray[np.int64], first: int = 0) -> tuple[pa.Table, int]:
     """Return a table whose neighbours, which name rows by number, name them by position.
 
-    Args:
-        table: The table.
-        rows: The number of every row, ascending.
-        first: The position of the first row.
-
-    Returns:
-        The table, without neighbours that are no row of it or the row itself, and how many there
-        were of the first kind.
+    rows: the number of every row, ascending. first: the position of the first row. Neighbours that
+    are no row of the table, which are counted beside it, or the row itself are left out.
     """
     near = table["neighbours"].combine_chunks()
     numbers = near.flatten().to_numpy()
@@ -339,7 +316,7 @@ class RowBuilder:
     row is a sample.
 
     Attributes:
-        rows: How many there were so far.
+        rows: How many there were so far; readers count those they leave out, too.
         places: Where images lie: below the folder, then in the columns.
         left_out: How much of what was left out.
     """
@@ -364,16 +341,10 @@ class RowBuilder:
     ) -> None:
         """Add one row; captions of no use are left out, and so is a sample that has no other.
 
-        Every call counts as a row, whose number (from 0) neighbours of other rows refer to. Raises
-        CompoclipError for texts that cannot be written as UTF-8.
-
-        Args:
-            id: Of the sample.
-            image: What its place calls the image.
-            captions: Texts, and what else stood in their cells.
-            extras: Other columns of `SCHEMA` that are not empty.
-            origin: File and row for messages.
-            place: Of the image.
+        Every call counts as a row, whose number (from 0) neighbours of other rows refer to. image:
+        what its place, by number, calls the image. captions: texts, and what else stood in their
+        cells. extras: other columns of `SCHEMA` that are not empty. origin: file and row for
+        messages. Raises CompoclipError for texts that cannot be written as UTF-8.
         """
         kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
         row = {**_EMPTY, **(extras if kept else {})}
@@ -390,10 +361,6 @@ class RowBuilder:
         if len(self._columns["id"]) >= _CHUNK:
             self._flush()
 
-    def skip(self) -> None:
-        """Count a row that is not read, so that the numbers of those behind it stay."""
-        self.rows += 1
-
     def _flush(self) -> None:
         arrays = [pa.array(self._columns[field.name], field.type) for field in _WITH_ROWS]
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=_WITH_ROWS))
@@ -404,8 +371,18 @@ class RowBuilder:
         """Return the samples so far, with the number of their rows in a column "row"."""
         self._flush()
         table = pa.Table.from_batches(self._batches, _WITH_ROWS)
+        number = np.arange(table.num_rows)  # of each row's image, in the order of appearance
         if not self._has_extras:
-            table = _joined(table)
+            number = table["image"].combine_chunks().dictionary_encode().indices.to_numpy()
+        if len(number) and number.max() + 1 < len(number):
+            # The first row of every image, with the captions of all of its rows.
+            captions = table["captions"].combine_chunks()
+            sizes = pc.list_value_length(captions).to_numpy()
+            ends = np.bincount(number, weights=sizes).cumsum().astype(np.int64)
+            texts = captions.take(pa.array(np.argsort(number, kind="stable"))).flatten()
+            joined = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
+            first = table.take(pa.array(np.unique(number, return_index=True)[1]))
+            table = replaced(first, {"captions": joined})
         captioned = pc.greater(pc.list_value_length(table["captions"]), 0)
         self.left_out[NO_CAPTION] += table.num_rows - (pc.sum(captioned).as_py() or 0)
         return table.filter(captioned)
@@ -443,25 +420,11 @@ def finished(
 
 _EMPTY: Mapping[str, Any] = MappingProxyType(
     {
-        **dict.fromkeys(("negatives", "positives", "neighbours"), ()),
-        **dict.fromkeys(("negative_image", "group"), ""),
+        **dict.fromkeys(("captions", "negatives", "positives", "neighbours"), ()),
+        **dict.fromkeys(("id", "image", "negative_image", "group"), ""),
         **dict.fromkeys(("score", "image_score")),
+        "place": 0,
         "negative_place": 0,
         "mirror": False,
     }
 )
-
-
-def _joined(table: pa.Table) -> pa.Table:
-    """The first row of every image, with the captions of all of its rows."""
-    image = table["image"].combine_chunks().dictionary_encode()
-    if len(image.dictionary) == table.num_rows:
-        return table
-    number = image.indices.to_numpy()  # in the order in which images appear
-    captions = table["captions"].combine_chunks()
-    sizes = pc.list_value_length(captions).to_numpy()
-    ends = np.bincount(number, weights=sizes).cumsum().astype(np.int64)
-    texts = captions.take(pa.array(np.argsort(number, kind="stable"))).flatten()
-    column = pa.LargeListArray.from_arrays(pa.array([0, *ends.tolist()], pa.int64()), texts)
-    first = table.take(pa.array(np.unique(number, return_index=True)[1]))
-    return replaced(first, {"captions": column})

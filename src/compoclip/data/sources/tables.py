@@ -14,8 +14,9 @@ before.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -34,7 +35,7 @@ from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, Split
 from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
 from compoclip.errors import CompoclipError, UsageError, pip_install
 from compoclip.tables import (
-    PARQUET_BATCH,
+    ROW_FILES,
     delimited_header,
     has_ending,
     holds_bytes,
@@ -42,6 +43,7 @@ from compoclip.tables import (
     opened_parquet,
     read_delimited,
     read_jsonl,
+    read_rows,
 )
 
 HUB, STREAM = "hf:", "hf-stream:"
@@ -77,13 +79,10 @@ class _Rows:
         file: str,
         name: str,
     ) -> None:
-        """Add rows.
+        """Add rows: (which it is, for messages; its cells) each.
 
-        Args:
-            records: Which row it is, for messages, and its cells.
-            columns: That of the image, and those of the captions.
-            file: For messages.
-            name: What the ids of rows with encoded images begin with.
+        columns: that of the image, and those of the captions. file: for messages. name: what the
+        ids of rows with encoded images begin with.
         """
         image, captions = columns
         builder, root = self.builder, self.builder.root
@@ -93,7 +92,7 @@ class _Rows:
             if self.has_splits and self.split:
                 part = as_text(record.get(COLUMN))
                 if not self.split.takes(None if part is None else str(part)):
-                    builder.skip()
+                    builder.rows += 1
                     continue
             row, origin = builder.rows, f"{file}, {place}"
             if self.renamed:
@@ -132,28 +131,21 @@ def open_table(
     images, too. Ids are "image#row", rows counted from 0 over all files as neg_image does, and
     "FILE, row N" of encoded images.
 
-    Args:
-        files: .csv, .tsv, .jsonl, .jsonl.gz or .parquet.
-        images: The folder that image paths are relative to, by default that of the first file.
-        image_column: Paths; in Parquet also the encoded bytes or a struct with a field `bytes`, as
-            on the Hugging Face hub. Columns not named are guessed.
-        caption_column: One name or several joined by commas; a cell holds one caption or a list of
-            them.
-        split: Of a table with a column "split", the rows that are read: "train" unless given, with
-            those of others counted; "all" for all.
-        renamed: What a column that `read_extras` knows is called in the file.
-        quoting: As for `read_delimited`.
-        lists: neg_caption may be a list only.
-        name: In the description, in place of that of a table with its columns.
+    files: .csv, .tsv, .jsonl, .jsonl.gz or .parquet. images: the folder that image paths are
+    relative to, by default that of the first file. image_column: of paths; in Parquet also encoded
+    bytes, or a struct with a field `bytes`. caption_column: one name or several joined by commas; a
+    cell holds a caption or a list of them. Columns not named are guessed. split: of a table with a
+    column "split", the rows that are read, see `Split`. renamed: what an extra column is called in
+    the file. lists: neg_caption may be a list only. name: in the description, for a table with its
+    columns.
 
-    Raises:
-        UsageError: For a column or a split that is not there.
-        CompoclipError: For a file that is missing or malformed, an image path that leaves the
-            folder, or when no sample is left.
+    Raises UsageError for a column or split that is not there, CompoclipError for a file that is
+    missing or malformed, an image path that leaves the folder, or when no sample is left.
     """
     builder = RowBuilder(files[0], images if images is not None else files[0].parent)
     rows = _Rows(builder, Split(split), renamed, lists)
     columns, held = {}, []
+    records: Iterable[tuple[str, Mapping[str, Any]]]
     for file in files:
         names, kinds = _columns(file, quoting)
         columns[file] = pick_columns(names, image_column, caption_column, file)
@@ -170,7 +162,11 @@ def open_table(
     unique = len({file.name for file in files}) == len(files)
     for file in files:
         wanted = {columns[file][0], *columns[file][1], COLUMN, *map(rows.called, EXTRA_COLUMNS)}
-        records = _records(file, wanted.difference(held), quoting)
+        if has_ending(file, *ROW_FILES):
+            records = read_rows(file, wanted.difference(held))
+        else:
+            read = read_delimited(file, quoting=quoting)
+            records = ((f"row {number}", row) for number, row in read)
         rows.add(records, columns[file], str(file), f"{file.name if unique else file}, ")
     chosen = rows.split
     assert chosen is not None
@@ -190,26 +186,9 @@ def _columns(file: Path, quoting: bool) -> tuple[Sequence[str], Mapping[str, Any
         with opened_parquet(file) as parquet:
             schema = parquet.schema_arrow
             return schema.names, dict(zip(schema.names, schema.types))
-    if has_ending(file, ".jsonl", ".jsonl.gz"):
+    if has_ending(file, *ROW_FILES):
         return [*next((row for _, row in read_jsonl(file)), {})], {}
     return delimited_header(file, quoting=quoting), {}
-
-
-def _records(
-    file: Path, columns: Collection[str], quoting: bool
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Which row it is, for messages, and its cells: of a Parquet file those of some columns."""
-    if has_ending(file, ".parquet"):
-        with opened_parquet(file) as parquet:
-            there = [name for name in parquet.schema_arrow.names if name in columns]
-            batches = parquet.iter_batches(PARQUET_BATCH, columns=there)
-            rows = (row for batch in batches for row in batch.to_pylist())
-            yield from ((f"row {number}", row) for number, row in enumerate(rows, 1))
-    elif has_ending(file, ".jsonl", ".jsonl.gz"):
-        yield from ((f"line {number}", row) for number, row in read_jsonl(file))
-    else:
-        read = read_delimited(file, quoting=quoting)
-        yield from ((f"row {number}", row) for number, row in read)
 
 
 def _held(
@@ -242,17 +221,11 @@ def open_hugging_face(
 ) -> TableSource:
     """Open a data set of the `datasets` library, with the columns that tables may have.
 
-    Args:
-        spec: `hf:NAME/SPLIT`; without the split of a folder, `split` or "train" is read.
-        images: Folder that image paths are relative to, for a column of paths.
-        image_column: Images, encoded bytes or paths; guessed when not given.
-        caption_column: As for `open_table`.
-        split: In place of the one in `spec`.
+    spec: `hf:NAME/SPLIT`; without the split of a folder, `split` or "train" is read. images: the
+    folder of a column of paths. Columns as for `open_table`.
 
-    Raises:
-        UsageError: For a stream, a name without a split, and a wrong column.
-        CompoclipError: When the library is not installed or cannot open the data set, and for rows
-            that are malformed.
+    Raises UsageError for a stream, a name without a split, and a wrong column, CompoclipError when
+    the library is not installed or cannot open the data set, and for rows that are malformed.
     """
     if spec.startswith(STREAM):
         name = spec.removeprefix(STREAM)
@@ -276,11 +249,17 @@ def open_hugging_face(
     for name in sorted(held):
         # The state is that of the data set's files and of all that was done to them.
         builder.places.append(ImageColumn(name, _Cells(data, name, spec), str(data._fingerprint)))
-        present = _present(data, name) if name == NEG_IMAGE else []
+        present: list[bool] = []  # of each row, whether it has an image
+        if name == NEG_IMAGE:
+            cells = data.select_columns([name]).with_format("arrow").iter(_AT_ONCE)
+            present = [has for batch in cells for has in batch.column(0).is_valid().to_pylist()]
         rows.images[name] = (len(builder.places) - 1, present.__getitem__)
     wanted = [name for name in names if name in {columns[0], *columns[1], *EXTRA_COLUMNS} - held]
-    records = ((f"row {row}", record) for row, record in enumerate(_cells_of(data, wanted), 1))
-    rows.add(records, columns, spec, "")
+    batches = data.select_columns(wanted or names[:0]).with_format("arrow").iter(_AT_ONCE)
+    cells = (
+        (row for batch in batches for row in batch.to_pylist()) if wanted else repeat({}, len(data))
+    )
+    rows.add(((f"row {n}", each) for n, each in enumerate(cells, 1)), columns, spec, "")
     listed = ", ".join(dict.fromkeys((columns[0], *columns[1])))
     chosen = f", split {split}" if split else ""
     return builder.build(f"data set {spec}{chosen} (columns {listed})")
@@ -342,21 +321,6 @@ def _parts(spec: str, split: str | None) -> tuple[str, str | None, str]:
 def _pictured(data: Any, column: str) -> bool:
     feature = data.features[column]
     return hasattr(feature, "decode") or getattr(feature, "dtype", "").endswith("binary")
-
-
-def _cells_of(data: Any, columns: Collection[str]) -> Iterator[dict[str, Any]]:
-    """The rows, of these columns alone."""
-    if not columns:
-        yield from ({} for _ in range(len(data)))
-        return
-    for batch in data.select_columns(list(columns)).with_format("arrow").iter(_AT_ONCE):
-        yield from batch.to_pylist()
-
-
-def _present(data: Any, column: str) -> list[bool]:
-    """Of each row, whether it has an image in a column."""
-    batches = data.select_columns([column]).with_format("arrow").iter(_AT_ONCE)
-    return [held for batch in batches for held in batch.column(0).is_valid().to_pylist()]
 
 
 class _Cells:
