@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import lzma
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption, Token
-from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.exclusion import ANY_THING, families, is_living, members, names_people
 from compoclip.rewrites.reading import Reading, of_last
 from compoclip.rewrites.slots import GROUPS, KINDS, NOUNS, Pairing, preposition, slots, words_of
 
-UNATTESTED = "unattested"
 #: The level of what is bad English.
 BROKEN = -9
 _QUALITIES = frozenset(("mod", "pred"))
@@ -56,7 +54,6 @@ _PLACING = frozenset(
     ("above", "among", "behind", "in", "in_front_of", "near", "on", "under", "with")
 )
 _BARE = 0.15  # share of a noun without an article, below which it needs one
-_ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
 _OFTEN = 5  # and as good as words themselves from this many on
 
@@ -377,39 +374,3 @@ def _loses_life(said: str, noun: str, verb: str) -> bool:
     """Whether a thing comes to do what only who lives can do: "a trick doing a man"."""
     alive = is_living(said) or said in GROUPS
     return alive and not (is_living(noun) or noun in GROUPS) and not stays_still(verb)
-
-
-Draw = tuple[int, Callable[[], Rewritten | Refused]]
-"""The level of an edit, and what makes its text."""
-
-
-def first_fluent(
-    draws: Iterable[Draw], reason: str, least: int = 1, enough: int = _ENOUGH
-) -> Rewritten | Refused:
-    """The first valid text of which all words were met together; else the best one.
-
-    Args:
-        draws: What may be taken, in the order in which it is drawn.
-        reason: Why there is none when nothing is drawn.
-        least: The lowest level that is taken.
-        enough: Draws after which words of a kind that was met will do.
-
-    Returns:
-        The text, or why there is none.
-    """
-    best: Rewritten | None = None
-    reached, unattested = least - 1, False
-    for number, (level, make) in enumerate(draws):
-        if number >= enough and reached >= 1:
-            break
-        if level <= reached:
-            unattested |= level < least
-            continue
-        result = make()
-        if isinstance(result, Refused):
-            reason = result.reason
-        elif level == 2:
-            return result
-        else:
-            best, reached = result, level
-    return best or Refused(UNATTESTED if unattested else reason)

@@ -14,13 +14,8 @@ from itertools import product
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.attested import BROKEN, edit_level, kind_of, preposition_level
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import (
-    EMPTY,
-    SpanChange,
-    cased_like,
-    edited,
-    inflect,
-)
+from compoclip.rewrites.driver import checked
+from compoclip.rewrites.edit import EMPTY, SpanChange, apply_changes, cased_like, inflect
 from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, families
 from compoclip.rewrites.legality import only_listed, words_exclude
 from compoclip.rewrites.negclip import FITTING
@@ -172,4 +167,4 @@ def _exchanged(
             if by.pos == "PROPN":
                 new = by.text
             changes.append(SpanChange(index, index + 1, cased_like(new, caption, index)))
-    return edited(caption, changes, rewrite=rewrite, keeps_meaning=False, rule=rule)
+    return checked(caption, *apply_changes(caption, changes), rewrite, False, rule)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
 from compoclip.captions.types import Caption, Token, is_address
-from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip
+from compoclip.rewrites.base import Edit, fits_context, same_to_clip
 
 # --- Whether a word takes "a" or "an". ---
 
@@ -221,29 +221,6 @@ def check(caption: Caption, text: str, edits: Iterable[Edit]) -> str | None:
     if not fits_context(text):
         return TOO_LONG
     return None
-
-
-def edited(
-    caption: Caption, changes: Iterable[SpanChange], *, rewrite: str, keeps_meaning: bool, rule: str
-) -> Rewritten | Refused:
-    """The caption with the changes applied, or the rule it then breaks."""
-    text, edits = apply_changes(caption, changes)
-    reason = check(caption, text, edits)
-    if reason is not None:
-        return Refused(reason)
-    return Rewritten(text, rewrite, keeps_meaning, rule, edits)
-
-
-def first_valid(attempts: Iterable[Rewritten | Refused], reason: str) -> Rewritten | Refused:
-    """The first valid one of the attempts, which are made one by one; else the last refusal.
-
-    reason: why there is none when there are no attempts.
-    """
-    for result in attempts:
-        if isinstance(result, Rewritten):
-            return result
-        reason = result.reason
-    return Refused(reason)
 
 
 # --- Put a lemma into the form of the word it replaces (Penn Treebank tags), with lemminflect. ---

@@ -159,7 +159,7 @@ def deny(a: str, b: str) -> bool:
     return excluded(a, b) or a in exclusive(b, "ADJ") or b in exclusive(a, "ADJ")
 
 
-# --- Candidate lemmas for replacing a word, with weights; looked up once per word. ---
+# --- CandidateEdit lemmas for replacing a word, with weights; looked up once per word. ---
 #
 # The built-in families come first, because their members exclude one another. Adjectives and verbs
 # outside them take WordNet's antonyms, nouns the words of families of their field; weighted by how

@@ -20,16 +20,14 @@ from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation,
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
 from compoclip.rewrites.attested import (
-    UNATTESTED,
     Attested,
-    Draw,
     attested,
-    first_fluent,
     is_solid,
     kind_of,
     stays_still,
 )
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
+from compoclip.rewrites.driver import UNATTESTED, Draw, Round, first_fluent
 from compoclip.rewrites.edit import (
     DOUBLED,
     MAX_DRAWS,
@@ -280,8 +278,9 @@ class Transform:
         choice: Choice = ()
         unattested: list[Choice] = []
 
-        def drawn() -> Iterator[Draw]:
+        def drawn() -> Iterator[Draw | Round]:
             nonlocal choice
+            yield Round(least, len(draws))
             for _ in draws:
                 choice = tuple(rng.choice(words) for words in lists)
                 level = level_of(choice)
@@ -290,7 +289,7 @@ class Transform:
                 else:
                     yield level, partial(self.make, slot, choice)
 
-        result = first_fluent(drawn(), NO_CANDIDATE, least, len(draws))
+        result = first_fluent(drawn(), NO_CANDIDATE)
         if isinstance(result, Rewritten):
             return result
         # Whether words may be exchanged at all takes longest to say, and is asked last.

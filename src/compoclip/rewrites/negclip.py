@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
 from typing import NamedTuple
@@ -17,9 +17,10 @@ from typing import NamedTuple
 from compoclip.captions.lists import DEPICTIONS, word_lists
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites import legality
-from compoclip.rewrites.attested import BROKEN, UNATTESTED, edit_level, first_fluent, kind_of
-from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
+from compoclip.rewrites.attested import BROKEN, edit_level, kind_of
+from compoclip.rewrites.base import Refused
+from compoclip.rewrites.driver import UNATTESTED, CandidateEdit, Proposal, Round, SampledRewrite
+from compoclip.rewrites.edit import MAX_DRAWS, SENTENCE_ENDS, exchanged
 from compoclip.rewrites.exclusion import (
     ANY_THING,
     FIXED_ADJECTIVES,
@@ -61,83 +62,80 @@ class SpanPair(NamedTuple):
     b: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class NegclipSwap:
+def _proposed(
+    s: Reading, rng: random.Random, groups: tuple[str, ...], least: int
+) -> Iterator[Proposal]:
     """Exchanges one legal pair: group uniform among those that have one, then pair uniform.
 
     Keeps the words of the caption, apart from repaired "a"/"an" and the sentence capital (NegCLIP,
     Yuksekgonul et al., ICLR 2023, section 4).
+    """
+    return swaps(s, rng, [pair for pair in candidates(s.caption) if pair.group in groups], least)
 
-    Attributes:
+
+def negclip_swap(
+    name: str = "negclip",
+    version: str = "5",
+    groups: tuple[str, ...] = GROUPS,
+    least: int = ANYTHING,
+) -> SampledRewrite:
+    """Return the rewrite that exchanges a pair.
+
+    Args:
+        name: Its name.
+        version: Its version.
         groups: Which of `GROUPS` may be exchanged.
         least: Lowest level of `attested.edit_level` that is taken; with 1, only what captions show.
     """
-
-    name: str = "negclip"
-    version: str = "5"
-    keeps_meaning: bool = False
-    groups: tuple[str, ...] = GROUPS
-    least: int = ANYTHING
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn rewrite, or `Refused`: "no-legal-pair", "empty-caption" or a failed check."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        pairs = [pair for pair in candidates(caption) if pair.group in self.groups]
-        return drawn_swap(caption, pairs, rng, self.name, self.least)
+    propose = partial(_proposed, groups=groups, least=least)
+    return SampledRewrite(name, version, False, NO_PAIR, propose)
 
 
-NEGCLIP_FLUENT = NegclipSwap(name="negclip-fluent", version="2", least=1)
+NEGCLIP = negclip_swap()
+NEGCLIP_FLUENT = negclip_swap("negclip-fluent", "2", least=FITTING)
 
 
-def drawn_swap(
-    caption: Caption,
-    pairs: list[SpanPair],
-    rng: random.Random,
-    rewrite: str,
-    least: int = ANYTHING,
-) -> Rewritten | Refused:
-    """Exchange a pair: group uniform among those of the pairs, then pair uniform.
+def swaps(
+    s: Reading, rng: random.Random, pairs: list[SpanPair], least: int = ANYTHING
+) -> Iterator[Proposal]:
+    """Propose to exchange a pair: group uniform among those of the pairs, then pair uniform.
 
     The first is taken whose parts fit their new places, in whatever group. Where none does, and
     `least` allows it, a group gives the pair of which captions show most; a group with nothing but
     nonsense gives way to the others.
     """
-    reading = read(caption)
     by_group: dict[str, list[SpanPair]] = {}
     for pair in pairs:
         by_group.setdefault(pair.group, []).append(pair)
-    drawn = [
-        [
-            (*_judged(reading, pair), partial(swapped, caption, pair, rewrite))
-            for pair in rng.sample(by_group[group], min(MAX_DRAWS, len(by_group[group])))
-        ]
-        for group in rng.sample(list(by_group), len(by_group))
+    if not pairs:
+        return
+    sampled = [
+        [_judged(s, each) for each in rng.sample(group, min(MAX_DRAWS, len(group)))]
+        for group in rng.sample(list(by_group.values()), len(by_group))
     ]
-    groups = [[(level, make) for _, level, make in group] for group in drawn]
-    draws = list(chain.from_iterable(groups))
-    fitting = [(2, make) for fits, _, make in chain.from_iterable(drawn) if fits]
-    reason = UNATTESTED if draws else NO_PAIR
-    result = first_fluent(fitting, reason)
-    if isinstance(result, Rewritten) or least >= FITTING:
-        return result
-    for group in groups:
-        result = first_fluent(group, result.reason, FITTING - 1, len(group))
-        if isinstance(result, Rewritten):
-            return result
-    return first_fluent(draws, result.reason, least, len(draws))
+    tried = [[each for _, each in group] for group in sampled]
+    yield Refused(UNATTESTED)
+    yield from (replace(each, level=2) for fits, each in chain.from_iterable(sampled) if fits)
+    if least >= FITTING:
+        return
+    for group in tried:
+        yield Round(FITTING - 1, len(group))
+        yield from group
+    yield Round(least, sum(map(len, tried)))
+    yield from chain.from_iterable(tried)
 
 
-def _judged(s: Reading, pair: SpanPair) -> tuple[bool, int]:
-    """Whether both parts fit their new places, and how well captions attest them there: each is
-    its last word to what is around it."""
+def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
+    """Whether both parts fit their new places, and their exchange with the level at which captions
+    attest them there: each is its last word to what is around it."""
+    swap = swapping(s.caption, pair)
     (first, end), (start, stop) = pair.a, pair.b
     mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
     if pair.group in _NOUN_GROUPS and any(
         _compound(s, last - 1) != (start, last) or not _is_last(s, last - 1)
         for start, last in (pair.a, pair.b)
     ):
-        return False, BROKEN  # a part of a compound
+        return False, replace(swap, level=BROKEN)  # a part of a compound
     words = {end - 1: theirs, stop - 1: mine}
     moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
     if pair.group in ("adjective", "attribute"):
@@ -148,7 +146,7 @@ def _judged(s: Reading, pair: SpanPair) -> tuple[bool, int]:
         alike = pair.group == "adverb" or may_change_places(s, mine, theirs)
     # Else each pair of words may have been met, and yet not the scene that all of them make.
     level = edit_level(s, words, moved, strict=not alike)
-    return alike and level >= FITTING, level
+    return alike and level >= FITTING, replace(swap, level=level)
 
 
 def may_change_places(s: Reading, a: str, b: str) -> bool:
@@ -163,41 +161,62 @@ def may_change_places(s: Reading, a: str, b: str) -> bool:
     return not names_people(a) or _GENDERED.isdisjoint(s.lows)
 
 
-def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewritten | Refused:
-    """The caption with the pair exchanged, checked."""
-    changes = exchanged(caption, pair.a, pair.b)
-    return edited(caption, changes, rewrite=rewrite, keeps_meaning=False, rule=f"swap:{pair.group}")
+def swapping(caption: Caption, pair: SpanPair) -> CandidateEdit:
+    """Return the exchange of a pair."""
+    return CandidateEdit(f"swap:{pair.group}", partial(exchanged, caption, pair.a, pair.b))
 
 
 @of_last
 def candidates(caption: Caption) -> tuple[SpanPair, ...]:
-    """All legal pairs, group by group, in order of place."""
-    reading = read(caption)
-    return tuple(
-        [
-            pair
-            for pair, refusal in considered(reading)
-            if refusal is None and not legality.same_parts(reading, pair.a, pair.b)
-        ]
-    )
+    """Return all legal pairs, group by group, in order of place."""
+    s = read(caption)
+    legal = (pair for pair, refusal in considered(s) if refusal is None)
+    return tuple([pair for pair in legal if not legality.same_parts(s, pair.a, pair.b)])
 
 
 def considered(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
-    """Every pair of like parts with the rule that forbids its exchange (None: legal so far)."""
-    yield from _noun_phrases(s)
-    yield from _verbs(s)
-    yield from _nouns(s, "NN", "noun")
-    yield from _nouns(s, "NNS", "plural-noun")
-    yield from _adverbs(s)
-    yield from _adjectives(s)
-
-
-def _noun_phrases(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
+    """Yield every pair of like parts with the rule that forbids its exchange (None: legal)."""
+    tokens = s.caption.tokens
     long = [i for i, m in enumerate(s.mentions) if m.stop - m.first > 2 and _is_thing(s, m.head)]
     for x, z in combinations(long, 2):
         a, b = s.mentions[x], s.mentions[z]
         pair = SpanPair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
         yield pair, legality.phrases(s, x, z)
+    # Main verbs: the part of a verb phrase that can differ once auxiliaries stay in place.
+    verbs = [
+        (i, i + 1)
+        for i, t in enumerate(tokens)
+        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in LIGHT_VERBS
+    ]
+    for verb, other in combinations(verbs, 2):
+        yield SpanPair("verb", verb, other), legality.verbs(s, verb, other)
+    yield from _nouns(s, "NN", "noun")
+    yield from _nouns(s, "NNS", "plural-noun")
+    manner = [
+        i
+        for i, t in enumerate(tokens)
+        if t.pos == "ADV" and i not in s.phrasal and s.lows[i] not in _NO_MANNER
+        if s.lows[i] in _MANNER_ADVERBS or s.lows[i].endswith("ly")
+    ]
+    for i, j in combinations(manner, 2):
+        yield SpanPair("adverb", (i, i + 1), (j, j + 1)), legality.adverbs(s, i, j)
+    described = [
+        i
+        for i, t in enumerate(tokens)
+        if t.pos == "ADJ"
+        and i not in s.phrasal
+        and s.lemmas[i] not in FIXED_ADJECTIVES
+        and not names_together(tokens, i)
+        and t.tag in ("JJ", "JJR", "JJS")
+    ]
+    for i, j in combinations(described, 2):
+        pair = SpanPair("adjective", (i, i + 1), (j, j + 1))
+        if _said_already(s, i, j) or _said_already(s, j, i):
+            yield pair, legality.OCCURS
+        elif tokens[i].tag != tokens[j].tag:
+            yield pair, legality.NUMBER
+        else:
+            yield pair, legality.modifiers(s, i, j, "ADJ")
 
 
 def _is_thing(s: Reading, index: int) -> bool:
@@ -232,26 +251,6 @@ def _is_last(s: Reading, index: int) -> bool:
     return index + 1 == len(tokens) or tokens[index + 1].pos not in _NOUN_PARTS
 
 
-def _adjectives(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
-    places = [
-        i
-        for i, t in enumerate(s.caption.tokens)
-        if t.pos == "ADJ"
-        and i not in s.phrasal
-        and s.lemmas[i] not in FIXED_ADJECTIVES
-        and not names_together(s.caption.tokens, i)
-        and t.tag in ("JJ", "JJR", "JJS")
-    ]
-    for i, j in combinations(places, 2):
-        pair = SpanPair("adjective", (i, i + 1), (j, j + 1))
-        if _said_already(s, i, j) or _said_already(s, j, i):
-            yield pair, legality.OCCURS
-        elif s.caption.tokens[i].tag != s.caption.tokens[j].tag:
-            yield pair, legality.NUMBER
-        else:
-            yield pair, legality.modifiers(s, i, j, "ADJ")
-
-
 def _said_already(s: Reading, index: int, other: int) -> bool:
     """Whether a thing comes to be what it is: "a red and blue kite in a blue sky"."""
     owner = s.owner[index]
@@ -261,33 +260,8 @@ def _said_already(s: Reading, index: int, other: int) -> bool:
     return s.lemmas[other] in s.lemmas[mention.first : mention.stop]
 
 
-def _verbs(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
-    """Main verbs: the part of a verb phrase that can differ once auxiliaries stay in place."""
-    tokens = s.caption.tokens
-    spans = [
-        (i, i + 1)
-        for i, t in enumerate(tokens)
-        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in LIGHT_VERBS
-    ]
-    for a, b in combinations(spans, 2):
-        yield SpanPair("verb", a, b), legality.verbs(s, a, b)
-
-
-def _adverbs(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
-    places = [i for i, t in enumerate(s.caption.tokens) if t.pos == "ADV" and _says_how(s, i)]
-    for i, j in combinations(places, 2):
-        yield SpanPair("adverb", (i, i + 1), (j, j + 1)), legality.adverbs(s, i, j)
-
-
-def _says_how(s: Reading, index: int) -> bool:
-    word = s.lows[index]
-    if index in s.phrasal or word in _NO_MANNER:
-        return False
-    return word in _MANNER_ADVERBS or word.endswith("ly")
-
-
 # --- What an "and" joins, when that is clear: adjectives, verb phrases of one subject, noun
-# phrases. ---
+# phrases: a pair of one of `KINDS`. ---
 #
 # The exchanged spans are the smallest like phrases on both sides. An exchange must be its own
 # inverse, so what is refused in one order is refused in the other. Doubtful scope is refused.
@@ -305,16 +279,7 @@ _FINITE = frozenset(("VBZ", "VBP", "VBD", "MD"))
 _Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Conjuncts:
-    """Two token spans joined by "and"; kind: one of `KINDS`."""
-
-    kind: str
-    a: _Span
-    b: _Span
-
-
-def conjuncts(s: Reading, at: int) -> Conjuncts | str:
+def conjuncts(s: Reading, at: int) -> SpanPair | str:
     """The phrases that the "and" at token `at` joins, or the reason why they stay in place."""
     tokens = s.caption.tokens
     if at == 0 or at + 1 >= len(tokens):
@@ -345,7 +310,7 @@ def _listed(tokens: tuple[Token, ...], a: _Span, b: _Span) -> bool:
     return before or (b[1] < len(tokens) and tokens[b[1]].text.lower() in _LISTING)
 
 
-def _conjuncts_adjectives(s: Reading, at: int) -> Conjuncts | str:
+def _conjuncts_adjectives(s: Reading, at: int) -> SpanPair | str:
     tokens = s.caption.tokens
     first, last = at - 1, at + 1
     if first > 0 and tokens[first - 1].pos == "ADV":
@@ -362,10 +327,10 @@ def _conjuncts_adjectives(s: Reading, at: int) -> Conjuncts | str:
     follows = last + 1 < len(tokens) and tokens[last + 1].pos != "PUNCT"
     if (b[1] - b[0] > 1) != (a[1] - a[0] > 1) or (s.owner[last] < 0 and follows):
         return SCOPE
-    return Conjuncts("adjective", a, b)
+    return SpanPair("adjective", a, b)
 
 
-def _verb_phrases(s: Reading, at: int, start: int, end: int) -> Conjuncts | str:
+def _verb_phrases(s: Reading, at: int, start: int, end: int) -> SpanPair | str:
     """ "sitting on a bench" and "reading a book": up to the "and", and up to the end."""
     tokens = s.caption.tokens
     tag = tokens[at + 1].tag
@@ -383,10 +348,10 @@ def _verb_phrases(s: Reading, at: int, start: int, end: int) -> Conjuncts | str:
     repeated = sum(t.tag == tag for t in inside) > 2 or len(verbs) > 1
     if repeated or (a[1] - a[0] > 1) != (b[1] - b[0] > 1) or any(t.pos == "PUNCT" for t in inside):
         return SCOPE
-    return Conjuncts("verb-phrase", a, b)
+    return SpanPair("verb-phrase", a, b)
 
 
-def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> Conjuncts | str:
+def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
     tokens = s.caption.tokens
     left, right = s.mentions[x], s.mentions[x + 1]
     if any(tokens[m.head].pos == "PRON" for m in (left, right)):
@@ -473,7 +438,7 @@ def _kinds(s: Reading, place: int) -> frozenset[str]:
     return families(s.head_lemma(place), "NOUN")
 
 
-def _shared(s: Reading, x: int, a: _Span, b: _Span, after: Token, start: int) -> Conjuncts | str:
+def _shared(s: Reading, x: int, a: _Span, b: _Span, after: Token, start: int) -> SpanPair | str:
     """Both phrases with something behind the second: legal when it is said of both."""
     tokens = s.caption.tokens
     if after.pos == "AUX" or after.tag in _FINITE:
@@ -487,22 +452,22 @@ def _shared(s: Reading, x: int, a: _Span, b: _Span, after: Token, start: int) ->
     return _exchange(s, x, a, b)
 
 
-def _exchange(s: Reading, x: int, a: _Span, b: _Span) -> Conjuncts | str:
+def _exchange(s: Reading, x: int, a: _Span, b: _Span) -> SpanPair | str:
     """The noun phrases, when it is clear which determiner and modifiers belong to which."""
     tokens = s.caption.tokens
     mine, theirs = _determined(s, x), _determined(s, x + 1)
     if a[0] != s.mentions[x].first:
         mine = _determined(s, x - 1)
     if theirs:
-        return Conjuncts("noun-phrase", a, b) if mine else SCOPE
+        return SpanPair("noun-phrase", a, b) if mine else SCOPE
     skipped = a[0] + (1 if mine else 0)
     plain = a[1] - skipped == 1 and b[1] - b[0] == 1 and tokens[a[0]].pos != "NUM"
     if not plain or (mine and tokens[skipped].tag != tokens[b[0]].tag):
         return SCOPE  # "a red car and bus", "a car and trucks"
-    return Conjuncts("noun-phrase", (skipped, a[1]), b)
+    return SpanPair("noun-phrase", (skipped, a[1]), b)
 
 
-def _whole(s: Reading, x: int, start: int, end: int) -> Conjuncts | str:
+def _whole(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
     """Both sides entire: "a man in a hat and a woman in a dress"."""
     tokens = s.caption.tokens
     top = next((n for n, m in enumerate(s.mentions) if _is_top(s, n, m, start)), -1)
@@ -519,7 +484,7 @@ def _whole(s: Reading, x: int, start: int, end: int) -> Conjuncts | str:
     alike, inner = _kinds(s, top) & _kinds(s, x + 1), _kinds(s, x) & _kinds(s, x + 1)
     if not alike or inner or not (_determined(s, top) and _determined(s, x + 1)):
         return SCOPE
-    return Conjuncts("noun-phrase", a, b)
+    return SpanPair("noun-phrase", a, b)
 
 
 def _is_top(s: Reading, place: int, mention: Mention, start: int) -> bool:
@@ -534,39 +499,18 @@ def _is_top(s: Reading, place: int, mention: Mention, start: int) -> bool:
 NO_AND = "no-and"
 
 
-@dataclass(frozen=True)
-class AndSwap:
+def _joined(s: Reading, _: random.Random) -> Iterator[Proposal]:
     """Exchanges the smallest like phrases around one "and"; applied twice it gives the caption.
 
     Adjectives with adjectives, verb phrases of one subject, noun phrases with their determiners and
     modifiers. Refused for clauses, unclear scope and lists of three or more. With several "and"
-    that allow it, the first with the largest kind of phrase counts; nothing is drawn.
+    that allow it, the first with the largest kind of phrase counts; nothing is sampled.
     """
-
-    name: str = "and-swap"
-    version: str = "3"
-    keeps_meaning: bool = True
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn rewrite, or `Refused`: "no-and", why the phrases stay, or a failed check."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        reading = read(caption)
-        places = [i for i, token in enumerate(caption.tokens) if token.text.lower() == "and"]
-        reason = NO_AND
-        found = [conjuncts(reading, at) for at in places]
-        for joined in sorted(found, key=_size):
-            if not isinstance(joined, Conjuncts):
-                return Refused(joined)
-            changes = exchanged(caption, joined.a, joined.b)
-            rule = f"and:{joined.kind}"
-            result = edited(caption, changes, rewrite=self.name, keeps_meaning=True, rule=rule)
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-        return Refused(reason)
+    found = [conjuncts(s, at) for at, low in enumerate(s.lows) if low == "and"]
+    pairs = [pair for pair in found if isinstance(pair, SpanPair)]
+    for pair in sorted(pairs, key=lambda pair: KINDS.index(pair.group)):
+        yield CandidateEdit(f"and:{pair.group}", exchanged(s.caption, pair.a, pair.b))
+    yield from [Refused(reason) for reason in found if isinstance(reason, str)][:1]
 
 
-def _size(joined: Conjuncts | str) -> int:
-    """Sorts the largest kind first and what is refused last."""
-    return KINDS.index(joined.kind) if isinstance(joined, Conjuncts) else len(KINDS)
+AND_SWAP = SampledRewrite("and-swap", "3", True, NO_AND, _joined)
