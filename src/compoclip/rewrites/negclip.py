@@ -15,7 +15,7 @@ from itertools import chain, combinations
 from typing import NamedTuple
 
 from compoclip.captions.lists import DEPICTIONS, word_lists
-from compoclip.captions.types import Caption, Token
+from compoclip.captions.types import Caption
 from compoclip.rewrites import legality
 from compoclip.rewrites.attested import BROKEN, edit_level, kind_of
 from compoclip.rewrites.base import Refused
@@ -31,7 +31,7 @@ from compoclip.rewrites.exclusion import (
     names_people,
 )
 from compoclip.rewrites.legality import NOT_ASSERTED, names_together
-from compoclip.rewrites.reading import Mention, Reading, of_last, read
+from compoclip.rewrites.reading import Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
 
@@ -128,14 +128,13 @@ def swaps(
 def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
     """Whether both parts fit their new places, and their exchange with the level at which captions
     attest them there: each is its last word to what is around it."""
-    swap = swapping(s.caption, pair)
     (first, end), (start, stop) = pair.a, pair.b
     mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
     if pair.group in _NOUN_GROUPS and any(
         _compound(s, last - 1) != (start, last) or not _is_last(s, last - 1)
         for start, last in (pair.a, pair.b)
     ):
-        return False, replace(swap, level=BROKEN)  # a part of a compound
+        return False, swapping(s.caption, pair, BROKEN)  # a part of a compound
     words = {end - 1: theirs, stop - 1: mine}
     moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
     if pair.group in ("adjective", "attribute"):
@@ -146,7 +145,7 @@ def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
         alike = pair.group == "adverb" or may_change_places(s, mine, theirs)
     # Else each pair of words may have been met, and yet not the scene that all of them make.
     level = edit_level(s, words, moved, strict=not alike)
-    return alike and level >= FITTING, replace(swap, level=level)
+    return alike and level >= FITTING, swapping(s.caption, pair, level)
 
 
 def may_change_places(s: Reading, a: str, b: str) -> bool:
@@ -161,27 +160,27 @@ def may_change_places(s: Reading, a: str, b: str) -> bool:
     return not names_people(a) or _GENDERED.isdisjoint(s.lows)
 
 
-def swapping(caption: Caption, pair: SpanPair) -> CandidateEdit:
+def swapping(caption: Caption, pair: SpanPair, level: int = 2) -> CandidateEdit:
     """Return the exchange of a pair."""
-    return CandidateEdit(f"swap:{pair.group}", partial(exchanged, caption, pair.a, pair.b))
+    changes = partial(exchanged, caption, pair.a, pair.b)
+    return CandidateEdit(f"swap:{pair.group}", changes, level=level)
 
 
 @of_last
 def candidates(caption: Caption) -> tuple[SpanPair, ...]:
     """Return all legal pairs, group by group, in order of place."""
     s = read(caption)
-    legal = (pair for pair, refusal in considered(s) if refusal is None)
-    return tuple([pair for pair in legal if not legality.same_parts(s, pair.a, pair.b)])
+    return tuple([pair for pair in _legal(s) if not legality.same_parts(s, pair.a, pair.b)])
 
 
-def considered(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
-    """Yield every pair of like parts with the rule that forbids its exchange (None: legal)."""
+def _legal(s: Reading) -> Iterator[SpanPair]:
+    """Every pair of like parts whose exchange changes what is said."""
     tokens = s.caption.tokens
     long = [i for i, m in enumerate(s.mentions) if m.stop - m.first > 2 and _is_thing(s, m.head)]
     for x, z in combinations(long, 2):
-        a, b = s.mentions[x], s.mentions[z]
-        pair = SpanPair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
-        yield pair, legality.phrases(s, x, z)
+        if legality.phrases(s, x, z):
+            a, b = s.mentions[x], s.mentions[z]
+            yield SpanPair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
     # Main verbs: the part of a verb phrase that can differ once auxiliaries stay in place.
     verbs = [
         (i, i + 1)
@@ -189,7 +188,8 @@ def considered(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
         if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in LIGHT_VERBS
     ]
     for verb, other in combinations(verbs, 2):
-        yield SpanPair("verb", verb, other), legality.verbs(s, verb, other)
+        if legality.verbs(s, verb, other):
+            yield SpanPair("verb", verb, other)
     yield from _nouns(s, "NN", "noun")
     yield from _nouns(s, "NNS", "plural-noun")
     manner = [
@@ -199,7 +199,8 @@ def considered(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
         if s.lows[i] in _MANNER_ADVERBS or s.lows[i].endswith("ly")
     ]
     for i, j in combinations(manner, 2):
-        yield SpanPair("adverb", (i, i + 1), (j, j + 1)), legality.adverbs(s, i, j)
+        if legality.adverbs(s, i, j):
+            yield SpanPair("adverb", (i, i + 1), (j, j + 1))
     described = [
         i
         for i, t in enumerate(tokens)
@@ -210,13 +211,9 @@ def considered(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
         and t.tag in ("JJ", "JJR", "JJS")
     ]
     for i, j in combinations(described, 2):
-        pair = SpanPair("adjective", (i, i + 1), (j, j + 1))
-        if _said_already(s, i, j) or _said_already(s, j, i):
-            yield pair, legality.OCCURS
-        elif tokens[i].tag != tokens[j].tag:
-            yield pair, legality.NUMBER
-        else:
-            yield pair, legality.modifiers(s, i, j, "ADJ")
+        occurs = _said_already(s, i, j) or _said_already(s, j, i)
+        if tokens[i].tag == tokens[j].tag and not occurs and legality.modifiers(s, i, j, "ADJ"):
+            yield SpanPair("adjective", (i, i + 1), (j, j + 1))
 
 
 def _is_thing(s: Reading, index: int) -> bool:
@@ -224,18 +221,19 @@ def _is_thing(s: Reading, index: int) -> bool:
     return token.pos in ("NOUN", "PROPN") and s.lemmas[index] not in NO_THINGS
 
 
-def _nouns(s: Reading, tag: str, group: str) -> Iterator[tuple[SpanPair, str | None]]:
+def _nouns(s: Reading, tag: str, group: str) -> Iterator[SpanPair]:
     places = [
         i
         for i, t in enumerate(s.caption.tokens)
         if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
     ]
     for i, j in combinations(places, 2):
-        refusal = legality.nouns(s, i, j)
-        yield SpanPair(group, (i, i + 1), (j, j + 1)), refusal
+        if not legality.nouns(s, i, j):
+            continue
+        yield SpanPair(group, (i, i + 1), (j, j + 1))
         whole = _compound(s, i), _compound(s, j)
         if whole != ((i, i + 1), (j, j + 1)) and _is_last(s, i) and _is_last(s, j):
-            yield SpanPair(group, *whole), refusal
+            yield SpanPair(group, *whole)
 
 
 def _compound(s: Reading, index: int) -> tuple[int, int]:
@@ -286,7 +284,10 @@ def conjuncts(s: Reading, at: int) -> SpanPair | str:
         return UNLIKE
     if not (s.asserted(at - 1) and s.asserted(at + 1)):
         return NOT_ASSERTED
-    start, end = _sentence(tokens, at)
+    # The sentence around it, without its final punctuation.
+    marks = [i for i, t in enumerate(tokens) if t.text[0] in SENTENCE_ENDS or t.text == ";"]
+    start = max((i + 1 for i in marks if i < at), default=0)
+    end = min((i for i in marks if i > at), default=len(tokens))
     if tokens[at - 1].pos == "ADJ" and tokens[at + 1].pos in ("ADJ", "ADV"):
         return _conjuncts_adjectives(s, at)
     if tokens[at + 1].pos in ("VERB", "AUX") and s.owner[at + 1] < 0:
@@ -297,17 +298,9 @@ def conjuncts(s: Reading, at: int) -> SpanPair | str:
     return _conjuncts_noun_phrases(s, x, start, end)
 
 
-def _sentence(tokens: tuple[Token, ...], at: int) -> _Span:
-    """The sentence around token `at`, without its final punctuation."""
-    marks = [i for i, t in enumerate(tokens) if t.text[0] in SENTENCE_ENDS or t.text == ";"]
-    start = max((i + 1 for i in marks if i < at), default=0)
-    return start, min((i for i in marks if i > at), default=len(tokens))
-
-
-def _listed(tokens: tuple[Token, ...], a: _Span, b: _Span) -> bool:
+def _listed(s: Reading, a: _Span, b: _Span) -> bool:
     """Whether a comma or coordinator stands right before the first or after the second span."""
-    before = a[0] > 0 and tokens[a[0] - 1].text.lower() in _LISTING
-    return before or (b[1] < len(tokens) and tokens[b[1]].text.lower() in _LISTING)
+    return not _LISTING.isdisjoint((*s.lows[max(a[0] - 1, 0) : a[0]], *s.lows[b[1] : b[1] + 1]))
 
 
 def _conjuncts_adjectives(s: Reading, at: int) -> SpanPair | str:
@@ -322,7 +315,7 @@ def _conjuncts_adjectives(s: Reading, at: int) -> SpanPair | str:
     if tokens[at - 1].tag != tokens[last].tag or s.owner[at - 1] != s.owner[last]:
         return UNLIKE
     a, b = (first, at), (at + 1, last + 1)
-    if _listed(tokens, a, b):
+    if _listed(s, a, b):
         return LIST
     follows = last + 1 < len(tokens) and tokens[last + 1].pos != "PUNCT"
     if (b[1] - b[0] > 1) != (a[1] - a[0] > 1) or (s.owner[last] < 0 and follows):
@@ -339,7 +332,7 @@ def _verb_phrases(s: Reading, at: int, start: int, end: int) -> SpanPair | str:
         return UNLIKE
     a, b = (verbs[-1], at), (at + 1, end)
     inside = [t for span in (a, b) for t in tokens[slice(*span)]]
-    if any(t.text.lower() in _LISTING for t in inside) or _listed(tokens, a, b):
+    if any(t.text.lower() in _LISTING for t in inside) or _listed(s, a, b):
         return LIST
     if any(t.pos == "PRON" and t.tag != "PRP$" for t in inside):
         return PRONOUN
@@ -356,15 +349,23 @@ def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPai
     left, right = s.mentions[x], s.mentions[x + 1]
     if any(tokens[m.head].pos == "PRON" for m in (left, right)):
         return PRONOUN
-    if tokens[left.first].tag != tokens[right.first].tag and _own(tokens, right, left):
+    leads = {tokens[m.first].tag for m in (left, right)}
+    if len(leads) > 1 and "PRP$" in leads:
         return PRONOUN
     first, stop = left.first, right.stop
     third = x + 2 < len(s.mentions)  # "a and a of" names nothing behind "of"
-    if third and _follows(tokens, stop, end) == "of" and _determined(s, x + 2) != _determined(s, x):
+    of_third = third and s.lows[stop:end][:1] == ("of",)
+    if of_third and _determined(s, x + 2) != _determined(s, x):
         stop = s.mentions[x + 2].stop
-    elif _of_before(s, x, start) and _determined(s, x + 1) != _determined(s, x):
+    elif (
+        x > 0
+        and start < first - 1 == s.mentions[x - 1].stop
+        and s.lows[first - 1] == "of"
+        and s.head_lemma(x - 1) not in DEPICTIONS
+        and _determined(s, x + 1) != _determined(s, x)
+    ):
         first = s.mentions[x - 1].first
-    if _listed(tokens, (first, left.stop), (right.first, stop)):
+    if _listed(s, (first, left.stop), (right.first, stop)):
         return LIST
     governor = _governor(s, first, start)
     if governor and any(t.text == "," for t in tokens[start:first]):
@@ -373,20 +374,23 @@ def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPai
         return SCOPE  # "a cat in the corner of the picture and a dog"
     after = tokens[stop] if stop < end else None
     if after is None:
-        if governor in ("", "verb", *_CLOSING) and not _changes_subject(s, x, governor):
+        # Else the second may be a subject beside the first: "(a man with a hat) and (a woman)".
+        animals = [("animals" in _kinds(s, place)) for place in (x, x + 1)]
+        alike = animals[0] == animals[1] and _person(s, x) == _person(s, x + 1)
+        if governor == "" or (governor in ("verb", *_CLOSING) and alike):
             return _exchange(s, x, (first, left.stop), (right.first, stop))
         return SCOPE
-    if governor == "":
-        return _shared(s, x, (first, left.stop), (right.first, stop), after, start)
-    return _whole(s, x, start, end)
-
-
-def _own(tokens: tuple[Token, ...], *mentions: Mention) -> bool:
-    return any(tokens[m.first].tag == "PRP$" for m in mentions)
-
-
-def _follows(tokens: tuple[Token, ...], stop: int, end: int) -> str:
-    return tokens[stop].text.lower() if stop < end else ""
+    if governor:
+        return _whole(s, x, start, end)
+    # What stands behind the second must be said of both.
+    if after.pos == "AUX" or after.tag in _FINITE:
+        if first != start:
+            return CLAUSE
+    elif after.pos != "VERB":
+        return SCOPE
+    elif (*s.owner, -1)[stop + 1] >= 0 and not (_person(s, x) and _person(s, x + 1)):
+        return SCOPE  # a verb with an object
+    return _exchange(s, x, (first, left.stop), (right.first, stop))
 
 
 def _determined(s: Reading, place: int) -> bool:
@@ -395,14 +399,6 @@ def _determined(s: Reading, place: int) -> bool:
         return False
     token = s.caption.tokens[s.mentions[place].first]
     return token.pos in ("DET", "NUM") or token.tag == "PRP$"
-
-
-def _of_before(s: Reading, x: int, start: int) -> bool:
-    """Whether "of" ties the mention to the one right before it, which is no mere picture."""
-    before = s.mentions[x].first - 1
-    if before <= start or s.caption.tokens[before].text.lower() != "of" or x == 0:
-        return False
-    return s.mentions[x - 1].stop == before and s.head_lemma(x - 1) not in DEPICTIONS
 
 
 def _governor(s: Reading, first: int, start: int) -> str:
@@ -420,36 +416,12 @@ def _governor(s: Reading, first: int, start: int) -> str:
     return "verb" if before.pos == "VERB" else low
 
 
-def _changes_subject(s: Reading, x: int, governor: str) -> bool:
-    """Whether the second phrase may be a subject beside the first one's: "(a man with a hat) and
-    (a woman)".
-    """
-    if governor == "":
-        return False
-    animals = [("animals" in _kinds(s, place)) for place in (x, x + 1)]
-    return animals[0] != animals[1] or _person(s, x) != _person(s, x + 1)
-
-
 def _person(s: Reading, place: int) -> bool:
     return names_people(s.head_lemma(place))
 
 
 def _kinds(s: Reading, place: int) -> frozenset[str]:
     return families(s.head_lemma(place), "NOUN")
-
-
-def _shared(s: Reading, x: int, a: _Span, b: _Span, after: Token, start: int) -> SpanPair | str:
-    """Both phrases with something behind the second: legal when it is said of both."""
-    tokens = s.caption.tokens
-    if after.pos == "AUX" or after.tag in _FINITE:
-        return _exchange(s, x, a, b) if a[0] == start else CLAUSE
-    if after.pos != "VERB":
-        return SCOPE
-    stop = b[1] + 1
-    transitive = stop < len(tokens) and s.owner[stop] >= 0
-    if transitive and not (_person(s, x) and _person(s, x + 1)):
-        return SCOPE
-    return _exchange(s, x, a, b)
 
 
 def _exchange(s: Reading, x: int, a: _Span, b: _Span) -> SpanPair | str:
@@ -470,7 +442,13 @@ def _exchange(s: Reading, x: int, a: _Span, b: _Span) -> SpanPair | str:
 def _whole(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
     """Both sides entire: "a man in a hat and a woman in a dress"."""
     tokens = s.caption.tokens
-    top = next((n for n, m in enumerate(s.mentions) if _is_top(s, n, m, start)), -1)
+    tops = (  # what the sentence is about, not the frame around it
+        n
+        for n, m in enumerate(s.mentions)
+        if m.first >= start and tokens[m.head].pos != "PRON"
+        if s.head_lemma(n) not in DEPICTIONS and _governor(s, m.first, start) == ""
+    )
+    top = next(tops, -1)
     if top < 0:
         return SCOPE
     a, b = (s.mentions[top].first, s.mentions[x].stop), (s.mentions[x + 1].first, end)
@@ -485,13 +463,6 @@ def _whole(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
     if not alike or inner or not (_determined(s, top) and _determined(s, x + 1)):
         return SCOPE
     return SpanPair("noun-phrase", a, b)
-
-
-def _is_top(s: Reading, place: int, mention: Mention, start: int) -> bool:
-    """Whether the mention begins what the sentence is about, not the frame around it."""
-    if mention.first < start or s.caption.tokens[mention.head].pos == "PRON":
-        return False
-    return s.head_lemma(place) not in DEPICTIONS and _governor(s, mention.first, start) == ""
 
 
 # --- Hard positives by exchanging the two sides of an "and". ---

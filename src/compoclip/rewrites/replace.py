@@ -220,7 +220,7 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         lemma = s.lemmas[index]
         before = tokens[index - 1].pos if index else ""
-        if before == "PART" or _aims(s, index):
+        if before == "PART" or any(t.tag == "TO" for t in tokens[index + 1 : index + 3]):
             continue  # "getting ready to eat" is when one cuts
         if before == "ADJ" and lemma == "look":
             continue  # "a fresh looking salad"
@@ -254,11 +254,6 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
         if token.tag == "VBN" or not acts(s, index):
             options = tuple([each for each in options if not families(each[0], "VERB") & _BODILY])
         yield Element("relation", index, index + 1, "VERB", token.tag, options)
-
-
-def _aims(s: Reading, index: int) -> bool:
-    """Whether what is done is done to some end: "work together to decorate a cake"."""
-    return any(t.tag == "TO" for t in s.caption.tokens[index + 1 : index + 3])
 
 
 def acts(s: Reading, index: int) -> bool:

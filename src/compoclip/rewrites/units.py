@@ -154,7 +154,15 @@ def _unit(
     strange = [each for each in others if not same_thing(each.name, part.name)]
     if strange:
         rule, other = PAIR, rng.choice(strange).text
-        text, foil = _beside(text, foil, other, first=rng.random() < 0.5)
+        if rng.random() < 0.5:
+            text, foil = f"{text} and {other}", replace(foil, text=f"{foil.text} and {other}")
+        else:
+            text, by = f"{other} and {text}", len(other) + len(" and ")
+            edits = tuple(
+                replace(edit, new_start=edit.new_start + by, new_end=edit.new_end + by)
+                for edit in foil.edits
+            )
+            foil = replace(foil, text=f"{other} and {foil.text}", edits=edits)
     if not (fits_context(text) and fits_context(foil.text)):
         return Refused(TOO_LONG)
     return Rewritten(text, UNIT, True, rule, ()), replace(foil, rewrite=UNIT_FOIL)
@@ -167,18 +175,6 @@ def _absent(part: UnitPart, rng: random.Random, named: frozenset[str]) -> Rewrit
         return foil
     new = set(token_key(foil.text)) - set(token_key(part.text))
     return foil if named.isdisjoint(new) else Refused(NAMED)
-
-
-def _beside(text: str, foil: Rewritten, other: str, first: bool) -> tuple[str, Rewritten]:
-    """A text and its foil, each before or behind another true text."""
-    if first:
-        return f"{text} and {other}", replace(foil, text=f"{foil.text} and {other}")
-    by = len(other) + len(" and ")
-    edits = tuple(
-        replace(edit, new_start=edit.new_start + by, new_end=edit.new_end + by)
-        for edit in foil.edits
-    )
-    return f"{other} and {text}", replace(foil, text=f"{other} and {foil.text}", edits=edits)
 
 
 # --- The units of a caption's scene graph. ---
