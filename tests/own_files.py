@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compoclip.rewrites import Edit, NegclipSwap, Refused, Rewritten
+from compoclip.rewrites import Edit, Refused, Rewritten, negclip_swap
 
 @dataclass(frozen=True)
 class Denied:

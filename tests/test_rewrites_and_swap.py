@@ -10,7 +10,7 @@ import pytest
 
 from compoclip.captions.parser import parse, parse_many
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.negclip import CLAUSE, LIST, NO_AND, PRONOUN, SCOPE, UNLIKE, AndSwap
+from compoclip.rewrites.negclip import AND_SWAP, CLAUSE, LIST, NO_AND, PRONOUN, SCOPE, UNLIKE
 
 RNG = random.Random(0)
 
@@ -56,11 +56,11 @@ RNG = random.Random(0)
 def test_exchanges_the_smallest_like_phrases_and_back(
     caption: str, expected: str, kind: str
 ) -> None:
-    result = AndSwap()(parse(caption), RNG)
+    result = AND_SWAP(parse(caption), RNG)
     assert isinstance(result, Rewritten)
     assert (result.text, result.rule) == (expected, f"and:{kind}")
     assert result.keeps_meaning
-    back = AndSwap()(parse(result.text), RNG)
+    back = AND_SWAP(parse(result.text), RNG)
     assert isinstance(back, Rewritten)
     assert back.text == caption
 
@@ -88,11 +88,11 @@ def test_exchanges_the_smallest_like_phrases_and_back(
     ],
 )
 def test_refused(caption: str, reason: str) -> None:
-    assert AndSwap()(parse(caption), RNG) == Refused(reason)
+    assert AND_SWAP(parse(caption), RNG) == Refused(reason)
 
 
 def test_a_phrase_under_a_negation_stays() -> None:
-    assert isinstance(AndSwap()(parse("no cat and dog"), RNG), Refused)
+    assert isinstance(AND_SWAP(parse("no cat and dog"), RNG), Refused)
 
 
 def test_real_captions_come_back(shared_data: Path) -> None:
@@ -102,11 +102,11 @@ def test_real_captions_come_back(shared_data: Path) -> None:
     captions = [t for row in rows[::12] for t in row["caption"] if " and " in t]
     made = back = 0
     for caption in parse_many(captions):
-        result = AndSwap()(caption, RNG)
+        result = AND_SWAP(caption, RNG)
         if isinstance(result, Refused):
             continue
         made += 1
-        again = AndSwap()(parse(result.text), RNG)
+        again = AND_SWAP(parse(result.text), RNG)
         back += isinstance(again, Rewritten) and again.text.lower() == caption.text.lower()
     assert made > 100
     assert back >= 0.96 * made

@@ -10,7 +10,7 @@ from compoclip.captions.parser import parse
 from compoclip.rewrites.attested import Attested, count_slots
 from compoclip.rewrites.base import Rewritten, get_rewrite
 from compoclip.rewrites.exclusion import entity, modifier
-from compoclip.rewrites.negclip import NegclipSwap
+from compoclip.rewrites.negclip import NEGCLIP_FLUENT
 from compoclip.rewrites.slots import slots, words_of
 
 
@@ -68,7 +68,7 @@ def test_levels_are_words_then_classes() -> None:
 def test_the_fluent_swap_refuses_what_captions_do_not_show() -> None:
     caption = parse("a dog in a bathroom reaching for the toilet paper")
     for seed in range(20):
-        made = NegclipSwap(least=1)(caption, random.Random(seed))
+        made = NEGCLIP_FLUENT(caption, random.Random(seed))
         assert not isinstance(made, Rewritten) or not made.text.startswith("a bathroom in a dog")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from compoclip.captions.parser import parse
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.converse import CONVERSES, NO_RELATION, Converse
+from compoclip.rewrites.converse import CONVERSE, CONVERSES, NO_RELATION
 
 RNG = random.Random(0)
 
@@ -27,7 +27,7 @@ RNG = random.Random(0)
     ],
 )
 def test_what_is_told(caption: str, expected: str) -> None:
-    result = Converse()(parse(caption), RNG)
+    result = CONVERSE(parse(caption), RNG)
     assert isinstance(result, Rewritten)
     assert result.text == expected
     assert result.keeps_meaning
@@ -51,14 +51,12 @@ def test_what_is_told(caption: str, expected: str) -> None:
     ],
 )
 def test_what_stays(caption: str) -> None:
-    assert Converse()(parse(caption), RNG) == Refused(NO_RELATION)
+    assert CONVERSE(parse(caption), RNG) == Refused(NO_RELATION)
 
 
 def test_one_of_several_sentences_is_drawn() -> None:
     caption = parse("A cat above a dog. A cup near a plate.")
-    texts = {
-        str(getattr(Converse()(caption, random.Random(seed)), "text", "")) for seed in range(9)
-    }
+    texts = {str(getattr(CONVERSE(caption, random.Random(seed)), "text", "")) for seed in range(9)}
     assert texts == {
         "A dog below a cat. A cup near a plate.",
         "A cat above a dog. A plate near a cup.",

@@ -35,13 +35,13 @@ from compoclip.rewrites.graph_edits import (
 from compoclip.rewrites.legality import NOT_ASSERTED
 from compoclip.rewrites.mosaic import (
     ENOUGH_POSITIVES,
+    GRAPH_POSITIVE,
     NO_GRAPH,
     NO_SUBGRAPH,
     POSITIVE,
     TAKEN,
-    GraphNegative,
-    GraphPositive,
     GraphTexts,
+    graph_negative,
     sample_graph_texts,
     usable_subgraphs,
 )
@@ -343,14 +343,14 @@ def test_registered_rewrites() -> None:
 def test_rewrites_draw_from_all_candidates() -> None:
     wanted = candidates(CAT)
     for name in CATEGORIES:
-        rewrite = GraphNegative(name, vocabulary=WORDS)
+        rewrite = graph_negative(name, vocabulary=WORDS)
         drawn = {rewrite(CAT, random.Random(seed)) for seed in range(250)}
         made = {r.text for r in drawn if isinstance(r, Rewritten) and r.rule != JOIN}
         every = set().union(*(t for (c, _), t in wanted.items() if c == name))
         # Words that captions show together come first, and are all drawn.
         assert made <= every
         assert len(made) > len(every) / 3
-    positives = {GraphPositive()(CAT, random.Random(seed)) for seed in range(100)}
+    positives = {GRAPH_POSITIVE(CAT, random.Random(seed)) for seed in range(100)}
     assert len(positives) == 7
 
 

@@ -19,16 +19,16 @@ from compoclip.rewrites.ce_clip import (
     CE_NOUN,
     CE_SWAP,
     CE_VERB,
-    MaskedReplace,
     TransformersFiller,
+    masked_replacement,
 )
 from compoclip.rewrites.replace import (
     CATEGORIES,
     NO_LIST,
+    TSVLC_RB,
     TSVLC_RB_RELEASED,
     TSVLC_RB_SPATIAL,
     WORDS,
-    TsvlcRuleBased,
 )
 
 
@@ -51,7 +51,7 @@ def test_lists_are_read() -> None:
 
 def test_categories_that_apply_are_drawn_evenly() -> None:
     caption = "a red dog sitting on a large wooden chair under an open umbrella near a car"
-    rules = Counter(r.rule for r in results(TsvlcRuleBased(), caption, 500))
+    rules = Counter(r.rule for r in results(TSVLC_RB, caption, 500))
     assert set(rules) == {f"list:{c}" for c in CATEGORIES}
     assert min(rules.values()) > 65
     spatial = Counter(r.rule for r in results(TSVLC_RB_SPATIAL, caption, 500))
@@ -84,18 +84,18 @@ def test_as_released_any_other_word_of_the_list_takes_the_place() -> None:
 
 def test_foils_come_from_the_same_list() -> None:
     lists = WORDS
-    texts = {r.text for r in results(TsvlcRuleBased(), "a red car on a road")}
+    texts = {r.text for r in results(TSVLC_RB, "a red car on a road")}
     assert texts
     for text in texts:
         word = text.split()[1]
         assert word in lists["colour"]
         assert word not in ("red", "crimson", "scarlet", "maroon")
-    assert {r.text for r in results(TsvlcRuleBased(), "the door is open")} == {"the door is closed"}
+    assert {r.text for r in results(TSVLC_RB, "the door is open")} == {"the door is closed"}
 
 
 @pytest.mark.parametrize("caption", ["a covered wagon", "a predator", "no red dog", "", "a dog"])
 def test_no_list_applies(caption: str) -> None:
-    result = TsvlcRuleBased()(parse(caption), random.Random(0))
+    result = TSVLC_RB(parse(caption), random.Random(0))
     assert isinstance(result, Refused)
     if caption:
         assert result.reason == NO_LIST
@@ -135,11 +135,11 @@ class Scripted:
 def test_the_first_proposal_that_is_another_word_of_the_kind_is_taken() -> None:
     # The word itself, a kin, a word of another form, no word, one of the caption: all left out.
     filler = Scripted("dog", "puppy", "cats", "##ing", "zzz", "fence", " Horse", "cow")
-    rewrite = MaskedReplace("ce-noun", ("NOUN",), filler)
+    rewrite = masked_replacement("ce-noun", ("NOUN",), filler)
     texts = {r.text for r in results(rewrite, "A dog near a fence.")}
     assert texts == {"A horse near a fence.", "A dog near a horse."}
     assert ("A ", " near a fence.") in filler.asked
-    plural = MaskedReplace("ce-noun", ("NOUN",), Scripted("horse", "horses"))
+    plural = masked_replacement("ce-noun", ("NOUN",), Scripted("horse", "horses"))
     assert {r.text for r in results(plural, "two dogs on a mat")} == {
         "two horses on a mat",
         "two dogs on a horse",
@@ -147,16 +147,16 @@ def test_the_first_proposal_that_is_another_word_of_the_kind_is_taken() -> None:
 
 
 def test_proposals_for_verbs_adjectives_and_prepositions() -> None:
-    verb = MaskedReplace("v", ("VERB",), Scripted("chase", "riding"))
+    verb = masked_replacement("v", ("VERB",), Scripted("chase", "riding"))
     assert {r.text for r in results(verb, "a man washing a horse")} == {"a man riding a horse"}
-    adjective = MaskedReplace("a", ("ADJ",), Scripted("crimson", "blue"))
+    adjective = masked_replacement("a", ("ADJ",), Scripted("crimson", "blue"))
     assert {r.text for r in results(adjective, "a red car on a road")} == {"a blue car on a road"}
-    relation = MaskedReplace("p", ("ADP",), Scripted("atop", "behind", "banana"))
+    relation = masked_replacement("p", ("ADP",), Scripted("atop", "behind", "banana"))
     assert {r.text for r in results(relation, "a cat on a mat")} == {"a cat behind a mat"}
 
 
 def test_no_usable_proposal_is_refused() -> None:
-    rewrite = MaskedReplace("ce-noun", ("NOUN",), Scripted("dog", "!"))
+    rewrite = masked_replacement("ce-noun", ("NOUN",), Scripted("dog", "!"))
     assert isinstance(rewrite(parse("a dog on a mat"), random.Random(0)), Refused)
     assert isinstance(rewrite(parse(""), random.Random(0)), Refused)
 

@@ -23,8 +23,8 @@ from compoclip.rewrites.base import (
     same_to_clip,
     token_key,
 )
-from compoclip.rewrites.bigram_shuffle import BigramShuffle
-from compoclip.rewrites.noun_adj_shuffle import NounAdjShuffle
+from compoclip.rewrites.bigram_shuffle import BIGRAM_SHUFFLE
+from compoclip.rewrites.noun_adj_shuffle import NOUN_ADJ_SHUFFLE
 from rewrite_facts import facts_of
 
 # Rewrites that edit the caption; "graph-" ones write new texts.
@@ -35,7 +35,7 @@ NAMES = tuple(name for name in rewrite_names() if not name.startswith(PARTS))
 
 def shuffles(caption: str, count: int = 200) -> set[str]:
     parsed = parse(caption)
-    results = [BigramShuffle()(parsed, random.Random(i)) for i in range(count)]
+    results = [BIGRAM_SHUFFLE(parsed, random.Random(i)) for i in range(count)]
     return {r.text for r in results if isinstance(r, Rewritten)}
 
 
@@ -74,7 +74,7 @@ def test_orders_that_say_the_same_are_left_out() -> None:
 
 @pytest.mark.parametrize("caption", ["", " ", "dog", "a dog", "a dog.", "!", "a a a a"])
 def test_nothing_to_shuffle(caption: str) -> None:
-    assert isinstance(BigramShuffle()(parse(caption), random.Random(0)), Refused)
+    assert isinstance(BIGRAM_SHUFFLE(parse(caption), random.Random(0)), Refused)
 
 
 def test_registry_finds_rewrites_and_names_them() -> None:
@@ -177,7 +177,7 @@ def test_odd_captions(text: str) -> None:
 
 def put_in_order(caption: str, count: int = 300) -> set[str]:
     parsed = parse(caption)
-    results = [NounAdjShuffle()(parsed, random.Random(i)) for i in range(count)]
+    results = [NOUN_ADJ_SHUFFLE(parsed, random.Random(i)) for i in range(count)]
     return {r.text for r in results if isinstance(r, Rewritten)}
 
 
@@ -197,6 +197,6 @@ def test_what_says_the_same_is_no_shuffle() -> None:
     assert put_in_order("a cat and a dog") == set()
     assert put_in_order("the car is orange and small") == set()
     for text in ("a cat", "a dog beside a dog", "the old old men"):
-        refused = NounAdjShuffle()(parse(text), random.Random(0))
+        refused = NOUN_ADJ_SHUFFLE(parse(text), random.Random(0))
         assert isinstance(refused, Refused)
-    assert NounAdjShuffle()(parse("a cat"), random.Random(0)) == Refused("nothing-to-shuffle")
+    assert NOUN_ADJ_SHUFFLE(parse("a cat"), random.Random(0)) == Refused("nothing-to-shuffle")

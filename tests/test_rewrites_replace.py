@@ -15,7 +15,7 @@ from compoclip.rewrites.edit import MASS_NOUNS
 from compoclip.rewrites.exclusion import exclusive, families, may_coincide
 from compoclip.rewrites.reading import read
 from compoclip.rewrites.relations import CONTRADICTIONS, contradicting
-from compoclip.rewrites.replace import Element, Replace, elements, forbidden
+from compoclip.rewrites.replace import REPLACE, Element, elements, forbidden, replacement
 
 
 def found(caption: str) -> dict[tuple[str, str], set[str]]:
@@ -31,7 +31,7 @@ def found(caption: str) -> dict[tuple[str, str], set[str]]:
 
 def draws(caption: str, count: int = 60) -> set[str]:
     parsed = parse(caption)
-    results = [Replace()(parsed, random.Random(i)) for i in range(count)]
+    results = [REPLACE(parsed, random.Random(i)) for i in range(count)]
     return {r.text for r in results if isinstance(r, Rewritten)}
 
 
@@ -81,7 +81,7 @@ def test_preposition_table_never_maps_to_a_synonym_or_itself() -> None:
     ["there is no red star", "a red star", "a ball", "", "!!!", "red", "the mat is not red"],
 )
 def test_refuses_what_it_cannot_contradict(caption: str) -> None:
-    assert isinstance(Replace()(parse(caption), random.Random(0)), Refused)
+    assert isinstance(REPLACE(parse(caption), random.Random(0)), Refused)
 
 
 def test_negated_parts_stay() -> None:
@@ -206,6 +206,8 @@ def test_only_the_asked_kinds() -> None:
     rules = {
         result.rule
         for i in range(40)
-        if isinstance(result := Replace(parts=("ADP", "VERB"))(parsed, random.Random(i)), Rewritten)
+        if isinstance(
+            result := replacement(parts=("ADP", "VERB"))(parsed, random.Random(i)), Rewritten
+        )
     }
     assert rules == {"replace:relation"}

@@ -8,15 +8,15 @@ from collections import Counter
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.rewrites.base import Refused, Rewritten
+from compoclip.rewrites.base import Refused, Rewrite, Rewritten
 from compoclip.rewrites.reading import read
-from compoclip.rewrites.synonyms import NO_SYNONYM, SYNONYM_STRICT, Synonym, places, table
+from compoclip.rewrites.synonyms import NO_SYNONYM, SYNONYM, SYNONYM_STRICT, places, table
 
 
-def texts(caption: str, rewrite: Synonym | None = None) -> set[str]:
+def texts(caption: str, rewrite: Rewrite = SYNONYM) -> set[str]:
     """Every text that the rewrite can draw."""
     parsed = parse(caption)
-    results = [(rewrite or Synonym())(parsed, random.Random(i)) for i in range(40)]
+    results = [rewrite(parsed, random.Random(i)) for i in range(40)]
     return {r.text for r in results if isinstance(r, Rewritten)}
 
 
@@ -93,7 +93,7 @@ def test_all_texts_of_a_caption(caption: str, expected: set[str]) -> None:
     ],
 )
 def test_nothing_fits(caption: str) -> None:
-    assert Synonym()(parse(caption), random.Random(0)) == Refused(NO_SYNONYM)
+    assert SYNONYM(parse(caption), random.Random(0)) == Refused(NO_SYNONYM)
 
 
 def test_the_strict_table_leaves_loose_entries_out() -> None:
@@ -104,7 +104,7 @@ def test_the_strict_table_leaves_loose_entries_out() -> None:
     rules = {
         result.rule
         for i in range(40)
-        if isinstance(result := Synonym()(parse(caption), random.Random(i)), Rewritten)
+        if isinstance(result := SYNONYM(parse(caption), random.Random(i)), Rewritten)
     }
     assert rules == {"synonym:relation-loose", "synonym:attribute-loose"}
 
@@ -119,16 +119,16 @@ def test_bijective_entries_can_be_undone() -> None:
             continue
         head = "sky" if entry.word == "clear" else "dog"
         caption = parse(f"the {entry.word} {head} on the grass")
-        for place in places(read(caption)):
-            if place.entry == entry:
-                changed = caption.text.replace(f" {entry.word} ", f" {place.text} ")
+        for found, (_, _, text) in places(read(caption)):
+            if found == entry:
+                changed = caption.text.replace(f" {entry.word} ", f" {text} ")
                 assert changed.replace(entry.synonym, entry.word) == caption.text
                 checked += 1
     assert checked >= 10
 
 
 def test_only_one_word_changes() -> None:
-    result = Synonym()(parse("a white cat and a white dog"), random.Random(0))
+    result = SYNONYM(parse("a white cat and a white dog"), random.Random(0))
     assert isinstance(result, Rewritten)
     assert result.text.count("ivory") == 1
     assert result.keeps_meaning

@@ -64,7 +64,11 @@ def reciprocal(tokens: Sequence[Token], at: int) -> bool:
 def _phrase_end(tokens: Sequence[Token], first: int) -> int:
     """The end of the noun phrase that begins at `first`; `first` itself when none does."""
     at = first
-    while at < len(tokens) and _opens(tokens[at], at == first):
+    while at < len(tokens) and (
+        tokens[at].pos in _STARTS
+        or tokens[at].tag == "PRP$"
+        or (at == first and tokens[at].tag == "PDT")
+    ):
         at += 1
     opened = at > first
     end = first
@@ -75,7 +79,7 @@ def _phrase_end(tokens: Sequence[Token], first: int) -> int:
             end = at
         elif token.tag == "POS" and end == at and (owned := _phrase_end(tokens, at + 1)) > at + 1:
             return owned
-        elif end == at and end > first and (_compounds(tokens, at) or _made_of(tokens, at)):
+        elif end == at and end > first and _goes_between(tokens, at):
             at += 1
         elif end == at and end > first:
             break  # a modifier behind the noun opens nothing of this phrase
@@ -86,16 +90,15 @@ def _phrase_end(tokens: Sequence[Token], first: int) -> int:
     return end
 
 
-def _opens(token: Token, begins: bool) -> bool:
-    return token.pos in _STARTS or token.tag == "PRP$" or (begins and token.tag == "PDT")
-
-
 def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
     """Whether token `at` is a prenominal modifier; the noun is looked up ahead."""
     token = tokens[at]
     if token.pos in ("ADJ", "NUM"):
         return True
-    if token.tag == "VBN" or (token.tag == "VBG" and (opened or _behind_place(tokens, at))):
+    before = tokens[at - 1] if at else token
+    # A preposition that takes no gerund: "near sleeping men".
+    place = before.pos == "ADP" and before.lemma not in TAKING_DEEDS
+    if token.tag == "VBN" or (token.tag == "VBG" and (opened or place)):
         return _noun_ahead(tokens, at + 1)
     if token.pos == "ADV":
         follower = tokens[at + 1] if at + 1 < len(tokens) else None
@@ -106,21 +109,13 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
     return token.pos == "PUNCT" and token.text in ("-", "–")
 
 
-def _behind_place(tokens: Sequence[Token], at: int) -> bool:
-    """Whether a preposition that takes no gerund precedes `at`: "near sleeping men"."""
-    return at > 0 and tokens[at - 1].pos == "ADP" and tokens[at - 1].lemma not in TAKING_DEEDS
-
-
-def _compounds(tokens: Sequence[Token], at: int) -> bool:
-    """A participle between two nouns: "snow covered mountain", "horse drawn buggy"."""
+def _goes_between(tokens: Sequence[Token], at: int) -> bool:
+    """A participle between two nouns ("snow covered mountain", "horse drawn buggy"), or an
+    adjective behind a noun that is one, too ("two baby black sheep")."""
     follows = at + 1 < len(tokens) and tokens[at + 1].pos in _HEADS | {"ADJ"}
-    return tokens[at].tag == "VBN" and follows and _noun_ahead(tokens, at + 1)
-
-
-def _made_of(tokens: Sequence[Token], at: int) -> bool:
-    """An adjective behind a noun that is one, too: "two baby black sheep"."""
-    made = tokens[at - 1].text.lower() in MATERIALS and tokens[at].pos == "ADJ"
-    return made and _noun_ahead(tokens, at + 1)
+    joins = tokens[at].tag == "VBN" and follows
+    made = tokens[at].pos == "ADJ" and tokens[at - 1].text.lower() in MATERIALS
+    return (joins or made) and _noun_ahead(tokens, at + 1)
 
 
 def _noun_ahead(tokens: Sequence[Token], at: int) -> bool:
@@ -181,17 +176,12 @@ def sentences(caption: str) -> tuple[str, ...]:
             continue
         parts.append(text[start : stop.end()].strip())
         start = stop.end()
-    bare = [_without_opening(part) for part in (*parts, text[start:])]
+    bare = []
+    for part in (*parts, text[start:]):
+        opening = _PREFIX.match(part)
+        rest = part[opening.end() :] if opening else part
+        bare.append(rest[0].upper() + rest[1:] if opening else rest)
     return tuple(part for part in bare if LEAST_WORDS <= len(part.split()) <= MOST_WORDS)
-
-
-def _without_opening(sentence: str) -> str:
-    """The sentence without an opening that is about the image, with a capital again."""
-    opening = _PREFIX.match(sentence)
-    if opening is None:
-        return sentence
-    rest = sentence[opening.end() :]
-    return rest[0].upper() + rest[1:]
 
 
 # --- The caption clean-up of BLIP's and ARO's evaluation code. ---

@@ -6,6 +6,7 @@ left to right; `ReadingState` is what is remembered on the way.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from compoclip.captions import lists
@@ -19,7 +20,7 @@ from compoclip.captions.graph_units import (
     attributes,
     units,
 )
-from compoclip.captions.types import Caption, GraphObject, RelationKind, SceneGraph
+from compoclip.captions.types import Caption, GraphAttribute, RelationKind, SceneGraph
 
 _BACKDROPS = lists.BACKGROUNDS | lists.PLACES_AT_THINGS | lists.BODY_PARTS
 #: Verbs that say nothing of their subject alone: "it appears to be".
@@ -88,7 +89,10 @@ class _Reader(ReadingState):
                 self.pending = None
                 return
             if head in lists.PLACES_AT_THINGS and self.holders and unit.stop - unit.first <= 2:
-                self._place_at_holder(self.pending, head)
+                # "a truck with a plant on top": the plant is on top of the truck.
+                link, self.pending = self.pending, None
+                names, words = ((*said, head, "of") for said in (link.names, link.words))
+                self.draft.close(PendingLink(self.last, names, words, link.span), self.holders)
                 return
         first = self._split_gap(number, unit)
         taken = self.pending.sources if self.pending is not None else ()
@@ -107,21 +111,39 @@ class _Reader(ReadingState):
         self.measured = []
         joined = self.text.before(number) in ("and", "comma") and bool(self.last)
         if self.pending is not None:
-            self.draft.close(self.pending, [node], self._surely(self.pending, unit, node))
+            # Not of "a cap off", nor of who is "in a group of men".
+            qualities = self.draft.nodes[node].attributes
+            crowd = self.pending.names[-1] == "in" and any(
+                q.name.endswith(" of") for q in qualities
+            )
+            after = self.text.tokens[unit.stop : unit.stop + 1]
+            gone = any(token.text.lower() in lists.GONE for token in after)
+            unclear = self.draft.ambiguous or gone or crowd
+            self.draft.close(self.pending, [node], not unclear)
             self._remember_outer(self.pending)
             self.context, self.pending = self.pending, None
             shown = any(self.draft.nodes[i].head in lists.DEPICTIONS for i in self.context.sources)
             self.inner = self.inner or self.context.names != ("of",) or shown
             self.last = [node]
             self.move_hosts(self.context, self.text.tokens[unit.first].tag == "PRP$")
-        elif self._gift(number):
-            assert self.context is not None
+        elif (  # the second object of "handing a woman a plate"
+            self.context is not None
+            and self.context.direct
+            and self.text.before(number) == "noun"
+            and self.context.names[0] in lists.GIVING_VERBS
+            and self.draft.animate(self.last)
+        ):
             self.draft.close(self.context, [node])
             self.last = [node]
         elif joined and not self._new_clause(number, unit, self.draft.nodes[node]):
             self._step_out(number, unit)
             apart = self._listing() and self._own_phrase(number, unit)
-            self._join(node, self._another_object(unit) and not apart)
+            # "A cup on a table and a plate" may say where the plate is, "a cup on tables and
+            # chairs" and "filled with cakes and a pie" do.
+            context = self.context
+            counted = self.text.tokens[unit.first].pos in ("DET", "NUM", "PRON")
+            surely = context is None or context.direct or context.names[-1] == "with" or not counted
+            self._join(node, surely and not apart)
             if apart:
                 self.last = self.hosts = [node]
         else:
@@ -133,13 +155,6 @@ class _Reader(ReadingState):
             self.vague = self.draft.ambiguous
             self.context = self.outer = self.verb = None
             self.copula = self.inner = False
-
-    def _gift(self, number: int) -> bool:
-        """Whether it is the second object of "handing a woman a plate"."""
-        context = self.context
-        if context is None or not context.direct or self.text.before(number) != "noun":
-            return False
-        return context.names[0] in lists.GIVING_VERBS and self.draft.animate(self.last)
 
     def _remember_outer(self, link: PendingLink) -> None:
         """Keep what a list belongs to while a place of its last part is told."""
@@ -161,24 +176,6 @@ class _Reader(ReadingState):
         self.draft.close_mutual(link)
         self.last = self.hosts = list(link.sources)
         self.context = None
-
-    def _surely(self, link: PendingLink, unit: Unit, node: int) -> bool:
-        """Whether a relation holds of its object as its short text says it: not of "a cap off", nor
-        of who is "in a group of men"."""
-        crowd = any(each.name.endswith(" of") for each in self.draft.nodes[node].attributes)
-        after = self.text.tokens[unit.stop : unit.stop + 1]
-        gone = any(token.text.lower() in lists.GONE for token in after)
-        return not (self.draft.ambiguous or gone or (crowd and link.names[-1] == "in"))
-
-    def _place_at_holder(self, link: PendingLink, place: str) -> None:
-        """ "a truck with a plant on top": the plant is on top of the truck."""
-        self.pending = None
-        self.draft.close(
-            PendingLink(
-                self.last, (*link.names, place, "of"), (*link.words, place, "of"), link.span
-            ),
-            self.holders,
-        )
 
     def _join(self, node: int, sure: bool) -> None:
         """One more subject or object beside the last; sure: it is no subject but an object."""
@@ -204,28 +201,11 @@ class _Reader(ReadingState):
             if after is not None and after.names == ("of",) and counted:
                 self.last = list(context.sources)
                 self.context, self.outer = self.outer, None
-        elif self._passed():
-            self.context, self.outer = self.outer, None
-
-    def _passed(self) -> bool:
-        """Whether a list goes on behind the place of its last part: "with a bird on it and a nest",
-        "with a lake in the background and hills"."""
-        if self.outer is None or self.context is None:
-            return False
-        nodes = [self.draft.nodes[i] for i in self.last]
-        pointing = any(i in self.outer.sources for i in self.last)
-        return pointing or all(each.head in _BACKDROPS for each in nodes)
-
-    def _another_object(self, unit: Unit) -> bool:
-        """Whether a noun phrase behind a joint surely goes on with the objects before it.
-
-        "A cup on a table and a plate" may say where the plate is, "a cup on tables and chairs"
-        and "filled with cakes and a pie" do.
-        """
-        context = self.context
-        if context is None or context.direct or context.names[-1] == "with":
-            return True
-        return self.text.tokens[unit.first].pos not in ("DET", "NUM", "PRON")
+        elif self.outer is not None:
+            # Behind the place of its last part: "with a lake in the background and hills".
+            pointing = any(i in self.outer.sources for i in self.last)
+            if pointing or all(self.draft.nodes[i].head in _BACKDROPS for i in self.last):
+                self.context, self.outer = self.outer, None
 
     def _new_clause(self, number: int, unit: Unit, node: Node) -> bool:
         """Whether the noun phrase behind a joint begins something new: a verb follows, or it
@@ -334,7 +314,9 @@ class _Reader(ReadingState):
         first = self.text.first_deed(unit)
         if first is not None:
             self.draft.act(first, self.doers, frozenset() if certain else frozenset(self.doers))
-        self._whereabouts(unit)
+        for each in attributes(self.text.tokens, unit.head + 1, unit.stop):
+            if each.name in lists.WHEREABOUTS:  # "are sitting outside"
+                self._describe(self.doers, [each])
         after = self.text.next(number)
         kind: RelationKind = "passive" if tag == "VBN" else "verb"
         span = self.text.span(unit.head, unit.stop)
@@ -349,23 +331,20 @@ class _Reader(ReadingState):
         elif self.fronted:
             self.draft.close(link, self.fronted, sure=False)
             self.fronted = []
-        elif not self._linking(after, unit):
-            self.draft.act(unit.head, self.doers, self.doubted)
+        else:
+            parked = after is not None and after.kind == "verb" and after.first == unit.stop
+            passive = after is not None and self.text.tokens[after.head].tag == "VBN"
+            quality = after is not None and after.kind == "adjective"
+            tells = unit.names[0] in lists.LINKING_VERBS and (quality or (parked and passive))
+            if unit.names[0] not in _SEEMING and not tells:
+                self.draft.act(unit.head, self.doers, self.doubted)
 
-    def _whereabouts(self, unit: Unit) -> None:
-        """ "are sitting outside" says where the doers are."""
-        for each in attributes(self.text.tokens, unit.head + 1, unit.stop):
-            for index in self.doers if each.name in lists.WHEREABOUTS else ():
-                sure = index not in self.doubted
-                self.draft.nodes[index].attributes.append(replace(each, sure=sure))
-
-    def _linking(self, after: Unit | None, unit: Unit) -> bool:
-        if unit.names[0] in _SEEMING:
-            return True
-        if after is None or unit.names[0] not in lists.LINKING_VERBS:
-            return False
-        parked = after.kind == "verb" and self.text.tokens[after.head].tag == "VBN"
-        return after.kind == "adjective" or (parked and after.first == unit.stop)
+    def _describe(
+        self, nodes: list[int], found: Sequence[GraphAttribute], sure: bool = True
+    ) -> None:
+        for index in nodes:
+            certain = sure and index not in self.doubted
+            self.draft.nodes[index].attributes += [replace(each, sure=certain) for each in found]
 
     def _be(self, number: int, unit: Unit) -> None:
         self.pending = None
@@ -392,9 +371,7 @@ class _Reader(ReadingState):
         if self.text.tokens[unit.head].text.lower() in lists.NO_QUALITY:
             return
         behind_object = before == "noun" and self.inner  # "hold the rope one-handed"
-        for index in targets:
-            sure = not behind_object and index not in self.doubted
-            self.draft.nodes[index].attributes.extend(replace(each, sure=sure) for each in found)
+        self._describe(targets, found, not behind_object)
 
 
 # --- A scene graph drawn as text. ---
@@ -414,7 +391,11 @@ def graph_tree(graph: SceneGraph) -> list[str]:
     """
     if not graph.objects:
         return ["(no objects)"]
-    labels = _labels(graph.objects)
+    heads = [node.name for node in graph.objects]
+    labels = [  # numbered from 1 where they are not unique
+        f"{name} {heads[: at + 1].count(name)}" if heads.count(name) > 1 else name
+        for at, name in enumerate(heads)
+    ]
     lines: list[str] = []
     wide = max(map(len, labels))
     names = [r.words or r.name for r in graph.relations]
@@ -431,13 +412,3 @@ def graph_tree(graph: SceneGraph) -> list[str]:
             branch = "└─" if number == len(own) else "├─"
             lines.append(f"{branch} {name.ljust(long)} ─▶ {target}")
     return lines
-
-
-def _labels(objects: tuple[GraphObject, ...]) -> list[str]:
-    """Names, numbered from 1 where they are not unique."""
-    names = [node.name for node in objects]
-    labels = []
-    for index, name in enumerate(names):
-        number = names[: index + 1].count(name)
-        labels.append(f"{name} {number}" if names.count(name) > 1 else name)
-    return labels

@@ -94,8 +94,11 @@ class ReadSentence:
         unit, of = self.units[number], self.next(number)
         token = self.tokens[unit.head]
         low = token.text.lower()
-        if low in lists.PICTURES and self._showing(number):
-            return []
+        verb, thing = self.next(number), self.next(number + 1)
+        if low in lists.PICTURES and verb is not None and verb.kind == "verb":
+            shows = verb.names[0] in lists.PICTURING_VERBS and self.tokens[verb.head].tag != "VBN"
+            if shows and thing is not None and thing.kind == "noun":
+                return []
         said = lists.QUANTITIES.get(low)
         if said is None or of is None or of.names != ("of",):
             return None
@@ -106,13 +109,6 @@ class ReadSentence:
             span = Span(token.start, self.tokens[of.head].end)
             found.append(GraphAttribute(said, span, "number"))
         return found
-
-    def _showing(self, number: int) -> bool:
-        """Whether "showing" or "shows" and what is shown follow a noun phrase."""
-        verb, thing = self.next(number), self.next(number + 1)
-        if verb is None or thing is None or verb.kind != "verb" or thing.kind != "noun":
-            return False
-        return verb.names[0] in lists.PICTURING_VERBS and self.tokens[verb.head].tag != "VBN"
 
     def pictures(self, unit: Unit) -> bool:
         """Whether a noun phrase names a picture."""
@@ -128,14 +124,11 @@ class ReadSentence:
         while first > unit.first and self.tokens[first - 1].pos in ("NOUN", "PROPN"):
             first -= 1
         opens = self.before(number) in (None, "comma", "and", "stop")
-        return unit.stop - 1 if opens and first < unit.stop - 1 and self._gap(number) else None
-
-    def _gap(self, number: int) -> bool:
-        """Whether the verb after noun phrase `number` lacks its object (an object gap)."""
-        verb, tail = self.next(number), self.next(number + 1)
-        if verb is None or verb.kind not in ("verb", "be"):
-            return False
+        verb, tail, end = (self.next(number + ahead) for ahead in range(3))
+        if not opens or first == unit.stop - 1 or verb is None or verb.kind not in ("verb", "be"):
+            return None
         if tail is None or tail.kind == "stop":
-            return verb.kind == "verb" and verb.names[0] in lists.TRANSITIVE_VERBS
-        end = self.next(number + 2)
-        return tail.kind == "preposition" and (end is None or end.kind == "stop")
+            gap = verb.kind == "verb" and verb.names[0] in lists.TRANSITIVE_VERBS
+        else:
+            gap = tail.kind == "preposition" and (end is None or end.kind == "stop")
+        return unit.stop - 1 if gap else None

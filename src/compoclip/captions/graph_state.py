@@ -111,16 +111,21 @@ class ReadingState:
             )
         if before is not None and before.kind == "be":
             return PendingLink(self.subject, unit.names, unit.words, span, doubted=self.doubted)
-        if verb is not None and self._agent(number, unit, verb):
+        if verb is not None:
             names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
-            return PendingLink(self.doers, names, words, span, "passive", doubted=self.doubted)
-        if verb is not None and self._moves_on(unit, verb):
-            names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
-            return PendingLink(self.doers, names, words, span, "verb", doubted=self.doubted)
-        if verb is not None and self._continues(number, unit):
-            names, words = verb.names[:1] + unit.names, verb.words[:1] + unit.words
-            doubted = frozenset(self.doers) if self.direct else self.doubted
-            return PendingLink(self.doers, names, words, span, "verb", doubted=doubted)
+            tied = self.context is not None and list(self.context.sources) == self.doers
+            led = self.text.tokens[verb.head].tag == "VBN" and unit.names == ("by",)
+            if (
+                led and tied and acts(self.text.lemma_next(number))
+            ):  # "led down the street by a man"
+                return PendingLink(self.doers, names, words, span, "passive", doubted=self.doubted)
+            moves = verb.names[0] in lists.MOTION_VERBS and not self.direct
+            on = tied and self.doers != self.last and unit.names[0] in _DIRECTIONS
+            if moves and on:  # "walking along a river towards a bridge"
+                return PendingLink(self.doers, names, words, span, "verb", doubted=self.doubted)
+            if self._continues(number, unit):
+                doubted = frozenset(self.doers) if self.direct else self.doubted
+                return PendingLink(self.doers, names, words, span, "verb", doubted=doubted)
         sources = self._place(number, unit)
         doubted = self._unclear(number, unit, sources)
         return PendingLink(sources, unit.names, unit.words, span, doubted=doubted)
@@ -138,7 +143,12 @@ class ReadingState:
         company = name == "with" and sources is self.subject and self.text.pronoun_next(number)
         if company or not self.inner:
             return frozenset(sources[:-1])
-        if sources == self.last and self._points_back(number) and name != "with":
+        after = self.text.next(number)
+        back = after is not None and self.text.pronoun_next(number)  # "sauce on it", "on his head"
+        if back and after is not None:
+            head = self.text.tokens[after.head]
+            back = head.pos == "PRON" or head.lemma in lists.BODY_PARTS
+        if sources == self.last and back and name != "with":
             return frozenset(sources) if self.draft.garments(sources) else _NONE
         nested = name in _NESTING and self.text.lemma_next(number) not in _NO_PLACES
         parts = any(self.draft.nodes[i].head in lists.BODY_PARTS for i in sources)
@@ -221,14 +231,6 @@ class ReadingState:
         flies = mounted and following == "air"  # "a man on a board in the air"
         return sources if animate and (name == "at" or mounts or flies) else []
 
-    def _points_back(self, number: int) -> bool:
-        """Whether "it" or a part of someone's body follows: "sauce on it", "a hat on his head"."""
-        after = self.text.next(number)
-        if after is None or not self.text.pronoun_next(number):
-            return False
-        head = self.text.tokens[after.head]
-        return head.pos == "PRON" or head.lemma in lists.BODY_PARTS
-
     def _continues(self, number: int, unit: Unit) -> bool:
         """Whether a preposition after the direct object attaches to the verb: "throwing a ball to
         a dog", "eating hay with its trunk", "lying on the floor with dogs"."""
@@ -250,19 +252,6 @@ class ReadingState:
         own = self.text.pronoun_next(number) and following not in lists.OF_THE_BODY
         return name == "with" and not near and (acts(following) or own)
 
-    def _agent(self, number: int, unit: Unit, verb: Unit) -> bool:
-        """Whether "by" names who does it: "led down the street by a man"."""
-        tied = self.context is not None and list(self.context.sources) == self.doers
-        passive = self.text.tokens[verb.head].tag == "VBN" and unit.names == ("by",)
-        return passive and tied and acts(self.text.lemma_next(number))
-
-    def _moves_on(self, unit: Unit, verb: Unit) -> bool:
-        """Whether a preposition tells the further way of a motion: "walking along a river towards
-        a bridge"."""
-        tied = self.context is not None and list(self.context.sources) == self.doers
-        moves = verb.names[0] in lists.MOTION_VERBS and not self.direct
-        return moves and tied and self.doers != self.last and unit.names[0] in _DIRECTIONS
-
     def move_hosts(self, link: PendingLink, own: bool) -> None:
         """Update the attachment site of the next preposition once `link` is closed.
 
@@ -272,11 +261,14 @@ class ReadingState:
         garment = self.draft.garments(self.last)
         people = self.draft.animate(link.sources)
         heads = {self.draft.nodes[i].head for i in self.last}
-        if link.names in (("in",), ("on",)) and heads <= self._manners(link):
+        # What one is in or on without being there: "in a row", "on display".
+        manners = _IN_MANNERS if link.names == ("in",) else _ON_MANNERS
+        at_things = any(self.draft.nodes[i].head in lists.PLACES_AT_THINGS for i in link.sources)
+        if link.names in (("in",), ("on",)) and heads <= manners:
             self.hosts = list(self.subject)  # "a dog with a stick in its mouth on a path"
         elif link.names[-1] == "for" and heads <= _TAKEN:
             self.hosts = list(link.sources)  # "posing for a photo in a room"
-        elif own or (link.kind == "possession" and self._place_noun(link.sources)):
+        elif own or (link.kind == "possession" and at_things):  # "the front of a car"
             self.hosts = self.last
         elif link.names in _TIES or (link.kind == "passive" and link.names[-1] == "with"):
             self.holders = list(link.sources)
@@ -296,17 +288,9 @@ class ReadingState:
         """Whether a person is among the objects."""
         return any(self.draft.nodes[i].person for i in indexes)
 
-    def _manners(self, link: PendingLink) -> frozenset[str]:
-        """What one is in or on without being there: "in a row", "on display"."""
-        return _IN_MANNERS if link.names == ("in",) else _ON_MANNERS
-
     def _scenery(self, indexes: Sequence[int], holding: frozenset[str] = lists.SCENES) -> bool:
         """Whether all objects are rooms or grounds: things in them have places."""
         return all(self.draft.nodes[i].head in holding for i in indexes)
-
-    def _place_noun(self, indexes: Sequence[int]) -> bool:
-        """Whether some object is a place at a thing: "the front of a car"."""
-        return any(self.draft.nodes[i].head in lists.PLACES_AT_THINGS for i in indexes)
 
     def antecedent(self, number: int) -> tuple[list[int], bool]:
         """The antecedent of "who" (the nearest person) or "that", and whether it is certain."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -34,13 +34,17 @@ UnitKind = Literal[
     "while",
     "stop",
 ]
-_RELATIVES = frozenset({"WDT", "WP", "WP$", "WRB"})
+_JOINTS: Mapping[str, UnitKind] = {
+    "CC": "and", "WDT": "relative", "WP": "relative", "WP$": "relative", "WRB": "relative",
+    ",": "comma", ".": "stop", ":": "stop",
+}  # fmt: skip
 #: Verbs that hand their subject to the verb behind them: "going skiing".
 _STARTING = frozenset({"go", "begin", "start"})
 #: With "in the ... of" they say what something looks like.
 _LIKENESSES = frozenset({"shape", "shapes", "form", "style"})
 _NAMED_PLACES = lists.PLACES_AT_THINGS | _LIKENESSES
 _NOUNS = frozenset({"NOUN", "PROPN"})
+_NO_QUALITIES = lists.NO_QUALITY | lists.QUALITY_NOUNS | {"looking"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +96,20 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
     chunk = starts.get(at)
     if chunk is not None:
         return Unit("noun", at, chunk.stop, chunk.head, negated=token.lemma in lists.NEGATIONS)
-    if token.pos in ("VERB", "AUX") or (token.tag == "TO" and _is_verb(tokens, at + 1)):
+    follower = tokens[at + 1].pos if at + 1 < len(tokens) else ""
+    if token.pos in ("VERB", "AUX") or (token.tag == "TO" and follower == "VERB"):
         return _verb(tokens, at)
     if token.pos == "ADJ" or token.tag == "CD" or _whereabouts(token):
         return Unit("adjective", at, at + 1, at)
-    kind = _joint(token)
+    kind: UnitKind | None = "and" if token.text == "&" else _JOINTS.get(token.tag)
+    if kind is None and token.pos == "SCONJ":
+        kind = "while"
     return Unit(kind, at, at + 1, at) if kind else None
 
 
 def _whereabouts(token: Token) -> bool:
     """Whether it is an adverb of place: "outside"."""
     return token.pos == "ADV" and token.text.lower() in lists.WHEREABOUTS
-
-
-def _joint(token: Token) -> UnitKind | None:
-    if token.tag == "CC" or token.text == "&":
-        return "and"
-    if token.tag in _RELATIVES:
-        return "relative"
-    if token.tag == ",":
-        return "comma"
-    if token.pos == "SCONJ":
-        return "while"
-    return "stop" if token.tag in (".", ":") else None
 
 
 def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
@@ -156,7 +151,9 @@ def _verb(tokens: Sequence[Token], at: int) -> Unit:
         token = tokens[here]
         negated = negated or token.lemma in lists.NEGATIONS or token.text.lower().endswith("n't")
         if token.pos == "VERB":
-            if main >= 0 and not _continues(tokens, main, here):
+            starting = main >= 0 and tokens[main].lemma in _STARTING  # "going skiing"
+            purpose = any(t.tag == "TO" for t in tokens[main + 1 : here])  # "trying to hit"
+            if main >= 0 and not (purpose or starting):
                 break
             main, stop = here, here + 1
         elif token.pos == "AUX":
@@ -176,16 +173,6 @@ def _verb(tokens: Sequence[Token], at: int) -> Unit:
     while stop < len(tokens) and tokens[stop].pos == "ADV":
         stop += 1
     return Unit("verb", at, stop, main, tuple(names), tuple(words), negated)
-
-
-def _continues(tokens: Sequence[Token], main: int, here: int) -> bool:
-    """Whether the verb `here` takes over from `main`: "trying to hit", "going skiing"."""
-    purpose = any(t.tag == "TO" for t in tokens[main + 1 : here])
-    return purpose or tokens[main].lemma in _STARTING
-
-
-def _is_verb(tokens: Sequence[Token], at: int) -> bool:
-    return at < len(tokens) and tokens[at].pos == "VERB"
 
 
 # --- Objects of a scene graph from noun phrases. ---
@@ -325,7 +312,9 @@ def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttr
                 found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
         elif _whereabouts(token):  # no short text is made of it: "outside man"
             found.append(GraphAttribute(low, Span(token.start, token.end), "action"))
-        elif _quality(token):
+        elif (
+            token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")
+        ) and low not in _NO_QUALITIES:
             found.append(GraphAttribute(low, Span(token.start, token.end)))
         at += 1
     return found
@@ -340,13 +329,6 @@ def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
     if f"{low} {after.text.lower()}" in lists.PAIRED_QUALITIES:
         return True
     return low in lists.SHADES and after.text.lower() in lists.MATERIALS | lists.QUALITY_NOUNS
-
-
-def _quality(token: Token) -> bool:
-    low = token.text.lower()
-    if low in lists.NO_QUALITY or low in lists.QUALITY_NOUNS or low == "looking":
-        return False
-    return token.pos in ("ADJ", "NOUN", "PROPN") or token.tag in ("VBN", "VBG")
 
 
 # --- A scene graph while it is being built: objects, relations, and what pronouns stand for. ---
@@ -410,19 +392,17 @@ class Draft:
         for part in parts(self.tokens, first, stop):
             index = self._object(part.first, part.stop, taken, near)
             if before is not None and index is not None:
-                self._tie(before, index, tie)
+                # Possessor and thing, or doer and thing.
+                token = self.tokens[tie]
+                span, words = Span(token.start, token.end), (token.text.lower(),)
+                if token.tag == "VBN":
+                    link = PendingLink([before], (token.lemma,), words, span, "verb")
+                    self.close(link, [index])
+                else:
+                    link = PendingLink([index], ("of",), ("of",), span, "possession")
+                    self.close(link, [before])
             before, tie = index, part.tie
         return index
-
-    def _tie(self, before: int, after: int, tie: int) -> None:
-        """Relate two objects of one noun phrase: possessor and thing, or doer and thing."""
-        token = self.tokens[tie]
-        span = Span(token.start, token.end)
-        if token.tag == "VBN":
-            words = (token.text.lower(),)
-            self.close(PendingLink([before], (token.lemma,), words, span, "verb"), [after])
-        else:
-            self.close(PendingLink([after], ("of",), ("of",), span, "possession"), [before])
 
     def _object(
         self, first: int, stop: int, taken: Sequence[int], near: Sequence[int]

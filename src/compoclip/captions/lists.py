@@ -143,15 +143,14 @@ ABBREVIATIONS = _PARSING.words("abbreviations")
 BEFORE_IS = _PARSING.words("before is")
 
 
-def _by_first_word(phrases: frozenset[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
-    table: dict[str, list[tuple[str, ...]]] = {}
-    for text in sorted(phrases, key=lambda text: (-len(text), text)):
-        phrase = tuple(text.split())
-        table.setdefault(phrase[0], []).append(phrase)
-    return {first: tuple(found) for first, found in table.items()}
-
-
+_PHRASES = [tuple(text.split()) for text in _PARSING.words("phrasal prepositions")]
 #: Phrasal prepositions by their first word, longest first.
-PHRASAL: Mapping[str, tuple[tuple[str, ...], ...]] = _by_first_word(
-    _PARSING.words("phrasal prepositions")
-)
+PHRASAL: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    first: tuple(
+        sorted(
+            (phrase for phrase in _PHRASES if phrase[0] == first),
+            key=lambda phrase: (-len(" ".join(phrase)), phrase),
+        )
+    )
+    for first in sorted({phrase[0] for phrase in _PHRASES})
+}

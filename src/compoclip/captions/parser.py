@@ -101,14 +101,7 @@ def caption_record(caption: Caption) -> dict[str, Any]:
     return {
         "caption": caption.text,
         "tokens": [
-            {
-                "text": t.text,
-                "lemma": t.lemma,
-                "pos": t.pos,
-                "tag": t.tag,
-                "start": t.start,
-                "end": t.end,
-            }
+            {name: getattr(t, name) for name in ("text", "lemma", "pos", "tag", "start", "end")}
             for t in caption.tokens
         ],
         "objects": [

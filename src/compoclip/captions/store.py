@@ -47,7 +47,22 @@ def encode(caption: Caption) -> str:
         " ".join(t.pos for t in tokens),
         " ".join(t.tag for t in tokens),
         [[c.first, c.stop, c.head] for c in caption.chunks],
-        None if graph is None else _encode_graph(graph),
+        None
+        if graph is None
+        else [
+            [
+                [
+                    o.name,
+                    *_ends(o.span),
+                    [[a.name, *_ends(a.span), a.kind, int(a.sure)] for a in o.attributes],
+                ]
+                for o in graph.objects
+            ],
+            [
+                [r.subject, r.name, r.object, *_ends(r.span), r.words, r.kind, int(r.sure)]
+                for r in graph.relations
+            ],
+        ],
     ]
     text = json.dumps(record, separators=(",", ":"))
     return f"{zlib.crc32(text.encode()):08x}{text}"
@@ -76,22 +91,6 @@ def decode(text: str, record: str) -> Caption:
         )
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"damaged record: {error}") from error
-
-
-def _encode_graph(graph: SceneGraph) -> list[Any]:
-    objects = [
-        [
-            o.name,
-            *_ends(o.span),
-            [[a.name, *_ends(a.span), a.kind, int(a.sure)] for a in o.attributes],
-        ]
-        for o in graph.objects
-    ]
-    relations = [
-        [r.subject, r.name, r.object, *_ends(r.span), r.words, r.kind, int(r.sure)]
-        for r in graph.relations
-    ]
-    return [objects, relations]
 
 
 def _decode_graph(graph: list[Any]) -> SceneGraph:
@@ -217,7 +216,8 @@ class ParseStore:
         with ExitStack() as stack:
             pool: Workers | None = None
             while part := list(dict.fromkeys(islice(remaining, size))):
-                missing = self._missing(part)
+                stored_keys = {key for (key,) in self._rows("key", part)}
+                missing = [text for text in part if self._key(text) not in stored_keys]
                 if pool is None and workers > 1 and len(missing) >= POOL_FLOOR:
                     pool = stack.enter_context(Workers(workers))
                 batches = batched(missing, self.tagger_name)
@@ -235,28 +235,19 @@ class ParseStore:
             opened.close()
             self._local.opened = None
 
-    def _missing(self, texts: list[str]) -> list[str]:
-        """The texts without a record, in order."""
-        found: set[bytes] = set()
-        keys = [self._key(text) for text in texts]
-        for at in range(0, len(keys), _QUERY):
-            some = keys[at : at + _QUERY]
-            query = f"SELECT key FROM parses WHERE key IN ({','.join('?' * len(some))})"
-            rows = self._guarded(lambda db: db.execute(query, some).fetchall())  # noqa: B023
-            found.update(row[0] for row in rows)
-        return [text for text, key in zip(texts, keys) if key not in found]
+    def _rows(self, columns: str, texts: list[str]) -> Iterator[Any]:
+        """The columns of the records of texts, some at a time."""
+        for at in range(0, len(texts), _QUERY):
+            keys = [self._key(text) for text in texts[at : at + _QUERY]]
+            query = f"SELECT {columns} FROM parses WHERE key IN ({','.join('?' * len(keys))})"
+            yield from self._guarded(lambda db: db.execute(query, keys).fetchall())  # noqa: B023
 
     def _known(self, texts: list[str]) -> Iterator[tuple[str, Caption]]:
-        for at in range(0, len(texts), _QUERY):
-            by_key = {self._key(text): text for text in texts[at : at + _QUERY]}
-            marks = ",".join("?" * len(by_key))
-            query = f"SELECT key, record FROM parses WHERE key IN ({marks})"
-            keys = list(by_key)
-            rows = self._guarded(lambda db: db.execute(query, keys).fetchall())  # noqa: B023
-            for key, record in rows:
-                caption = self._decoded(by_key[key], record)
-                if caption is not None:
-                    yield by_key[key], caption
+        by_key = {self._key(text): text for text in texts}
+        for key, record in self._rows("key, record", texts):
+            caption = self._decoded(by_key[key], record)
+            if caption is not None:
+                yield by_key[key], caption
 
     def _insert(self, rows: list[tuple[bytes, str, str]]) -> None:
         def insert(db: sqlite3.Connection) -> None:

@@ -115,24 +115,25 @@ def worded(caption: Caption) -> SceneGraph:
     """
     if caption.graph is None:
         return SceneGraph()
-    objects = tuple(
-        replace(
-            node,
-            name=_noun_words(node, tokens_in(caption, node.span)),
-            attributes=tuple(
-                replace(attribute, name=attribute.name.lower())
-                for attribute in _qualities(node)
-                if _can_precede(attribute, tokens_in(caption, attribute.span))
-            ),
+    objects = []
+    for node in caption.graph.objects:
+        tokens, name = tokens_in(caption, node.span), node.name.lower()
+        lemmas = [token.text.lower() for token in tokens[:-1]]
+        lemmas += [token.lemma.lower() for token in tokens[-1:]]
+        if lemmas == name.split():  # else a pronoun, which is called by its name
+            name = " ".join(token.text.lower() for token in tokens)
+        attributes = tuple(
+            replace(attribute, name=attribute.name.lower())
+            for attribute in _qualities(node)
+            if _can_precede(attribute, tokens_in(caption, attribute.span))
         )
-        for node in caption.graph.objects
-    )
+        objects.append(replace(node, name=name, attributes=attributes))
     relations = tuple(
         replace(r, words=relation_words(r).lower())
         for r in caption.graph.relations
         if not r.name.endswith("than")
     )
-    return SceneGraph(objects, relations)
+    return SceneGraph(tuple(objects), relations)
 
 
 def tokens_in(caption: Caption, span: Span) -> tuple[Token, ...]:
@@ -156,11 +157,3 @@ def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
     if attribute.kind != "action":
         return True
     return len(tokens) == 1 and tokens[0].tag in _PARTICIPLES
-
-
-def _noun_words(node: GraphObject, tokens: tuple[Token, ...]) -> str:
-    """The noun as written when the span holds just its words, else (a pronoun) its name."""
-    lemmas = [token.text.lower() for token in tokens[:-1]]
-    lemmas += [token.lemma.lower() for token in tokens[-1:]]
-    name = node.name.lower()
-    return " ".join(t.text.lower() for t in tokens) if lemmas == name.split() else name

@@ -194,18 +194,14 @@ def correct(lows: list[str], tags: list[str]) -> list[str]:
             for back, tag in enumerate(reversed(table.first((lows, tags), at).split())):
                 if tag != "=":
                     tags[at - back], due[at - back] = tag, _due(lows[at - back], tag)
-        if name == "fixed words":
-            _read_phrases(lows, tags)
-            due = list(map(_due, lows, tags))
+        if name != "fixed words":
+            continue
+        for i, low in enumerate(lows):
+            if lows[i : i + 3] == ["side", "by", "side"]:
+                tags[i : i + 3] = ["RB"] * 3
+            for phrase in PHRASAL.get(low, ()):  # every word of "in front of" is a preposition
+                if tuple(lows[i : i + len(phrase)]) == phrase and i + len(phrase) < len(lows):
+                    tags[i : i + len(phrase)] = ["IN"] * len(phrase)
+                    break
+        due = list(map(_due, lows, tags))
     return tags
-
-
-def _read_phrases(lows: list[str], tags: list[str]) -> None:
-    """Every word of a phrasal preposition ("in front of") is a preposition."""
-    for i, low in enumerate(lows):
-        if lows[i : i + 3] == ["side", "by", "side"]:
-            tags[i : i + 3] = ["RB"] * 3
-        for phrase in PHRASAL.get(low, ()):
-            if tuple(lows[i : i + len(phrase)]) == phrase and i + len(phrase) < len(lows):
-                tags[i : i + len(phrase)] = ["IN"] * len(phrase)
-                break

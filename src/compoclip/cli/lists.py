@@ -86,7 +86,9 @@ def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
         own.refresh(name)
         each = base.get_rewrite(name)
         kind = f"{'positive' if each.keeps_meaning else 'negative'}, version {each.version}"
-        rows.append(_Listed(each.name, kind, _summary(type(each)), _origin(name, added)))
+        about = getattr(each, "propose", type(each))
+        about = _summary(getattr(about, "func", about))  # a function, perhaps in a partial
+        rows.append(_Listed(each.name, kind, about, _origin(name, added)))
     for name in () if names else base.pair_rewrite_names():
         pair = base.get_pair_rewrite(name)
         kind = f"of two captions, version {pair.version}"

@@ -19,7 +19,7 @@ from compoclip.data.sources import Sample, Source
 from compoclip.data.written import read_written_texts
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Role
-from compoclip.rewrites.absent_object import ABSENT_OBJECT
+from compoclip.rewrites.absent_object import ABSENT_OBJECT, say_absent
 from compoclip.rewrites.base import Rewrite, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.written import form_objection, positive_objection
 from compoclip.workers import available_cores
@@ -85,7 +85,7 @@ class TextPlan:
         if plan.absent:
             name = ABSENT_OBJECT.name
             parsed = [self.parse(text) for text in dict.fromkeys((caption, *sample.captions))]
-            made = ABSENT_OBJECT.among(parsed, rng(name))
+            made = say_absent(parsed, rng(name))
             if isinstance(made, Rewritten):
                 shown = made.text
                 counts.count(name)

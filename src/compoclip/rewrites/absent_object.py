@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY
 from compoclip.captions.types import Caption
 from compoclip.rewrites.base import Edit, Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, article_for, check
+from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
+from compoclip.rewrites.edit import article_for
 from compoclip.rewrites.exclusion import EVERYWHERE, is_part, same_thing
 from compoclip.rewrites.reading import Reading, read
 from compoclip.rewrites.replace import NO_CANDIDATE
@@ -38,80 +38,43 @@ _ENDS = " .,;:!?"
 _DRAWS = 8  # objects to try: a text that is refused is so for its length, or a word that it doubles
 
 
-@dataclass(frozen=True)
-class AbsentObject:
-    """Says behind the caption that an object, which one could expect there, is absent."""
-
-    name: str = "absent-object"
-    version: str = "1"
-    keeps_meaning: bool = True
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn text, or `Refused`: "no-candidate", "empty-caption" or a failed check."""
-        return self.among((caption,), rng)
-
-    def among(self, captions: Sequence[Caption], rng: random.Random) -> Rewritten | Refused:
-        """The same of the first of several captions of an image; none of them names the object."""
-        return _with_object(captions, rng, self.name, self.keeps_meaning, _ABSENT)
-
-
-@dataclass(frozen=True)
-class AffirmedObject:
-    """Says behind the caption that such an object is there, which is false."""
-
-    name: str = "affirmed-object"
-    version: str = "1"
-    keeps_meaning: bool = False
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn text, or `Refused`: "no-candidate", "empty-caption" or a failed check."""
-        return _with_object((caption,), rng, self.name, self.keeps_meaning, _AFFIRMED)
-
-
-ABSENT_OBJECT = AbsentObject()
-
-
 def _with_object(
-    captions: Sequence[Caption],
-    rng: random.Random,
-    name: str,
-    keeps_meaning: bool,
-    forms: dict[str, str],
-) -> Rewritten | Refused:
-    caption = captions[0]
-    if not caption.tokens:
-        return Refused(EMPTY)
-    rule = rng.choice(list(forms))
-    reason = NO_CANDIDATE
-    kept = len(caption.text.rstrip(_ENDS))
-    missing = _missing([read(each) for each in captions], rng)
-    for thing in islice(missing, _DRAWS):
+    s: Reading, rng: random.Random, forms: dict[str, str], others: Sequence[Reading] = ()
+) -> Iterator[CandidateEdit]:
+    """Says behind the caption that an object, which one could expect there, is absent or there."""
+    text, rule = s.caption.text, rng.choice(list(forms))
+    kept = len(text.rstrip(_ENDS))
+    for thing in islice(_missing([s, *others], rng), _DRAWS):
         plural = thing in PLURAL_ONLY
-        added = forms[rule].format(
-            object=thing,
-            be="are" if plural else "is",
-            a="" if plural else f"{article_for(thing)} ",
-        )
-        text = caption.text[:kept] + added
-        edits = (Edit(kept, len(caption.text), kept, len(text)),)
-        failed = check(caption, text, edits)
-        if failed is None:
-            return Rewritten(text, name, keeps_meaning, rule, edits)
-        reason = failed
-    return Refused(reason)
+        be, article = ("are", "") if plural else ("is", f"{article_for(thing)} ")
+        made = text[:kept] + forms[rule].format(object=thing, be=be, a=article)
+        yield CandidateEdit(rule, whole=(made, (Edit(kept, len(text), kept, len(made)),)))
+
+
+ABSENT_OBJECT = SampledRewrite(
+    "absent-object", "1", True, NO_CANDIDATE, partial(_with_object, forms=_ABSENT)
+)
+AFFIRMED_OBJECT = SampledRewrite(
+    "affirmed-object", "1", False, NO_CANDIDATE, partial(_with_object, forms=_AFFIRMED)
+)
+
+
+def say_absent(captions: Sequence[Caption], rng: random.Random) -> Rewritten | Refused:
+    """Sample `ABSENT_OBJECT` of the first of the captions of an image; none names the object."""
+    first, *others = map(read, captions)
+    return ABSENT_OBJECT.sample(captions[0], _with_object(first, rng, _ABSENT, others))
 
 
 def _missing(readings: Sequence[Reading], rng: random.Random) -> Iterator[str]:
     """Things of the scenes that the captions speak of, and that none of them names, as drawn."""
-    named = {
-        noun
-        for reading in readings
-        for place, mention in enumerate(reading.mentions)
-        for noun in (reading.head_lemma(place), _compound(reading, mention.first, mention.head))
-        if noun
-    }
-    words = {token.lemma.lower() for reading in readings for token in reading.caption.tokens}
-    words |= {token.text.lower() for reading in readings for token in reading.caption.tokens}
+    named = set()
+    for reading in readings:
+        tokens = reading.caption.tokens
+        for place, (first, _, head, *_) in enumerate(reading.mentions):
+            named.add(reading.head_lemma(place))
+            if head > first and tokens[head - 1].pos in ("NOUN", "PROPN"):  # "fire hydrant"
+                named.add(f"{reading.lemmas[head - 1]} {reading.lemmas[head]}")
+    words = {word for reading in readings for word in reading.words}
     scenes = _scenes()
     fitting = [name for name, things in scenes.items() if named & {name, *things}]
     things = list(dict.fromkeys(thing for name in fitting or scenes for thing in scenes[name]))
@@ -120,14 +83,6 @@ def _missing(readings: Sequence[Reading], rng: random.Random) -> Iterator[str]:
             same_thing(thing, noun) or is_part(noun, thing) for noun in named
         ):
             yield thing
-
-
-def _compound(reading: Reading, first: int, head: int) -> str:
-    """The noun of a mention with the nouns before it ("fire hydrant")."""
-    tokens = reading.caption.tokens
-    if head > first and tokens[head - 1].pos in ("NOUN", "PROPN"):
-        return f"{tokens[head - 1].lemma.lower()} {tokens[head].lemma.lower()}"
-    return ""
 
 
 @lru_cache(maxsize=1)

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import lzma
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from compoclip.captions.lists import word_lists
 from compoclip.captions.types import Caption, Token
-from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.exclusion import ANY_THING, families, is_living, members, names_people
 from compoclip.rewrites.reading import Reading, of_last
 from compoclip.rewrites.slots import GROUPS, KINDS, NOUNS, Pairing, preposition, slots, words_of
 
-UNATTESTED = "unattested"
 #: The level of what is bad English.
 BROKEN = -9
 _QUALITIES = frozenset(("mod", "pred"))
@@ -56,7 +54,6 @@ _PLACING = frozenset(
     ("above", "among", "behind", "in", "in_front_of", "near", "on", "under", "with")
 )
 _BARE = 0.15  # share of a noun without an article, below which it needs one
-_ENOUGH = 3  # draws after which a class will do
 _FEW = 2  # a class is attested from this many captions on
 _OFTEN = 5  # and as good as words themselves from this many on
 
@@ -106,10 +103,10 @@ def count_slots(captions: Iterable[Caption]) -> Counter[str]:
         for kind, left, right, at, by in slots(caption.tokens, ends):
             a, b = lemmas[left] if left >= 0 else "", lemmas[right]
             if kind == "tie":
-                counts[_tie(a, caption.tokens[left].pos, lemmas[at], b)] += 1
+                counts[tie(a, caption.tokens[left].pos, lemmas[at], b)] += 1
                 continue
             if kind == "act":
-                counts[_act(a, lemmas[at], lemmas[by] if by >= 0 else "", b)] += 1
+                counts[act(a, lemmas[at], lemmas[by] if by >= 0 else "", b)] += 1
                 continue
             counts[f"{kind} {a} {b}"] += 1
             for key in _classes(kind, a, b):
@@ -117,11 +114,15 @@ def count_slots(captions: Iterable[Caption]) -> Counter[str]:
     return counts
 
 
-def _tie(a: str, pos: str, preposition: str, b: str) -> str:
+@lru_cache(maxsize=1 << 18)
+def tie(a: str, pos: str, preposition: str, b: str) -> str:
+    """Return the key of a governor, of a part of speech, and the noun behind its preposition."""
     return f"tie* {kind_of(a) if pos in NOUNS else a}|{preposition} {kind_of(b)}"
 
 
-def _act(a: str, verb: str, preposition: str, b: str) -> str:
+@lru_cache(maxsize=1 << 18)
+def act(a: str, verb: str, preposition: str, b: str) -> str:
+    """Return the key of a noun that does something to another, or somewhere."""
     return f"act* {kind_of(a)}|{verb}|{preposition} {kind_of(b)}"
 
 
@@ -145,9 +146,6 @@ class Attested:
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts
         self.level = lru_cache(maxsize=1 << 18)(self._level)
-        self.tied = lru_cache(maxsize=1 << 18)(self._tied)
-
-        self.acts = lru_cache(maxsize=1 << 18)(self._acts)
 
     def unknown(
         self,
@@ -159,13 +157,9 @@ class Attested:
         """Whether the counts know nothing of the caption's own words: of a noun that stays, or of
         where it puts things.
         """
-        kind, left, right, at, by = slot
-        if kind == "tie":
-            return not self.tied(said[left], tokens[left].pos, said[at], said[right])
-        if kind == "act":
-            return not self.acts(said[left], said[at], said[by] if by >= 0 else "", said[right])
-        if kind == "np":
-            return not self.level(kind, said[left], said[right])
+        kind, left, right, *_ = slot
+        if kind in ("tie", "act", "np"):
+            return not self.slot(tokens, said, {}, slot)
         stays = left if right in words else right
         return (
             kind in _SENSE
@@ -173,8 +167,26 @@ class Attested:
             and stays >= 0
             and stays not in words
             and tokens[stays].pos in NOUNS
-            and self.met(said[stays]) < _KNOWN
+            and not self.knows(said[stays])
         )
+
+    def slot(
+        self,
+        tokens: tuple[Token, ...],
+        said: Sequence[str],
+        words: Mapping[int, str],
+        slot: Pairing,
+    ) -> int:
+        """Return the level of a slot with some words in the place of those said."""
+        kind, left, right, at, by = slot
+        a = words.get(left, said[left]) if left >= 0 else ""
+        b = words.get(right, said[right])
+        if kind == "tie":
+            return self.graded(tie(a, tokens[left].pos, words.get(at, said[at]), b))
+        if kind == "act":
+            where = words.get(by, said[by]) if by >= 0 else ""
+            return self.graded(act(a, words.get(at, said[at]), where, b))
+        return int(self.level(kind, a, b))
 
     def count(self, key: str) -> int:
         """How often a key was met."""
@@ -194,10 +206,8 @@ class Attested:
         if kind == "pred" and self.count(f"mod {b} {a}"):
             return 2
         if kind in ("a", "the", "bare", "many"):
-            return 1 if kind == "the" or (kind != "bare" and self.met(b) < _KNOWN) else 0
-        if kind == "end":
-            return 0
-        if kind == "np" and b == "of":
+            return 1 if kind == "the" or (kind != "bare" and not self.knows(b)) else 0
+        if kind == "end" or (kind == "np" and b == "of"):
             return 0
         if kind == "subj" and _is_place(a):
             return 0  # "a man in a field sitting" is none of the field
@@ -222,29 +232,19 @@ class Attested:
         if "colour" not in families(adjective, "ADJ") or kind not in _NATURAL:
             return False
         for key in (f"mod {{}} {noun}", f"mod* {{}} {kind}"):
-            total = sum(self.count(key.format(each)) for each in _colours())
+            total = sum(self.count(key.format(each)) for each in members("colour", "ADJ"))
             if total >= _USUAL:
                 return self.count(key.format(adjective)) < _SELDOM * total
         return False
 
-    def _acts(self, subject: str, verb: str, preposition: str, noun: str) -> int:
-        return _graded(self.count(_act(subject, verb, preposition, noun)))
-
-    def _tied(self, governor: str, pos: str, preposition: str, noun: str) -> int:
-        return _graded(self.count(_tie(governor, pos, preposition, noun)))
-
-
-def _graded(times: int) -> int:
-    return 2 if times >= _OFTEN else int(times >= _FEW)
+    def graded(self, key: str) -> int:
+        """Return the level of a `tie` or an `act`."""
+        times = self.count(key)
+        return 2 if times >= _OFTEN else int(times >= _FEW)
 
 
 def _is_place(noun: str) -> bool:
     return kind_of(noun) in _PLACES or "places" in families(noun, "NOUN")
-
-
-@lru_cache(maxsize=1)
-def _colours() -> tuple[str, ...]:
-    return members("colour", "ADJ")
 
 
 @lru_cache(maxsize=1)
@@ -280,20 +280,14 @@ def edit_level(
     known_slots, lemmas = _slots_of(s)
     touched = (slot for index in words for slot in known_slots.get(index, ()))
     for slot in touched if len(words) == 1 else dict.fromkeys(touched):
-        kind, left, right, at, by = slot
+        kind, left, right, *_ = slot
         if moved and any(right in span and (left < 0 or left in span) for span in moved):
             continue
         b = words.get(right, lemmas[right])
         a = words.get(left, lemmas[left]) if left >= 0 else ""
         if not b or (left >= 0 and not a):
             continue
-        if kind == "tie":
-            level = known.tied(a, tokens[left].pos, words.get(at, lemmas[at]), b)
-        elif kind == "act":
-            preposition = words.get(by, lemmas[by]) if by >= 0 else ""
-            level = known.acts(a, words.get(at, lemmas[at]), preposition, b)
-        else:
-            level = known.level(kind, a, b)
+        level = known.slot(tokens, lemmas, words, slot)
         if (level == 0 and not strict and known.unknown(tokens, lemmas, words, slot)) or (
             level == 0 and kind in _QUALITIES and _same_quality(lemmas, words, left, right)
         ):
@@ -302,8 +296,13 @@ def edit_level(
             if kind not in _SENSE:
                 return BROKEN
             odd += 1
-        elif kind == "subj" and left in words and _loses_life(lemmas[left], a, b):
-            odd += 2
+        elif (
+            kind == "subj"
+            and left in words
+            and _alive(lemmas[left])
+            and not (_alive(a) or stays_still(b))
+        ):
+            odd += 2  # "a trick doing a man"
         elif level < lowest:
             lowest = level
     return lowest if not odd else 1 - odd
@@ -334,18 +333,21 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
     word = "near" if (key := preposition(words)) == "far_from" else key
     lowest = 2
     done_by = [lemmas[slot.left] for slot in slots_at.get(first, ()) if slot.kind == "act"]
-    alive = any(is_living(each) or each in GROUPS for each in done_by)
+    alive = any(map(_alive, done_by))
     for kind, left, right, *_ in slots_at.get(first, ()):
         if kind not in ("pn", "tie"):
             continue
         if kind == "pn":
             level = known.level("pn", word, lemmas[right])
         else:
-            level = known.tied(lemmas[left], tokens[left].pos, word, lemmas[right])
+            level = known.graded(tie(lemmas[left], tokens[left].pos, word, lemmas[right]))
         nouns = [index for index in (left, right) if tokens[index].pos in NOUNS]
+        # Whether a thing is there, and nobody does something.
+        governor, does = lemmas[left], tokens[left].pos == "VERB"
+        rests = stays_still(governor) if does else not _alive(governor)
         if level == 0 and (
             any(not known.knows(lemmas[index]) for index in nouns)
-            or (not alive and is_solid(lemmas[right]) and _rests(tokens, lemmas, left))
+            or (not alive and is_solid(lemmas[right]) and rests)
         ):
             level = 1
         lowest = min(lowest, level)
@@ -357,11 +359,8 @@ def is_solid(noun: str) -> bool:
     return kind_of(noun.rpartition(" ")[2]) in _SOLID
 
 
-def _rests(tokens: tuple[Token, ...], lemmas: Sequence[str], index: int) -> bool:
-    """Whether a thing is there, and nobody does something."""
-    if tokens[index].pos == "VERB":
-        return stays_still(lemmas[index])
-    return not (is_living(lemmas[index]) or lemmas[index] in GROUPS)
+def _alive(noun: str) -> bool:
+    return is_living(noun) or noun in GROUPS
 
 
 _STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "motion through"))
@@ -370,46 +369,3 @@ _STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "mot
 def stays_still(verb: str) -> bool:
     """Whether things can do it: stand, hang, float."""
     return bool(families(verb, "VERB") & _STILL)
-
-
-@lru_cache(maxsize=65536)
-def _loses_life(said: str, noun: str, verb: str) -> bool:
-    """Whether a thing comes to do what only who lives can do: "a trick doing a man"."""
-    alive = is_living(said) or said in GROUPS
-    return alive and not (is_living(noun) or noun in GROUPS) and not stays_still(verb)
-
-
-Draw = tuple[int, Callable[[], Rewritten | Refused]]
-"""The level of an edit, and what makes its text."""
-
-
-def first_fluent(
-    draws: Iterable[Draw], reason: str, least: int = 1, enough: int = _ENOUGH
-) -> Rewritten | Refused:
-    """The first valid text of which all words were met together; else the best one.
-
-    Args:
-        draws: What may be taken, in the order in which it is drawn.
-        reason: Why there is none when nothing is drawn.
-        least: The lowest level that is taken.
-        enough: Draws after which words of a kind that was met will do.
-
-    Returns:
-        The text, or why there is none.
-    """
-    best: Rewritten | None = None
-    reached, unattested = least - 1, False
-    for number, (level, make) in enumerate(draws):
-        if number >= enough and reached >= 1:
-            break
-        if level <= reached:
-            unattested |= level < least
-            continue
-        result = make()
-        if isinstance(result, Refused):
-            reason = result.reason
-        elif level == 2:
-            return result
-        else:
-            best, reached = result, level
-    return best or Refused(UNATTESTED if unattested else reason)

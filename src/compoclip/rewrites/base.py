@@ -8,14 +8,14 @@ import html
 import importlib
 import importlib.util
 import inspect
+import itertools
 import pkgutil
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import ftfy
 import regex
@@ -99,15 +99,7 @@ class Rewrite(Protocol):
 
 
 class PairRewrite(Protocol):
-    """A rewrite of two captions at once: what one loses, the other gains.
-
-    As `Rewrite`; both texts are rewritten, or neither.
-
-    Attributes:
-        name: What `get_pair_rewrite` finds it by.
-        version: Raised whenever its texts change.
-        keeps_meaning: Whether it makes positives.
-    """
+    """A rewrite of two captions at once: both are rewritten, or neither. Else as `Rewrite`."""
 
     @property
     def name(self) -> str: ...
@@ -124,18 +116,15 @@ class PairRewrite(Protocol):
 
 
 def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
-    """The random generator of one sample, epoch and rewrite, whatever the worker or order.
+    """Return the random generator of one sample, epoch and rewrite, whatever the worker or order.
 
-    Seeded by BLAKE2b over (seed, sample id, epoch, rewrite name): docs/decisions.md, rule 7.
+    Seeded by BLAKE2b over the four (docs/decisions.md, rule 7).
 
     Args:
-        seed: Of the run.
+        seed: Seed of the run.
         sample_id: Id of the sample.
-        epoch: From 0.
+        epoch: Epoch, from 0.
         name: Name of the rewrite.
-
-    Returns:
-        A generator of its own.
     """
     key = f"{seed}\x1f{sample_id}\x1f{epoch}\x1f{name}".encode("utf-8", "surrogatepass")
     return random.Random(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big"))
@@ -143,23 +132,16 @@ def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
 
 # --- Rewrites by name. ---
 #
-# A new rewrite is one new file in this folder with a class that satisfies `Rewrite` or
-# `PairRewrite`; variants of it are instances at the top level of the file. A file of the user's own
-# holds the same, and goes by its path.
+# A new rewrite is one new file in this folder with an instance of `SampledRewrite`, or with a class
+# that satisfies `Rewrite` or `PairRewrite`. A custom file holds the same, and goes by its path.
 
 _MEMBERS = ("name", "version", "keeps_meaning")
-_Tables = tuple[dict[str, Rewrite], dict[str, PairRewrite]]
 
 
 @lru_cache(maxsize=1)
-def _found() -> _Tables:
-    """The rewrites of one caption and of two, by name.
-
-    They are one instance, with default settings, of every rewrite class in this package, and every
-    instance that a module of it defines; and what other packages add.
-    """
-    single: dict[str, Rewrite] = {}
-    pairs: dict[str, PairRewrite] = {}
+def _found() -> tuple[dict[str, Rewrite], dict[str, PairRewrite]]:
+    """The rewrites of one caption and of two, by name: those of this package and installed ones."""
+    found: dict[str, Any] = {}
     for name, point in own.installed("rewrites").items():
         value = own.imported(point, "rewrite")
         if not _is_rewrite(value, f"{point.module.partition('.')[0]}"):
@@ -167,132 +149,106 @@ def _found() -> _Tables:
                 f"entry point {point.value!r} of rewrite {name!r} must name a class or object with "
                 f"{', '.join(_MEMBERS)} and a call; update or uninstall that package"
             )
-        _file(value() if inspect.isclass(value) else value, single, pairs)
+        rewrite: Any = value() if inspect.isclass(value) else value
+        found[rewrite.name] = rewrite
     for module_info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{module_info.name}")
-        _collect(vars(module), module.__name__, f"{package.__name__}.", single, pairs)
-    return dict(sorted(single.items())), dict(sorted(pairs.items()))
+        found |= _defined(vars(module), module.__name__, f"{package.__name__}.")
+    names = sorted(found)
+    pairs = {name for name in names if _takes_two(found[name])}
+    return (
+        {name: found[name] for name in names if name not in pairs},
+        {name: found[name] for name in names if name in pairs},
+    )
 
 
-def _collect(
-    values: Mapping[str, object],
-    module: str,
-    made_in: str,
-    single: dict[str, Rewrite],
-    pairs: dict[str, PairRewrite],
-) -> None:
-    """Take the rewrites of a module: those of its classes that are its own, and all instances."""
+def _defined(values: Mapping[str, Any], module: str, made_in: str) -> dict[str, Any]:
+    """The rewrites of a module: an instance of each of its classes, and all its instances."""
+    found = {}
     for value in values.values():
-        if not _is_rewrite(value, made_in):
-            continue
-        if inspect.isclass(value):
-            if value.__module__ != module:
-                continue
-            value = value()
-        _file(value, single, pairs)
-
-
-def _file(value: Any, single: dict[str, Rewrite], pairs: dict[str, PairRewrite]) -> None:
-    """Put a rewrite into the table that the number of its captions asks for."""
-    if len(inspect.signature(value).parameters) == 2:
-        single[value.name] = cast(Rewrite, value)
-    else:
-        pairs[value.name] = cast(PairRewrite, value)
+        kind = inspect.isclass(value)
+        if _is_rewrite(value, made_in) and not (kind and value.__module__ != module):
+            found[value.name] = value() if kind else value
+    return found
 
 
 def _is_rewrite(value: object, made_in: str) -> bool:
     """Whether it is a rewrite, or a class of which each instance is one, of these modules."""
     kind = value if inspect.isclass(value) else type(value)
-    if not kind.__module__.startswith(made_in):
-        return False
-    return "__call__" in vars(kind) and all(
-        isinstance(getattr(value, member, None), str | bool) for member in _MEMBERS
+    return (
+        kind.__module__.startswith(made_in)
+        and "__call__" in vars(kind)
+        and all(isinstance(getattr(value, each, None), str | bool) for each in _MEMBERS)
     )
 
 
+def _takes_two(rewrite: Any) -> bool:
+    return len(inspect.signature(rewrite).parameters) > 2
+
+
 def rewrite_names() -> tuple[str, ...]:
-    """Names of the rewrites of one caption, in alphabetical order."""
+    """Return the names of the rewrites of one caption, in alphabetical order."""
     return tuple(_found()[0])
 
 
 def pair_rewrite_names() -> tuple[str, ...]:
-    """Names of the rewrites of two captions, in alphabetical order."""
+    """Return the names of the rewrites of two captions, in alphabetical order."""
     return tuple(_found()[1])
 
 
 def get_rewrite(name: str) -> Rewrite:
-    """The rewrite of one caption of a name.
+    """Return the rewrite of one caption of a name, with its default settings.
 
     Args:
-        name: One of `rewrite_names()`; or the path of a Python file of one's own with a rewrite in
-            it, FILE.py, or FILE.py:NAME of several.
-
-    Returns:
-        The rewrite with its default settings.
+        name: One of `rewrite_names()`; or the path of a Python file with a custom rewrite, FILE.py,
+            or FILE.py:NAME of several.
 
     Raises:
         UsageError: For another name; the message lists the known ones.
         CompoclipError: When the file cannot be read or run.
     """
-    if own.is_file(name):
-        return _from_file(name)
     single, pairs = _found()
-    rewrite = single.get(name)
-    if rewrite is None and name in pairs:
-        raise UsageError(f"the rewrite '{name}' takes two captions; use it where pairs are made")
-    if rewrite is None:
-        raise UsageError(f"no rewrite '{name}'; choose from: {', '.join(single)}")
-    return rewrite
-
-
-def _from_file(name: str) -> Rewrite:
-    """The rewrite of one caption in a file of the user's own."""
-    defined = own.parts_of(name)
-    single: dict[str, Rewrite] = {}
-    module = str(defined["__name__"])
-    _collect(defined, module, "", single, {})
-    rewrite = own.chosen(
-        name, single, "rewrites", f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
-    )
-    if rewrite.name in _found()[0] and type(rewrite).__module__ == module:
+    if not own.is_file(name):
+        if name in pairs:
+            raise UsageError(
+                f"the rewrite '{name}' takes two captions; use it where pairs are made"
+            )
+        if name not in single:
+            raise UsageError(f"no rewrite '{name}'; choose from: {', '.join(single)}")
+        return single[name]
+    values = own.parts_of(name)
+    module = str(values["__name__"])
+    wanted = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
+    defined = {n: r for n, r in _defined(values, module, "").items() if not _takes_two(r)}
+    rewrite: Rewrite = own.chosen(name, defined, "rewrites", wanted)
+    if rewrite.name in single and type(rewrite).__module__ == module:
         path = own.split(name)[0]
         raise UsageError(f"{path}: '{rewrite.name}' is a rewrite already; give yours another name")
     return rewrite
 
 
 def kind_named(name: str) -> str:
-    """What the texts of a rewrite are called: its own name, where it goes by a file.
+    """Return what the texts of a rewrite are called: of a file the name of the rewrite in it.
 
-    Args:
-        name: As in a plan of texts; names of no rewrite stay as they are.
-
-    Returns:
-        The name, which draws and kinds of text depend on, and not on where the file lies.
+    Names of no rewrite stay as they are.
     """
     return get_rewrite(name).name if own.is_file(name) else name
 
 
 def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
-    """The sources of those rewrites that are not the package's.
+    """Return absolute path -> hash of the sources of custom rewrites.
 
-    Args:
-        names: As in a plan of texts; names of no rewrite are passed over.
-
-    Returns:
-        Absolute path -> hash.
+    Names of no rewrite are passed over.
     """
     known = _found()[0]
     return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in known))
 
 
 def rewrites_named(text: str) -> tuple[str, ...]:
-    """The names in a list such as "negclip,replace" or "all".
+    """Return the names in a list such as "negclip,./mine.py", each once, or those of "all".
 
     Args:
-        text: Names, or files of one's own, joined by commas; or "all".
-
-    Returns:
-        The names, each once.
+        text: Names, or custom files, joined by commas; or "all".
 
     Raises:
         UsageError: For an unknown name, or none.
@@ -310,13 +266,10 @@ def rewrites_named(text: str) -> tuple[str, ...]:
 
 
 def get_pair_rewrite(name: str) -> PairRewrite:
-    """The rewrite of two captions of a name.
+    """Return the rewrite of two captions of a name, with its default settings.
 
     Args:
         name: One of `pair_rewrite_names()`.
-
-    Returns:
-        The rewrite with its default settings.
 
     Raises:
         UsageError: For another name; the message lists the known ones.
@@ -337,7 +290,7 @@ def get_pair_rewrite(name: str) -> PairRewrite:
 CONTEXT_LENGTH = 77
 SPECIAL_TOKENS = 2
 #: Bytes of the longest entry of CLIP's vocabulary (eight times the same emoji).
-LONGEST_TOKEN = 32
+_LONGEST_TOKEN = 32
 # Entries of CLIP's merge file in use: the vocabulary without 256 bytes, 256 word ends, 2 specials.
 _MERGES = 49152 - 256 - 2
 _PIECE = regex.compile(
@@ -346,7 +299,7 @@ _PIECE = regex.compile(
 )
 
 
-def clean(text: str) -> str:
+def _clean(text: str) -> str:
     """The text after CLIP's cleaning: fixed, unescaped, whitespace collapsed, lower case."""
     if not (text.isascii() and text.isprintable() and "&" not in text):
         text = html.unescape(html.unescape(ftfy.fix_text(text)))
@@ -355,29 +308,23 @@ def clean(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def token_key(text: str) -> tuple[str, ...]:
-    """The pieces that CLIP's tokenizer encodes, without importing torch.
+    """Return the pieces of a text that CLIP's tokenizer encodes, without importing torch.
 
-    Case and blanks before punctuation do not show: "A mat ." and "a mat." have the same key. The
-    77-token limit is not applied.
+    Keys are equal if and only if the token ids are; the 77-token limit is not applied. Case and
+    blanks before punctuation do not show: "A mat ." and "a mat." have the same key.
 
     Args:
         text: Any text.
-
-    Returns:
-        The pieces; equal keys if and only if equal token ids.
     """
-    return tuple(_PIECE.findall(clean(text)))
+    return tuple(_PIECE.findall(_clean(text)))
 
 
 def same_to_clip(a: str, b: str) -> bool:
-    """Whether two texts are encoded to the same token ids.
+    """Return whether two texts are encoded to the same token ids.
 
     Args:
         a: A text.
         b: Another text.
-
-    Returns:
-        Whether CLIP cannot tell them apart.
     """
     # The pieces hold every sign that is not blank, so those of unlike texts cannot be alike.
     return _signs(a) == _signs(b) and token_key(a) == token_key(b)
@@ -385,18 +332,15 @@ def same_to_clip(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _signs(text: str) -> str:
-    return clean(text).replace(" ", "")
+    return _clean(text).replace(" ", "")
 
 
 def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
-    """Whether a text with its start and end token fits into the context uncut.
+    """Return whether a text with its start and end token fits into the context uncut.
 
     Args:
         text: Any text.
-        context: Tokens of the context, 77 for CLIP.
-
-    Returns:
-        Whether it does.
+        context: Tokens of the context.
     """
     room = context - SPECIAL_TOKENS
     # A token stands for one byte at least, so short texts need neither pieces nor byte pairs.
@@ -406,31 +350,23 @@ def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
     if len(pieces) > room:
         return False
     size = sum(len(p.encode("utf-8", "surrogatepass")) for p in pieces)
-    if size <= room or size > room * LONGEST_TOKEN:
+    if size <= room or size > room * _LONGEST_TOKEN:
         return size <= room
     return sum(map(_pair_count, pieces)) <= room
 
 
 @lru_cache(maxsize=1)
-def _merge_ranks() -> dict[tuple[str, str], int]:
-    """CLIP's byte-pair merges by rank, from the file that open_clip ships."""
+def _byte_pairs() -> tuple[dict[tuple[str, str], int], list[str]]:
+    """CLIP's merges by rank, from open_clip's file, and the letter that stands for each byte."""
     spec = importlib.util.find_spec("open_clip")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("open_clip_torch is not installed")
     path = Path(spec.origin).with_name("bpe_simple_vocab_16e6.txt.gz")
     lines = gzip.decompress(path.read_bytes()).decode("utf-8").split("\n")[1 : _MERGES + 1]
-    pairs = (line.split() for line in lines)
-    return {(first, second): rank for rank, (first, second) in enumerate(pairs)}
-
-
-@lru_cache(maxsize=1)
-def _byte_letters() -> dict[int, str]:
-    """The printable letter that stands for each byte in the merge file."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {byte: chr(byte) for byte in plain}
-    others = (byte for byte in range(256) if byte not in letters)
-    letters.update({byte: chr(256 + n) for n, byte in enumerate(others)})
-    return letters
+    ranks = {(a, b): rank for rank, (a, b) in enumerate(line.split() for line in lines)}
+    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = itertools.count(256)
+    return ranks, [chr(byte if byte in plain else next(others)) for byte in range(256)]
 
 
 @lru_cache(maxsize=65536)
@@ -438,12 +374,12 @@ def _pair_count(piece: str) -> int:
     """How many tokens byte-pair encoding makes of one piece."""
     if piece in ("<start_of_text>", "<end_of_text>"):
         return 1
-    ranks, letters = _merge_ranks(), _byte_letters()
+    ranks, letters = _byte_pairs()
     parts = [letters[byte] for byte in piece.encode("utf-8", "surrogatepass")]
     parts[-1] += "</w>"
     never = len(ranks)
     while len(parts) > 1:
-        best = min(pairwise(parts), key=lambda pair: ranks.get(pair, never))
+        best = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, never))
         if best not in ranks:
             break
         merged: list[str] = []

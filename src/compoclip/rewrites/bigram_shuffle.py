@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
 
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import Edit, Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, check, moved_text
+from compoclip.rewrites.base import Edit, Refused
+from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
+from compoclip.rewrites.edit import MAX_DRAWS, moved_text
 from compoclip.rewrites.legality import items, parts, parts_of
-from compoclip.rewrites.reading import read
+from compoclip.rewrites.reading import Reading
 
 TOO_SHORT = "too-short"
-NO_NEW_ORDER = "no-new-order"
 _Unit = tuple[int, int]
 _FINAL = frozenset((".", "!", "?", "...", "…"))
 
 
-@dataclass(frozen=True)
-class BigramShuffle:
+def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refused]:
     """Shuffles consecutive pairs of words; contractions and hyphenated words stay one word.
 
     Words are joined by blanks, with none before punctuation. A final full stop goes after a random
@@ -27,56 +25,35 @@ class BigramShuffle:
     parts joined by "and" or a symmetric relation. The words are kept exactly: "a" and "an" are not
     repaired, only the sentence capital moves.
     """
-
-    name: str = "bigram-shuffle"
-    version: str = "2"
-    keeps_meaning: bool = False
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One shuffle, or `Refused`: "empty-caption", "too-short", "no-new-order" or a check."""
-        tokens, units = caption.tokens, _units(caption)
-        if not units:
-            return Refused(EMPTY)
-        shown = {(a, b): caption.text[tokens[a].start : tokens[b - 1].end] for a, b in units}
-        final = units.pop() if tokens[units[-1][0]].text in _FINAL else None
-        pairs = [units[i : i + 2] for i in range(0, len(units), 2)]
-        if len(pairs) < 2:
-            return Refused(TOO_SHORT)
-        words = {unit: shown[unit].lower() for unit in units if any(map(str.isalnum, shown[unit]))}
-        before = _sense(words, units)
-        reading = read(caption)
-        said, parts_before = items(reading), parts_of(reading)
-        reason = NO_NEW_ORDER
-        for _ in range(MAX_DRAWS):
-            order = rng.sample(pairs, len(pairs))
-            shuffled = [unit for pair in order for unit in pair]
-            if _sense(words, shuffled) == before:
-                continue
-            if parts([w for a, b in shuffled for w in said[a:b]]) == parts_before:
-                continue  # "a dog next to a cat" for "a cat next to a dog"
-            if final is not None:
-                at = sum(len(p) for p in order[: rng.randint(1, len(order))])
-                shuffled.insert(at, final)
-            text = _join(caption, shuffled, shown, words)
-            edits = (_changed_span(caption.text, text),)
-            failed = check(caption, text, edits)
-            if failed is None:
-                return Rewritten(text, self.name, False, "shuffle:bigrams", edits)
-            reason = failed
-        return Refused(reason)
-
-
-def _units(caption: Caption) -> list[tuple[int, int]]:
-    """Token spans that stay together: words with their "'s" or hyphenated parts."""
-    units: list[tuple[int, int]] = []
-    tokens = caption.tokens
-    for index, token in enumerate(tokens):
-        glued = index > 0 and tokens[index - 1].end == token.start
-        if glued and _belongs(tokens[index - 1].text, token.text):
-            units[-1] = (units[-1][0], index + 1)
+    caption, tokens = s.caption, s.caption.tokens
+    units: list[_Unit] = []  # spans of tokens that stay together
+    for i, token in enumerate(tokens):
+        glued = i > 0 and tokens[i - 1].end == token.start
+        if glued and _belongs(tokens[i - 1].text, token.text):
+            units[-1] = (units[-1][0], i + 1)
         else:
-            units.append((index, index + 1))
-    return units
+            units.append((i, i + 1))
+    shown = {(a, b): caption.text[tokens[a].start : tokens[b - 1].end] for a, b in units}
+    final = units.pop() if tokens[units[-1][0]].text in _FINAL else None
+    pairs = [units[i : i + 2] for i in range(0, len(units), 2)]
+    if len(pairs) < 2:
+        yield Refused(TOO_SHORT)
+        return
+    words = {unit: shown[unit].lower() for unit in units if any(map(str.isalnum, shown[unit]))}
+    before = [words[unit] for unit in units if unit in words]
+    said, parts_before = items(s), parts_of(s)
+    for _ in range(MAX_DRAWS):
+        order = rng.sample(pairs, len(pairs))
+        shuffled = [unit for pair in order for unit in pair]
+        if [words[unit] for unit in shuffled if unit in words] == before:
+            continue
+        if parts([w for a, b in shuffled for w in said[a:b]]) == parts_before:
+            continue  # "a dog next to a cat" for "a cat next to a dog"
+        if final is not None:
+            at = sum(len(p) for p in order[: rng.randint(1, len(order))])
+            shuffled.insert(at, final)
+        text = _join(caption, shuffled, shown, words)
+        yield CandidateEdit("shuffle:bigrams", whole=(text, (_changed_span(caption.text, text),)))
 
 
 def _belongs(before: str, token: str) -> bool:
@@ -85,11 +62,6 @@ def _belongs(before: str, token: str) -> bool:
     if token.startswith(inside) or before.endswith(("-", "/", "'", "’")):
         return True
     return before[-1:].isalnum() and token[:1].isalnum()
-
-
-def _sense(words: Mapping[_Unit, str], units: list[_Unit]) -> list[str]:
-    """The words in order without case and punctuation, for comparison."""
-    return [words[unit] for unit in units if unit in words]
 
 
 def _join(
@@ -129,3 +101,6 @@ def _changed_span(old: str, new: str) -> Edit:
     while tail > 0 and not old[len(old) - tail].isspace():
         tail -= 1
     return Edit(start, len(old) - tail, start, len(new) - tail)
+
+
+BIGRAM_SHUFFLE = SampledRewrite("bigram-shuffle", "2", False, "no-new-order", _shuffled)

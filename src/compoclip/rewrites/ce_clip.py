@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import importlib
 import random
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
-from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
-from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, inflect
+from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
+from compoclip.rewrites.edit import MAX_DRAWS, inflect
 from compoclip.rewrites.exclusion import related
-from compoclip.rewrites.negclip import NegclipSwap
-from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.negclip import negclip_swap
+from compoclip.rewrites.reading import Reading
 from compoclip.rewrites.relations import PREPOSITIONS, preposition_synonyms
-from compoclip.rewrites.replace import NO_CANDIDATE, Element, Replace, elements, replaced
+from compoclip.rewrites.replace import NO_CANDIDATE, Element, elements, replaced, replacement
 
 # --- What fits a gap in a caption, by a masked language model. ---
 
@@ -86,47 +85,37 @@ def _pipeline(model: str) -> Any:
 # --- The four hard negatives of CE-CLIP (Zhang et al., CVPR 2024). ---
 
 
-@dataclass(frozen=True)
-class MaskedReplace:
-    """Replaces one word by a likely other one (CE-CLIP, Zhang et al., CVPR 2024).
+def _masked(
+    s: Reading, rng: random.Random, parts: tuple[str, ...], filler: MaskFiller
+) -> Iterator[CandidateEdit]:
+    """Replaces one word by a likely other one (CE-CLIP, Zhang et al., CVPR 2024)."""
+    gaps = [e for e in elements(s) if e.pos in parts and e.stop - e.first == 1]
+    for gap in rng.sample(gaps, min(len(gaps), MAX_DRAWS)):
+        token = s.caption.tokens[gap.first]
+        for word in filler.fill(s.caption.text[: token.start], s.caption.text[token.end :]):
+            lemma = _fitting(s, gap, word)
+            if lemma is not None:
+                yield replaced(s, gap, lemma, f"masked:{gap.pos}")
+
+
+def masked_replacement(
+    name: str, parts: tuple[str, ...], filler: MaskFiller | None = None
+) -> SampledRewrite:
+    """Return the rewrite that replaces one word by a likely other one (CE-CLIP).
 
     The word is uniform among those of the caption that assert something and stand alone. The first
     proposal that is a word of the same part of speech and form, and neither related to the word nor
     in the caption, is taken.
 
-    Attributes:
+    Args:
+        name: Its name.
         parts: Parts of speech that may be replaced: NOUN, ADJ, VERB, ADP.
-        filler: Proposes what fits the gap; without one the lexicon does, by `Replace`.
+        filler: Proposes what fits the gap; without one the lexicon does, as in `replace`.
     """
-
-    name: str
-    parts: tuple[str, ...]
-    filler: MaskFiller | None = None
-    version: str = "5"
-    keeps_meaning: bool = False
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn rewrite, or `Refused`: "no-candidate", "empty-caption" or a rule."""
-        if self.filler is None:
-            return Replace(name=self.name, parts=self.parts)(caption, rng)
-        if not caption.tokens:
-            return Refused(EMPTY)
-        reading = read(caption)
-        gaps = [e for e in elements(reading) if e.pos in self.parts and e.stop - e.first == 1]
-        reason = NO_CANDIDATE
-        for gap in rng.sample(gaps, min(len(gaps), MAX_DRAWS)):
-            token = caption.tokens[gap.first]
-            before, after = caption.text[: token.start], caption.text[token.end :]
-            for word in self.filler.fill(before, after):
-                lemma = _fitting(reading, gap, word)
-                if lemma is None:
-                    continue
-                rule = f"masked:{gap.pos}"
-                result = replaced(reading, gap, lemma, self.name, rule)
-                if isinstance(result, Rewritten):
-                    return result
-                reason = result.reason
-        return Refused(reason)
+    if filler is None:
+        return replacement(name, parts)
+    propose = partial(_masked, parts=parts, filler=filler)
+    return SampledRewrite(name, "5", False, NO_CANDIDATE, propose)
 
 
 def _fitting(s: Reading, gap: Element, word: str) -> str | None:
@@ -144,7 +133,7 @@ def _fitting(s: Reading, gap: Element, word: str) -> str | None:
     return lemma
 
 
-CE_SWAP = NegclipSwap(name="ce-swap", groups=("noun", "plural-noun"))
-CE_ADJ = MaskedReplace("ce-adj", ("ADJ",))
-CE_NOUN = MaskedReplace("ce-noun", ("NOUN",))
-CE_VERB = MaskedReplace("ce-verb", ("VERB",))
+CE_SWAP = negclip_swap("ce-swap", groups=("noun", "plural-noun"))
+CE_ADJ, CE_NOUN, CE_VERB = (
+    masked_replacement(f"ce-{part.lower()}", (part,)) for part in ("ADJ", "NOUN", "VERB")
+)

@@ -7,24 +7,19 @@ other half shows.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
 from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.attested import BROKEN, edit_level, kind_of, preposition_level
 from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import (
-    EMPTY,
-    SpanChange,
-    cased_like,
-    edited,
-    inflect,
-)
+from compoclip.rewrites.driver import checked
+from compoclip.rewrites.edit import EMPTY, SpanChange, apply_changes, cased_like, inflect
 from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, families
 from compoclip.rewrites.legality import only_listed, words_exclude
 from compoclip.rewrites.negclip import FITTING
-from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.reading import read
 from compoclip.rewrites.replace import acts
 
 SAME_REST = "same-rest"
@@ -63,11 +58,10 @@ class CrossSwap:
         reason = NO_CATEGORY
         best: tuple[Rewritten, Rewritten] | None = None
         reached = 2 * BROKEN
-        pairs = [
-            (pos, *pair)
-            for pos in rng.sample(common, len(common))
-            for pair in _shuffled(mine[pos], theirs[pos], rng)
-        ]
+        pairs = []
+        for pos in rng.sample(common, len(common)):
+            found = list(product(mine[pos], theirs[pos]))
+            pairs += [(pos, a, b) for a, b in rng.sample(found, min(_MOST_PAIRS, len(found)))]
         for pos, a, b in pairs:
             if reached >= FITTING:
                 break
@@ -77,7 +71,8 @@ class CrossSwap:
             if _rest(first, a) == _rest(second, b):
                 reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
                 continue
-            alike = _alike(mine[pos][a], theirs[pos][b])
+            kinds = {kind_of(t.lemma.lower()) for t in (mine[pos][a], theirs[pos][b])}
+            alike = pos == "NOUN" and len(kinds) == 1
             level = min(
                 _level(first, a, theirs[pos][b], alike), _level(second, b, mine[pos][a], alike)
             )
@@ -95,18 +90,6 @@ class CrossSwap:
         if best is not None:
             return best
         return Refused(reason)
-
-
-def _shuffled(
-    mine: Iterable[str], theirs: Iterable[str], rng: random.Random
-) -> list[tuple[str, str]]:
-    found = list(product(mine, theirs))
-    return rng.sample(found, min(_MOST_PAIRS, len(found)))
-
-
-def _alike(a: Token, b: Token) -> bool:
-    """Whether two nouns name things of one kind."""
-    return a.pos == "NOUN" and kind_of(a.lemma.lower()) == kind_of(b.lemma.lower())
 
 
 def _level(caption: Caption, word: str, by: Token, alike: bool) -> int:
@@ -132,8 +115,10 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
             fixed.add(low)
     found: dict[str, dict[str, Token]] = {}
     for index, token in enumerate(caption.tokens):
-        low = token.text.lower()
-        if token.pos == "NOUN" and not _says_something(reading, index):
+        low, owner = token.text.lower(), reading.owner[index]
+        # "A dog" turned into "a cat" is true of an image that shows a cat in its other half.
+        thing = owner >= 0 and not only_listed(reading, owner)
+        if token.pos == "NOUN" and not (thing and reading.lemmas[index] not in NOT_THINGS):
             continue
         if "posture" in families(token.lemma.lower(), "VERB") and not acts(reading, index):
             continue
@@ -143,16 +128,6 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
         if token.text[0].isalnum():
             found.setdefault(token.pos, {}).setdefault(low, token)
     return found
-
-
-def _says_something(s: Reading, index: int) -> bool:
-    """Whether the caption says more of the thing a noun names than that it is there.
-
-    "A dog" turned into "a cat" is true of a composite image that shows a cat in its other half.
-    """
-    if s.caption.tokens[index].lemma.lower() in NOT_THINGS:
-        return False
-    return s.owner[index] >= 0 and not only_listed(s, s.owner[index])
 
 
 def _rest(caption: Caption, word: str) -> list[str]:
@@ -172,4 +147,4 @@ def _exchanged(
             if by.pos == "PROPN":
                 new = by.text
             changes.append(SpanChange(index, index + 1, cased_like(new, caption, index)))
-    return edited(caption, changes, rewrite=rewrite, keeps_meaning=False, rule=rule)
+    return checked(caption, *apply_changes(caption, changes), rewrite, False, rule)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagger import PLURAL_ONLY, lemma_of
 from compoclip.captions.types import Caption, Token, is_address
-from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip
+from compoclip.rewrites.base import Edit, fits_context, same_to_clip
 
 # --- Whether a word takes "a" or "an". ---
 
@@ -78,7 +78,17 @@ def apply_changes(caption: Caption, changes: Iterable[SpanChange]) -> tuple[str,
         raise ValueError("a change must cover at least one token")
     if any(a.stop > b.first for a, b in pairwise(ordered)):
         raise ValueError("changes overlap")
-    articles = _article_changes(caption, ordered)
+    articles = []
+    for change in ordered:
+        before = change.first - 1
+        article = caption.tokens[before]
+        if before < 0 or not change.text or article.text.lower() not in ARTICLES:
+            continue
+        taken = any(other.first <= before < other.stop for other in ordered)
+        gap = caption.text[article.end : caption.tokens[change.first].start]
+        new = repaired(article.text, change.text.split()[0])
+        if not taken and gap.isspace() and new != article.text:
+            articles.append(SpanChange(before, before + 1, new))
     if articles:
         ordered = sorted([*ordered, *articles])
     parts: list[str] = []
@@ -96,33 +106,11 @@ def apply_changes(caption: Caption, changes: Iterable[SpanChange]) -> tuple[str,
     return "".join(parts), tuple(edits)
 
 
-def _article_changes(caption: Caption, changes: list[SpanChange]) -> list[SpanChange]:
-    found = []
-    for change in changes:
-        before = change.first - 1
-        article = caption.tokens[before]
-        if before < 0 or not change.text or article.text.lower() not in ARTICLES:
-            continue
-        taken = any(other.first <= before < other.stop for other in changes)
-        gap = caption.text[article.end : caption.tokens[change.first].start]
-        if not taken and gap.isspace():
-            new = repaired(article.text, change.text.split()[0])
-            if new != article.text:
-                found.append(SpanChange(before, before + 1, new))
-    return found
-
-
 def starts_sentence(tokens: tuple[Token, ...], index: int) -> bool:
     """Whether the token is the first word of a sentence."""
     while index > 0 and tokens[index - 1].text in _OPENING:
         index -= 1
     return index == 0 or tokens[index - 1].text in SENTENCE_ENDS
-
-
-def _is_name(token: Token) -> bool:
-    """Whether the capital belongs to the word itself: names, "I", acronyms, mixed case."""
-    text = token.text
-    return token.pos == "PROPN" or text == "I" or (len(text) > 1 and text[1:] != text[1:].lower())
 
 
 def exchanged(caption: Caption, a: tuple[int, int], b: tuple[int, int]) -> list[SpanChange]:
@@ -140,7 +128,10 @@ def moved_text(caption: Caption, span: tuple[int, int], to: int) -> str:
     text = caption.text[lead.start : tokens[span[1] - 1].end]
     if is_address(lead.text):
         return text
-    if starts_sentence(tokens, span[0]) and not _is_name(lead):
+    # The capital of names, "I", acronyms and mixed case belongs to the word itself.
+    mixed = len(lead.text) > 1 and lead.text[1:] != lead.text[1:].lower()
+    named = lead.pos == "PROPN" or lead.text == "I" or mixed
+    if starts_sentence(tokens, span[0]) and not named:
         text = text[:1].lower() + text[1:]
     if starts_sentence(tokens, to) and tokens[to].text[:1].isupper():
         text = text[:1].upper() + text[1:]
@@ -223,29 +214,6 @@ def check(caption: Caption, text: str, edits: Iterable[Edit]) -> str | None:
     return None
 
 
-def edited(
-    caption: Caption, changes: Iterable[SpanChange], *, rewrite: str, keeps_meaning: bool, rule: str
-) -> Rewritten | Refused:
-    """The caption with the changes applied, or the rule it then breaks."""
-    text, edits = apply_changes(caption, changes)
-    reason = check(caption, text, edits)
-    if reason is not None:
-        return Refused(reason)
-    return Rewritten(text, rewrite, keeps_meaning, rule, edits)
-
-
-def first_valid(attempts: Iterable[Rewritten | Refused], reason: str) -> Rewritten | Refused:
-    """The first valid one of the attempts, which are made one by one; else the last refusal.
-
-    reason: why there is none when there are no attempts.
-    """
-    for result in attempts:
-        if isinstance(result, Rewritten):
-            return result
-        reason = result.reason
-    return Refused(reason)
-
-
 # --- Put a lemma into the form of the word it replaces (Penn Treebank tags), with lemminflect. ---
 
 #: Nouns for stuff, of which there are no two: they are no replacement for a plural.
@@ -265,30 +233,20 @@ def inflect(lemma: str, tag: str) -> str:
     """
     if tag not in _INFLECTED:
         return lemma
-    words = lemma.split(" ")
-    place = 0 if tag.startswith("V") else len(words) - 1
-    words[place] = _inflect_word(words[place], tag)
-    return " ".join(words)
-
-
-def _inflect_word(word: str, tag: str) -> str:
-    if tag == "NNS":
-        if word in _PLURALS:
-            return _PLURALS[word]
-        if word in PLURAL_ONLY or _is_plural(word):
-            return word  # a plural already: "shorts", "skis"
     from lemminflect import getInflection  # reads its tables on import
 
+    words = lemma.split(" ")
+    place = 0 if tag.startswith("V") else len(words) - 1
+    word = words[place]
+    if tag == "NNS":
+        if word in _PLURALS:
+            return " ".join([*words[:-1], _PLURALS[word]])
+        # "shorts", "skis", "fries" are plurals already; "bus" and "glass" are not.
+        singular = lemma_of(word, "NOUN", "NNS") if word.endswith("s") else word
+        plural = singular != word and word in getInflection(singular, "NNS")
+        if plural or word in PLURAL_ONLY:
+            return lemma
     compared = _COMPARED.get(tag)
     forms = getInflection(word, tag, inflect_oov=compared is None)
-    if forms:
-        return str(forms[0])
-    return f"{compared} {word}" if compared else word
-
-
-def _is_plural(word: str) -> bool:
-    """Whether the word is the plural of another: "skis", "fries"; "bus" and "glass" are not."""
-    from lemminflect import getInflection
-
-    singular = lemma_of(word, "NOUN", "NNS")
-    return word.endswith("s") and singular != word and word in getInflection(singular, "NNS")
+    words[place] = str(forms[0]) if forms else f"{compared} {word}" if compared else word
+    return " ".join(words)

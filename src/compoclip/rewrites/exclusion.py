@@ -6,10 +6,10 @@ a red cup may be small, a man a skier) is no candidate (docs/decisions.md, rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
@@ -42,40 +42,32 @@ NOT_THINGS = NO_THINGS | _FAMILIES.words("MEASURES")
 Cells = tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True)
-class _Index:
+class _Index(NamedTuple):
     """Where each word stands: word -> (family, cell) pairs and word -> families, and the cells of
     every family."""
 
-    places: Mapping[str, tuple[tuple[str, int], ...]]
+    places: Mapping[str, Sequence[tuple[str, int]]]
     families: Mapping[str, frozenset[str]]
     cells: Mapping[str, Cells]
-
-
-def _families(pos: str) -> Iterator[tuple[str, str]]:
-    section = "NOUN" if pos == "PROPN" else pos
-    for line in _FAMILIES.rows(section) if section in ("NOUN", "ADJ", "VERB") else ():
-        name, _, cells = line.partition(": ")
-        yield name, cells
-    if pos == "ADJ":
-        yield from ((line, line) for line in _FAMILIES.rows("OPPOSITES"))
 
 
 @lru_cache(maxsize=8)
 def _index(pos: str) -> _Index:
     cells: dict[str, Cells] = {}
     places: dict[str, list[tuple[str, int]]] = {}
-    for family, text in _families(pos):
+    section = "NOUN" if pos == "PROPN" else pos
+    lines = _FAMILIES.rows(section) if section in ("NOUN", "ADJ", "VERB") else ()
+    rows = [(name, text) for name, _, text in (line.partition(": ") for line in lines)]
+    if pos == "ADJ":
+        rows += [(line, line) for line in _FAMILIES.rows("OPPOSITES")]
+    for family, text in rows:
         row = tuple(tuple(cell.replace("_", " ").split("/")) for cell in text.split())
         cells[family] = row
         for number, cell in enumerate(row):
             for word in cell:
                 places.setdefault(word, []).append((family, number))
-    return _Index(
-        {word: tuple(found) for word, found in places.items()},
-        {word: frozenset(family for family, _ in found) for word, found in places.items()},
-        cells,
-    )
+    known = {word: frozenset(family for family, _ in found) for word, found in places.items()}
+    return _Index(places, known, cells)
 
 
 def families(lemma: str, pos: str) -> frozenset[str]:
@@ -123,12 +115,6 @@ def related(a: str, b: str, pos: str) -> bool:
     return lexicon().related(first, second, pos)
 
 
-def independent(a: str, b: str) -> bool:
-    """Whether a thing can well be both, as "red" and "large": then nothing is contradicted."""
-    in_a, in_b = families(a, "ADJ") & UNIVERSAL, families(b, "ADJ") & UNIVERSAL
-    return bool(in_a) and bool(in_b) and not in_a & in_b
-
-
 def contrast(mine: Iterable[str], theirs: Iterable[str]) -> str | None:
     """Why no attribute of one thing denies one of another thing, or None when one may.
 
@@ -137,7 +123,9 @@ def contrast(mine: Iterable[str], theirs: Iterable[str]) -> str | None:
     apart = [pair for pair in product(mine, theirs) if not related(*pair, "ADJ")]
     if not apart:
         return RELATED
-    return INDEPENDENT if all(independent(*pair) for pair in apart) else None
+    # A thing can well be both, as "red" and "large": then nothing is contradicted.
+    kinds = [[families(word, "ADJ") & UNIVERSAL for word in pair] for pair in apart]
+    return INDEPENDENT if all(a and b and not a & b for a, b in kinds) else None
 
 
 def excluded(a: str, b: str) -> bool:
@@ -159,7 +147,7 @@ def deny(a: str, b: str) -> bool:
     return excluded(a, b) or a in exclusive(b, "ADJ") or b in exclusive(a, "ADJ")
 
 
-# --- Candidate lemmas for replacing a word, with weights; looked up once per word. ---
+# --- CandidateEdit lemmas for replacing a word, with weights; looked up once per word. ---
 #
 # The built-in families come first, because their members exclude one another. Adjectives and verbs
 # outside them take WordNet's antonyms, nouns the words of families of their field; weighted by how
@@ -193,7 +181,10 @@ def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
     found = exclusive(lemma, "NOUN")
     if not found and families(lemma, "ADJ") & UNIVERSAL:  # "dressed in red"
         found = exclusive(lemma, "ADJ")
-    found = found or _others(head)
+    if not found:  # Words of things of the same field of WordNet: what is made, what grows, ...
+        # Its co-hyponyms are no candidates: "plot" beside "field", "sportsman" beside "player".
+        fields = sorted(lexicon().fields(head, "NOUN"))
+        found = tuple([word for field in fields for word in _by_field().get(field, ())])
     parts = compound.split(" ")
     return _weighted(
         "NOUN",
@@ -208,15 +199,6 @@ def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
     )
 
 
-def _others(lemma: str) -> tuple[str, ...]:
-    """Words of the families for things of the same field of WordNet: what is made, what grows, ...
-
-    WordNet's co-hyponyms are no candidates: "plot" beside "field", "sportsman" beside "player".
-    """
-    fields = lexicon().fields(lemma, "NOUN")
-    return tuple([word for field in sorted(fields) for word in _by_field().get(field, ())])
-
-
 @lru_cache(maxsize=1)
 def _by_field() -> Mapping[int, tuple[str, ...]]:
     """The first word of every cell of things, by its field."""
@@ -226,14 +208,6 @@ def _by_field() -> Mapping[int, tuple[str, ...]]:
             for field in lexicon().fields(cell[0], "NOUN"):
                 found.setdefault(field, {})[cell[0]] = None
     return {field: tuple(words) for field, words in found.items()}
-
-
-def is_name_of_a_thing(adjective: str, noun: str) -> bool:
-    """Whether the two words name one thing together, as "hot dog" does and "red star" does not."""
-    if families(adjective, "ADJ") & UNIVERSAL:
-        return False
-    phrase = f"{adjective} {noun}"
-    return bool(families(phrase, "NOUN")) or lexicon().known(phrase, "NOUN")
 
 
 @lru_cache(maxsize=16384)
@@ -311,10 +285,12 @@ _PARTS = tuple(
 @lru_cache(maxsize=65536)
 def same_thing(a: str, b: str) -> bool:
     """Whether two nouns, by their names or their heads, may name the same kind of thing."""
+    rest, space, last = b.rpartition(" ")
+    singular = rest + space + lemma_of(last, "NOUN", "NNS")
     return any(
         related(x, y, "NOUN")
         for x in dict.fromkeys((a, head_noun(a)))
-        for y in dict.fromkeys((b, head_noun(b), _singular(b)))
+        for y in dict.fromkeys((b, last, singular))
     )
 
 
@@ -363,8 +339,3 @@ def is_part(whole: str, part: str) -> bool:
 def head_noun(noun: str) -> str:
     """The last word of a compound noun."""
     return noun.rpartition(" ")[2]
-
-
-def _singular(noun: str) -> str:
-    rest, space, last = noun.rpartition(" ")
-    return rest + space + lemma_of(last, "NOUN", "NNS")

@@ -19,17 +19,9 @@ from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json
-from compoclip.rewrites.attested import (
-    UNATTESTED,
-    Attested,
-    Draw,
-    attested,
-    first_fluent,
-    is_solid,
-    kind_of,
-    stays_still,
-)
+from compoclip.rewrites.attested import act, attested, is_solid, kind_of, stays_still, tie
 from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
+from compoclip.rewrites.driver import UNATTESTED, Draw, Round, first_fluent
 from compoclip.rewrites.edit import (
     DOUBLED,
     MAX_DRAWS,
@@ -62,10 +54,10 @@ from compoclip.rewrites.legality import (
 )
 from compoclip.rewrites.reading import Reading
 from compoclip.rewrites.relations import (
+    TRUE_EVERYWHERE,
     as_link,
     is_symmetric,
     relation_refusal,
-    says_little,
     sense_of,
 )
 from compoclip.rewrites.slots import preposition
@@ -167,7 +159,8 @@ def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
     for old, new in _aligned(positive, negative):
         text = " ".join(name for name, _ in new)
         if [name for name, _ in old] != [name for name, _ in new]:
-            start, end = _hull([span for _, span in old or new])
+            spans = [span for _, span in old or new]
+            start, end = min(each.start for each in spans), max(each.end for each in spans)
             found.append(Edit(start, end, at, at + len(text)))
         at += len(text) + bool(text)
     return tuple(found)
@@ -199,10 +192,6 @@ def _aligned(
 
 def _said(node: GraphObject) -> list[_Piece]:
     return [(attribute.name, attribute.span) for attribute in node.attributes]
-
-
-def _hull(spans: Sequence[Span]) -> tuple[int, int]:
-    return min(span.start for span in spans), max(span.end for span in spans)
 
 
 # --- The graph transforms of MosaiCLIP: where a sub-graph can be edited, and what comes of it. ---
@@ -280,8 +269,9 @@ class Transform:
         choice: Choice = ()
         unattested: list[Choice] = []
 
-        def drawn() -> Iterator[Draw]:
+        def drawn() -> Iterator[Draw | Round]:
             nonlocal choice
+            yield Round(least, len(draws))
             for _ in draws:
                 choice = tuple(rng.choice(words) for words in lists)
                 level = level_of(choice)
@@ -290,7 +280,7 @@ class Transform:
                 else:
                     yield level, partial(self.make, slot, choice)
 
-        result = first_fluent(drawn(), NO_CANDIDATE, least, len(draws))
+        result = first_fluent(drawn(), NO_CANDIDATE)
         if isinstance(result, Rewritten):
             return result
         # Whether words may be exchanged at all takes longest to say, and is asked last.
@@ -357,7 +347,9 @@ class Transform:
         if slot.rule == JOIN:
             relations = words.relations
             if self.valid:
-                relations = tuple(each for each in relations if not says_little(each))
+                relations = tuple(
+                    each for each in relations if sense_of(each).preposition not in TRUE_EVERYWHERE
+                )
             return relations, words.attributes, words.objects
         if slot.rule == NEW_ATTRIBUTE and not self.valid:
             return (words.attributes,)
@@ -436,8 +428,14 @@ class Transform:
         objects, relations = list(positive.objects), positive.relations
         if slot.rule == SWAP_OBJECTS:
             objects.reverse()
-            relations = (self._agreeing(relations[0], positive.nodes),)
-            return SubGraph(tuple(objects), relations, positive.nodes[::-1]), lemmas[::-1]
+            relation = relations[0]
+            old, new = (self.reading.plural[node] for node in positive.nodes)
+            if old != new and self.reading.tag(relation.span) in ("VBZ", "VBP"):
+                # A finite verb takes the number of its new subject.
+                lemma, (_, *rest) = relation.name.split()[0], relation_words(relation).split()
+                words = [lemma if new else inflect(lemma, "VBZ"), *rest]
+                relation = replace(relation, words=" ".join(words))
+            return SubGraph(tuple(objects), (relation,), positive.nodes[::-1]), lemmas[::-1]
         if slot.rule == SWAP_ATTRIBUTES:
             pair = (objects[0].attributes, objects[1].attributes)
             objects = [replace(o, attributes=a) for o, a in zip(objects, pair[::-1])]
@@ -457,16 +455,6 @@ class Transform:
             return _joined(positive, choice), (*lemmas, choice[2])
         return SubGraph(tuple(objects), relations, positive.nodes), lemmas
 
-    def _agreeing(self, relation: GraphRelation, nodes: tuple[int, ...]) -> GraphRelation:
-        """The relation of exchanged objects: a finite verb takes the number of its new subject."""
-        old, new = (self.reading.plural[node] for node in nodes)
-        if old == new or self.reading.tag(relation.span) not in ("VBZ", "VBP"):
-            return relation
-        lemma = relation.name.split()[0]
-        words = relation_words(relation).split()
-        words[0] = lemma if new else inflect(lemma, "VBZ")
-        return replace(relation, words=" ".join(words))
-
 
 def _said_together(graph: SubGraph, lemmas: tuple[str, ...]) -> list[tuple[str, str, str]]:
     """What a sub-graph ties: (noun, relation, noun) and ("", attribute, noun)."""
@@ -477,14 +465,10 @@ def _said_together(graph: SubGraph, lemmas: tuple[str, ...]) -> list[tuple[str, 
     return found + [(left, relation_words(link).lower(), right) for left, link, right in links]
 
 
+@lru_cache(maxsize=1 << 16)
 def phrase_level(subject: str, words: str, target: str) -> int:
     """The level of an attribute (no subject) or a relation among the counts of captions."""
-    return _phrase_level(attested(), subject, words, target)
-
-
-@lru_cache(maxsize=1 << 16)
-def _phrase_level(known: Attested, subject: str, words: str, target: str) -> int:
-    mine, other = head_noun(subject), head_noun(target)
+    known, mine, other = attested(), head_noun(subject), head_noun(target)
     if not subject:
         return known.level("mod", words.rpartition(" ")[2], other)
     sense = sense_of(words)
@@ -495,12 +479,13 @@ def _phrase_level(known: Attested, subject: str, words: str, target: str) -> int
         levels.append(done if done == 2 or is_living(mine) or stays_still(sense.verb) else 0)
         if not where:
             levels.append(known.level("obj", sense.verb, other) - 1)  # word by word
-        levels.append(known.acts(mine, sense.verb, where, other))
+        levels.append(known.graded(act(mine, sense.verb, where, other)))
     if where:
         governor = sense.verb or mine
         levels.append(known.level("vp" if sense.verb else "np", governor, where))
         levels.append(known.level("pn", where, other))
-        levels.append(known.tied(governor, "VERB" if sense.verb else "NOUN", where, other))
+        part = "VERB" if sense.verb else "NOUN"
+        levels.append(known.graded(tie(governor, part, where, other)))
     return min(levels)
 
 

@@ -1,15 +1,17 @@
-"""The rules that every rewrite asks: may two parts be exchanged, may a word take another's place.
+"""Rules shared by all rewrites: which parts may be exchanged, which words may be replaced.
 
-Every rule returns the key of what forbids the edit, or None when it is legal (docs/decisions.md,
-rules 4 to 6). Doubtful cases are forbidden: a lost negative costs little, a true one teaches the
-wrong thing.
+Rules of exchange return whether it is legal; rules of replacement return the key of what forbids
+it, or None (docs/decisions.md, rules 4 to 6). Doubtful cases are forbidden: a lost negative costs
+little, a true one teaches the wrong thing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterable, Sequence
+from itertools import groupby, product
+from typing import cast
 
+from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
 from compoclip.captions.subgraphs import SubGraph, relation_words
 from compoclip.captions.types import Token
@@ -19,13 +21,13 @@ from compoclip.rewrites.exclusion import (
     MAY_HOLD,
     NOT_THINGS,
     RELATED,
+    UNIVERSAL,
     both_people,
     contrast,
     deny,
     exclusive,
     families,
     head_noun,
-    is_name_of_a_thing,
     is_part,
     related,
     same_thing,
@@ -34,16 +36,12 @@ from compoclip.rewrites.reading import Mention, MentionLink, Reading, of_last
 from compoclip.rewrites.relations import SAYING_LITTLE, is_symmetric, preposition_synonyms, sense_of
 
 SYMMETRIC = "symmetric-relation"
-SAME_ROLE = "same-role"
 NOT_ASSERTED = "not-asserted"
-SAME_OWNER = "same-owner"
-NUMBER = "number-differs"
-SAME_PARTS = "same-parts"
 OCCURS = "occurs-in-caption"
 NO_THING = "names-no-thing"
 NO_PLURAL = "has-no-plural"
 
-# --- Exchanging two parts of a caption. ---
+# --- Whether an exchange of two parts of a caption changes what it says. ---
 
 _OPEN_LINKS = (MentionLink.SYMMETRIC, MentionLink.COORDINATED, MentionLink.START)
 _SAME_PLACE = (frozenset(("in", "at", "inside", "within")), frozenset(("on", "upon", "atop")))
@@ -51,30 +49,23 @@ _PLURAL_WORDS = word_lists(__file__, "rules").words("plural words")
 _Span = tuple[int, int]
 
 
-def arguments(s: Reading, x: int, z: int) -> str | None:
-    """Why exchanging the things named by mentions x < z is illegal, or None."""
+def arguments(s: Reading, x: int, z: int) -> bool:
+    """Return whether the things named by mentions x < z may be exchanged."""
     mentions = s.mentions
-    if not (s.asserted(mentions[x].head) or s.asserted(mentions[z].head)):
-        return NOT_ASSERTED
-    links = [m.link for m in mentions[x + 1 : z + 1]]
-    if all(link in _OPEN_LINKS for link in links):
-        return SYMMETRIC
+    *before, last = (m.link for m in mentions[x + 1 : z + 1])
+    if last in _OPEN_LINKS and MentionLink.ACTION not in before:
+        listed = last is MentionLink.SYMMETRIC or not _heads_clause(mentions, z)
+        if listed or all(link in _OPEN_LINKS for link in before):
+            return False
     if (
-        links[-1] in _OPEN_LINKS
-        and MentionLink.ACTION not in links[:-1]
-        and not (links[-1] is not MentionLink.SYMMETRIC and _heads_clause(mentions, z))
+        last is MentionLink.COORDINATED
+        and _heads_clause(mentions, x)
+        and _heads_clause(mentions, z)
+        and related(s.head_lemma(x + 1), s.head_lemma(z + 1), "NOUN")
     ):
-        return SYMMETRIC
-    if links[-1] is MentionLink.COORDINATED and _same_statement(s, x, z):
-        return SAME_ROLE
-    return SAME_ROLE if _same_role(mentions, x, z) else None
-
-
-def _same_statement(s: Reading, x: int, z: int) -> bool:
-    """Whether both head clauses that continue alike: "a man on a bench and a boy on a bench"."""
-    if not _heads_clause(s.mentions, x) or not _heads_clause(s.mentions, z):
-        return False
-    return related(s.head_lemma(x + 1), s.head_lemma(z + 1), "NOUN")
+        return False  # "a man on a bench and a boy on a bench"
+    asserted = s.asserted(mentions[x].head) or s.asserted(mentions[z].head)
+    return asserted and not _same_role(mentions, x, z)
 
 
 def _heads_clause(mentions: tuple[Mention, ...], place: int) -> bool:
@@ -112,13 +103,11 @@ def _same_role(mentions: tuple[Mention, ...], x: int, z: int) -> bool:
 
 def numbers_differ(s: Reading, a: int, b: int) -> bool:
     """Whether one of two singular-looking nouns is counted as many ("two fish") and one is not."""
-    return _counted(s, a) != _counted(s, b)
-
-
-def _counted(s: Reading, index: int) -> bool:
-    place = s.owner[index]
-    first = s.mentions[place].first if place >= 0 else index
-    return any(map(is_many, s.caption.tokens[first:index]))
+    counted = []
+    for index in (a, b):
+        first = s.mentions[s.owner[index]].first if s.owner[index] >= 0 else index
+        counted.append(any(map(is_many, s.caption.tokens[first:index])))
+    return counted[0] != counted[1]
 
 
 def is_many(token: Token) -> bool:
@@ -127,26 +116,15 @@ def is_many(token: Token) -> bool:
     return word in _PLURAL_WORDS or (token.pos == "NUM" and word not in ("one", "1", "a"))
 
 
-def modifiers(s: Reading, a: int, b: int, pos: str) -> str | None:
-    """Why exchanging the modifiers at tokens a and b is illegal, or None.
-
-    Modifiers are adjectives, or nouns before nouns.
-    """
-    if not (s.asserted(a) or s.asserted(b)):
-        return NOT_ASSERTED
+def modifiers(s: Reading, a: int, b: int, pos: str) -> bool:
+    """Return whether the modifiers at tokens a and b, adjectives or nouns, may be exchanged."""
     first, second = s.lemmas[a], s.lemmas[b]
-    if related(first, second, pos):
-        return RELATED
-    if pos == "ADJ" and (refusal := contrast((first,), (second,))) is not None:
-        return refusal
-    owners_a, owners_b = described_by(s, a), described_by(s, b)
-    if not owners_a or not owners_b or owners_a & owners_b:
-        return SAME_OWNER
-    for i in owners_a:
-        for j in owners_b:
-            if related(s.head_lemma(i), s.head_lemma(j), "NOUN"):
-                return SAME_OWNER
-    return None
+    if not (s.asserted(a) or s.asserted(b)) or related(first, second, pos):
+        return False
+    if pos == "ADJ" and contrast((first,), (second,)) is not None:
+        return False
+    heads = [[s.head_lemma(i) for i in described_by(s, at)] for at in (a, b)]
+    return all(heads) and not any(related(*pair, "NOUN") for pair in product(*heads))
 
 
 def described_by(s: Reading, index: int) -> frozenset[int]:
@@ -159,33 +137,34 @@ def described_by(s: Reading, index: int) -> frozenset[int]:
     if s.owner[index] >= 0:
         return frozenset((s.owner[index],))
     after = index + 1
-    while after < len(tokens) and s.owner[after] < 0 and _continues(tokens[after]):
+    while (
+        after < len(tokens)
+        and s.owner[after] < 0
+        and (tokens[after].pos in ("ADJ", "CCONJ", "NUM") or tokens[after].text == ",")
+    ):
         after += 1
     if after < len(tokens) and s.owner[after] >= 0 and tokens[after].pos not in ("DET", "PRON"):
         return frozenset((s.owner[after],))
-    before = index
-    while before >= 0 and s.owner[before] < 0:
-        before -= 1
-    if before < 0:
-        return frozenset()
-    place = s.owner[before]
-    return frozenset(range(s.mentions[place].root, place + 1))
+    return frozenset(_behind(s, index))
 
 
-def _continues(token: Token) -> bool:
-    return token.pos in ("ADJ", "CCONJ", "NUM") or token.text == ","
+def _behind(s: Reading, index: int) -> range:
+    """The mentions that what stands at token `index`, in none, may belong to; none at the start."""
+    while index >= 0 and s.owner[index] < 0:
+        index -= 1
+    if index < 0:
+        return range(0)
+    return range(s.mentions[s.owner[index]].root, s.owner[index] + 1)
 
 
-def phrases(s: Reading, x: int, z: int) -> str | None:
-    """Why exchanging the whole noun phrases x < z is illegal, or None."""
+def phrases(s: Reading, x: int, z: int) -> bool:
+    """Return whether the whole noun phrases x < z may be exchanged."""
     mine, theirs = _content(s, x), _content(s, z)
-    if mine == theirs:
-        return RELATED
-    if related(mine[-1], theirs[-1], "NOUN") and not (
-        mine[-1] == theirs[-1] and _contradict(mine[:-1], theirs[:-1])
-    ):
-        return RELATED
-    return arguments(s, x, z)
+    red_or_blue = mine[-1] == theirs[-1] and any(
+        deny(a, b) for a, b in product(mine[:-1], theirs[:-1])
+    )
+    apart = red_or_blue or not related(mine[-1], theirs[-1], "NOUN")
+    return mine != theirs and apart and arguments(s, x, z)
 
 
 def _content(s: Reading, mention: int) -> tuple[str, ...]:
@@ -198,44 +177,24 @@ def _content(s: Reading, mention: int) -> tuple[str, ...]:
     return tuple(words) or (s.caption.tokens[m.head].text.lower(),)
 
 
-def _contradict(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
-    """Whether some modifier of one phrase excludes one of the other: red ball, blue ball."""
-    return any(deny(a, b) for a in mine for b in theirs)
+def verbs(s: Reading, a: _Span, b: _Span) -> bool:
+    """Return whether two verbs (spans of tokens, a before b) may be exchanged.
 
-
-def verbs(s: Reading, a: _Span, b: _Span) -> str | None:
-    """Why exchanging two verbs (spans of tokens, a before b) is illegal, or None.
-
-    It is legal when both have an object of their own, or when they have different subjects.
+    Both have an object of their own, or they have different subjects.
     """
     tokens = s.caption.tokens
-    if not (s.asserted(a[0]) or s.asserted(b[0])):
-        return NOT_ASSERTED
-    first, second = tokens[a[1] - 1].lemma.lower(), tokens[b[1] - 1].lemma.lower()
-    if related(first, second, "VERB"):
-        return RELATED
-    if tokens[a[1] - 1].tag != tokens[b[1] - 1].tag:
-        return NUMBER
-    object_a, object_b = _object(s, a), _object(s, b)
-    if object_a >= 0 and object_b >= 0:
-        same = related(s.head_lemma(object_a), s.head_lemma(object_b), "NOUN")
-        return SAME_ROLE if same else None
-    if (object_a >= 0) != (object_b >= 0):
-        return SAME_ROLE
-    subject_a, subject_b = subject_of(s, a), subject_of(s, b)
-    if subject_a < 0 or subject_b < 0 or subject_a == subject_b:
-        return SAME_OWNER
-    if related(s.head_lemma(subject_a), s.head_lemma(subject_b), "NOUN"):
-        return SAME_OWNER
-    starts_own = s.mentions[subject_b].link in (MentionLink.COORDINATED, MentionLink.SYMMETRIC)
-    if starts_own or second in exclusive(first, "VERB"):
-        return None
-    return SAME_OWNER
-
-
-def _object(s: Reading, verb: _Span) -> int:
-    """The mention right after the verb, or -1."""
-    return s.owner[verb[1]] if verb[1] < len(s.owner) else -1
+    first, second = s.lemmas[a[1] - 1], s.lemmas[b[1] - 1]
+    alike = related(first, second, "VERB") or tokens[a[1] - 1].tag != tokens[b[1] - 1].tag
+    if alike or not (s.asserted(a[0]) or s.asserted(b[0])):
+        return False
+    objects = [(*s.owner, -1)[stop] for _, stop in (a, b)]  # right after the verb
+    if max(objects) >= 0:
+        return min(objects) >= 0 and not related(*map(s.head_lemma, objects), "NOUN")
+    subjects = [subject_of(s, verb) for verb in (a, b)]
+    if min(subjects) < 0 or related(*map(s.head_lemma, subjects), "NOUN"):
+        return False
+    starts_own = s.mentions[subjects[1]].link in (MentionLink.COORDINATED, MentionLink.SYMMETRIC)
+    return starts_own or second in exclusive(first, "VERB")
 
 
 def subject_of(s: Reading, verb: _Span) -> int:
@@ -252,19 +211,17 @@ def subject_of(s: Reading, verb: _Span) -> int:
     return s.owner[index] if index >= 0 else -1
 
 
-def nouns(s: Reading, i: int, j: int) -> str | None:
-    """Why exchanging the nouns at tokens i < j (heads or modifiers) is illegal, or None."""
-    tokens, x, z = s.caption.tokens, s.owner[i], s.owner[j]
-    if x == z:
-        return SAME_OWNER
-    if related(s.lemmas[i], s.lemmas[j], "NOUN"):
-        return RELATED
-    if tokens[i].tag == "NN" and numbers_differ(s, i, j):
-        return NUMBER
+def nouns(s: Reading, i: int, j: int) -> bool:
+    """Return whether the nouns at tokens i < j (heads or modifiers) may be exchanged."""
+    x, z = s.owner[i], s.owner[j]
+    if x == z or related(s.lemmas[i], s.lemmas[j], "NOUN"):
+        return False
+    if s.caption.tokens[i].tag == "NN" and numbers_differ(s, i, j):
+        return False
     if i != s.mentions[x].head and j != s.mentions[z].head:
         return modifiers(s, i, j, "NOUN")
     if s.asserted(i) != s.asserted(j) and _is_described(s, z if s.asserted(i) else x):
-        return NOT_ASSERTED  # "no red fish" leaves room for a fish
+        return False  # "no red fish" leaves room for a fish
     return arguments(s, x, z)
 
 
@@ -273,26 +230,13 @@ def _is_described(s: Reading, place: int) -> bool:
     return any(t.pos == "ADJ" for t in s.caption.tokens[mention.first : mention.head])
 
 
-def adverbs(s: Reading, i: int, j: int) -> str | None:
-    """Why exchanging the adverbs at tokens i and j is illegal, or None.
-
-    They must modify different verbs with different meanings.
-    """
-    tokens = s.caption.tokens
-    if not (s.asserted(i) or s.asserted(j)):
-        return NOT_ASSERTED
-    if related(tokens[i].lemma.lower(), tokens[j].lemma.lower(), "ADV"):
-        return RELATED
-    first, second = _verb_before(tokens, i), _verb_before(tokens, j)
-    if first is None or second is None or first is second:
-        return SAME_OWNER
-    if related(first.lemma.lower(), second.lemma.lower(), "VERB"):
-        return SAME_OWNER
-    return None
-
-
-def _verb_before(tokens: tuple[Token, ...], index: int) -> Token | None:
-    return next((t for t in reversed(tokens[:index]) if t.pos == "VERB"), None)
+def adverbs(s: Reading, i: int, j: int) -> bool:
+    """Return whether the adverbs at tokens i and j may be exchanged: those of unlike verbs."""
+    if not (s.asserted(i) or s.asserted(j)) or related(s.lemmas[i], s.lemmas[j], "ADV"):
+        return False
+    before = [[n for n in range(at) if s.caption.tokens[n].pos == "VERB"] for at in (i, j)]
+    verbs = [s.lemmas[each[-1]] for each in before if each]
+    return len(verbs) == 2 and not related(*verbs, "VERB")
 
 
 def same_parts(s: Reading, a: _Span, b: _Span) -> bool:
@@ -329,18 +273,8 @@ def items(s: Reading) -> list[str | None]:
 
 def parts(words: list[str | None]) -> list[tuple[str, ...]]:
     """The stretches between the Nones, in alphabetical order: what is said, whatever the order."""
-    found: list[tuple[str, ...]] = []
-    part: list[str] = []
-    for word in words:
-        if word is not None:
-            part.append(word)
-        elif part:
-            found.append(tuple(part))
-            part = []
-    if part:
-        found.append(tuple(part))
-    found.sort()
-    return found
+    runs = (tuple(run) for said, run in groupby(words, lambda word: word is not None) if said)
+    return sorted(cast(Iterable[tuple[str, ...]], runs))
 
 
 # --- Whether a thing is a thing, what is said of it, and whether another may be meant. ---
@@ -350,19 +284,18 @@ def names_together(tokens: tuple[Token, ...], index: int) -> bool:
     """Whether the adjective at `index` and the noun after it are one name ("hot dog")."""
     if index + 1 >= len(tokens) or tokens[index].pos != "ADJ" or tokens[index + 1].pos != "NOUN":
         return False
-    return is_name_of_a_thing(tokens[index].text.lower(), tokens[index + 1].lemma.lower())
+    adjective = tokens[index].text.lower()
+    if families(adjective, "ADJ") & UNIVERSAL:
+        return False  # "red star"
+    phrase = f"{adjective} {tokens[index + 1].lemma.lower()}"
+    return bool(families(phrase, "NOUN")) or lexicon().known(phrase, "NOUN")
 
 
 def only_listed(s: Reading, place: int) -> bool:
     """Whether a mention is only named ("a star and a ball"): another thing may be there too."""
-    mention = s.mentions[place]
-    tied = mention.link not in (MentionLink.START, MentionLink.COORDINATED)
-    following = s.mentions[place + 1] if place + 1 < len(s.mentions) else None
-    tied = tied or (
-        following is not None and following.link not in (MentionLink.START, MentionLink.COORDINATED)
-    )
-    described = any(t.pos == "ADJ" for t in s.caption.tokens[mention.first : mention.head])
-    return not (tied or described)
+    listing = (MentionLink.START, MentionLink.COORDINATED)
+    tied = any(mention.link not in listing for mention in s.mentions[place : place + 2])
+    return not (tied or _is_described(s, place))
 
 
 def may_tie_alike(s: Reading, first: int, stop: int) -> bool:
@@ -370,17 +303,10 @@ def may_tie_alike(s: Reading, first: int, stop: int) -> bool:
 
     "A star above a star" says nothing that "a star below a star" denies.
     """
-    before = first
-    while before >= 0 and s.owner[before] < 0:
-        before -= 1
-    if before < 0 or stop >= len(s.owner) or s.owner[stop] < 0:
+    if stop >= len(s.owner) or s.owner[stop] < 0:
         return False
-    place = s.owner[before]
     right = s.head_lemma(s.owner[stop])
-    return any(
-        related(s.head_lemma(left), right, "NOUN")
-        for left in range(s.mentions[place].root, place + 1)
-    )
+    return any(related(s.head_lemma(left), right, "NOUN") for left in _behind(s, first))
 
 
 def has_namesake(s: Reading, *places: int) -> bool:
@@ -489,25 +415,15 @@ def attribute_refusal(s: Reading, node: int, word: str) -> str | None:
     """
     if s.holds(word):
         return OCCURS
-    for own in s.attributes[node]:
-        if related(own, word, "ADJ"):
-            return RELATED
-    for other in _namesakes(s)[node]:
-        if not any(deny(said, word) for said in s.attributes[other]):
-            return MAY_HOLD
-    return None
-
-
-@of_last
-def _namesakes(s: Reading) -> tuple[tuple[int, ...], ...]:
-    """For each object the others that may be of its kind."""
-    named = tuple(enumerate(s.names))
-    return tuple(
-        [
-            tuple([other for other, b in named if other != node and same_thing(a, b)])
-            for node, a in named
-        ]
+    if any(related(own, word, "ADJ") for own in s.attributes[node]):
+        return RELATED
+    may_hold = any(
+        other != node
+        and same_thing(s.names[node], name)
+        and not any(deny(said, word) for said in s.attributes[other])
+        for other, name in enumerate(s.names)
     )
+    return MAY_HOLD if may_hold else None
 
 
 def place_refusal(s: Reading, first: int, stop: int) -> str | None:
@@ -540,6 +456,13 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
         for lemma, node in zip(lemmas, negative.objects)
     ]
 
+    def says(subject: int, words: str, target: int) -> bool:
+        said = list(reading.links.get((subject, target), ()))
+        if is_symmetric(words.split()):
+            said += reading.links.get((target, subject), ())
+        wanted = sense_of(words)
+        return any(sense_of(each) == wanted for each in said)
+
     def found(chosen: tuple[int, ...]) -> bool:
         """Whether objects behind those chosen can be chosen so that all relations are said."""
         at = len(chosen)
@@ -548,17 +471,9 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
         link = relation_words(negative.relations[at - 1]) if at else ""
         return any(
             place not in chosen
-            and (at == 0 or _says(reading, chosen[-1], link, place))
+            and (at == 0 or says(chosen[-1], link, place))
             and found((*chosen, place))
             for place in options[at]
         )
 
     return found(())
-
-
-def _says(reading: Reading, subject: int, words: str, target: int) -> bool:
-    said = list(reading.links.get((subject, target), ()))
-    if is_symmetric(words.split()):
-        said += reading.links.get((target, subject), ())
-    wanted = sense_of(words)
-    return any(sense_of(each) == wanted for each in said)

@@ -7,42 +7,28 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Literal
 
 from compoclip.captions.subgraphs import SubGraph, phrase
 from compoclip.captions.types import Caption
-from compoclip.rewrites.attested import UNATTESTED
 from compoclip.rewrites.base import Refused, Rewritten, fits_context, same_to_clip, token_key
-from compoclip.rewrites.edit import (
-    DOUBLED,
-    EMPTY,
-    MAX_DRAWS,
-    SAME_TOKENS,
-    TOO_LONG,
-    doubles_a_word,
-    first_valid,
-)
-from compoclip.rewrites.exclusion import (
-    NO_THINGS,
-)
+from compoclip.rewrites.driver import UNATTESTED, SampledRewrite
+from compoclip.rewrites.edit import DOUBLED, MAX_DRAWS, SAME_TOKENS, TOO_LONG, doubles_a_word
+from compoclip.rewrites.exclusion import NO_THINGS
 from compoclip.rewrites.graph_edits import (
-    ATTR,
     CATEGORIES,
     NO_CANDIDATE,
-    OBJ,
-    REL,
     GraphVocabulary,
     Slot,
     Transform,
     default_vocabulary,
     slots_of,
 )
-from compoclip.rewrites.legality import (
-    NO_THING,
-    NOT_ASSERTED,
-)
+from compoclip.rewrites.legality import NO_THING, NOT_ASSERTED
 from compoclip.rewrites.reading import Reading, read
 
 # --- Sub-graph texts of a caption, positives and their hard negatives (MosaiCLIP). ---
@@ -201,73 +187,63 @@ def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[st
     return tuple(usable), refused
 
 
-# --- Sub-graph texts as rewrites of their own, one text each: what MosaiCLIP trains with. ---
+# --- Sub-graph texts as rewrites, one text each: what MosaiCLIP trains with. ---
 #
 # Unlike other rewrites they keep only a part of the caption ("black cat on mat"). The edits of a
 # negative are the places where it differs from the sub-graph that it was made from.
 
 
-@dataclass(frozen=True)
-class GraphNegative:
-    """Edits a sub-graph: one edit of one category, `name`, both drawn uniformly.
+def _negatives(
+    s: Reading,
+    rng: random.Random,
+    category: str,
+    vocabulary: GraphVocabulary | None,
+    graph_filter: GraphFilter,
+) -> Iterator[Rewritten | Refused]:
+    """Edits a sub-graph: one edit of the category of its name, both sampled uniformly."""
+    usable = _usable(s)
+    if isinstance(usable, Refused):
+        yield usable
+        return
+    transform = Transform(s, vocabulary or default_vocabulary(), graph_filter == "valid")
+    slots = [s for s in chain.from_iterable(map(slots_of, usable)) if s.category == category]
+    for slot in rng.sample(slots, min(MAX_DRAWS, len(slots))):
+        result = transform.draw(slot, rng)
+        same = isinstance(result, Rewritten) and same_to_clip(result.text, s.caption.text)
+        yield Refused(SAME_TOKENS) if same else result
 
-    Attributes:
+
+def _positive(s: Reading, rng: random.Random) -> Iterator[Rewritten | Refused]:
+    """The text of one sub-graph, sampled uniformly from all that the caption asserts."""
+    usable = _usable(s)
+    yield usable if isinstance(usable, Refused) else positive_text(rng.choice(usable))
+
+
+def _usable(s: Reading) -> tuple[SubGraph, ...] | Refused:
+    """The sub-graphs that can be positives, at least one; or the commonest reason for none."""
+    if s.caption.graph is None:
+        return Refused(NO_GRAPH)
+    usable, refused = usable_subgraphs(s)
+    return usable or Refused(refused.most_common(1)[0][0] if refused else NO_SUBGRAPH)
+
+
+def graph_negative(
+    category: str,
+    vocabulary: GraphVocabulary | None = None,
+    graph_filter: GraphFilter = "valid",
+) -> SampledRewrite:
+    """Return the rewrite that edits a sub-graph.
+
+    Args:
+        category: One of `CATEGORIES`, its name.
         vocabulary: Words for replacements, the shipped ones by default.
         graph_filter: "valid" refuses negatives that may be true, "none" does not.
     """
-
-    name: str
-    version: str = "5"
-    keeps_meaning: bool = False
-    vocabulary: GraphVocabulary | None = None
-    graph_filter: GraphFilter = "valid"
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn negative, or `Refused`: "no-graph", "no-sub-graph", or what broke a rule."""
-        found = _usable(caption)
-        if isinstance(found, Refused):
-            return found
-        reading, usable = found
-        vocabulary = self.vocabulary or default_vocabulary()
-        transform = Transform(reading, vocabulary, self.graph_filter == "valid")
-        slots = [s for s in chain.from_iterable(map(slots_of, usable)) if s.category == self.name]
-
-        def attempt(slot: Slot) -> Rewritten | Refused:
-            result = transform.draw(slot, rng)
-            same = isinstance(result, Rewritten) and same_to_clip(result.text, caption.text)
-            return Refused(SAME_TOKENS) if same else result
-
-        drawn = rng.sample(slots, min(MAX_DRAWS, len(slots)))
-        return first_valid((attempt(slot) for slot in drawn), NO_CANDIDATE)
+    propose = partial(
+        _negatives, category=category, vocabulary=vocabulary, graph_filter=graph_filter
+    )
+    return SampledRewrite(category, "5", False, NO_CANDIDATE, propose)
 
 
-@dataclass(frozen=True)
-class GraphPositive:
-    """The text of one sub-graph, drawn uniformly from all that the caption asserts."""
-
-    name: str = POSITIVE
-    version: str = "3"
-    keeps_meaning: bool = True
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn text, or `Refused`: "empty-caption", "no-graph", "no-sub-graph", ..."""
-        found = _usable(caption)
-        return found if isinstance(found, Refused) else positive_text(rng.choice(found[1]))
-
-
-GRAPH_OBJ = GraphNegative(OBJ)
-GRAPH_REL = GraphNegative(REL)
-GRAPH_ATTR = GraphNegative(ATTR)
-
-
-def _usable(caption: Caption) -> tuple[Reading, tuple[SubGraph, ...]] | Refused:
-    """The caption's reading and its sub-graphs, at least one; or the commonest reason for none."""
-    if not caption.tokens:
-        return Refused(EMPTY)
-    if caption.graph is None:
-        return Refused(NO_GRAPH)
-    reading = read(caption)
-    usable, refused = usable_subgraphs(reading)
-    if usable:
-        return reading, usable
-    return Refused(refused.most_common(1)[0][0] if refused else NO_SUBGRAPH)
+GRAPH_OBJ, GRAPH_REL, GRAPH_ATTR = map(graph_negative, CATEGORIES)
+GRAPH_POSITIVE = SampledRewrite(POSITIVE, "3", True, NO_SUBGRAPH, _positive)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
 from typing import NamedTuple
 
 from compoclip.captions.lists import DEPICTIONS, word_lists
-from compoclip.captions.types import Caption, Token
+from compoclip.captions.types import Caption
 from compoclip.rewrites import legality
-from compoclip.rewrites.attested import BROKEN, UNATTESTED, edit_level, first_fluent, kind_of
-from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SENTENCE_ENDS, edited, exchanged
+from compoclip.rewrites.attested import BROKEN, edit_level, kind_of
+from compoclip.rewrites.base import Refused
+from compoclip.rewrites.driver import UNATTESTED, CandidateEdit, Proposal, Round, SampledRewrite
+from compoclip.rewrites.edit import MAX_DRAWS, SENTENCE_ENDS, exchanged
 from compoclip.rewrites.exclusion import (
     ANY_THING,
     FIXED_ADJECTIVES,
@@ -30,7 +31,7 @@ from compoclip.rewrites.exclusion import (
     names_people,
 )
 from compoclip.rewrites.legality import NOT_ASSERTED, names_together
-from compoclip.rewrites.reading import Mention, Reading, of_last, read
+from compoclip.rewrites.reading import Reading, of_last, read
 
 NO_PAIR = "no-legal-pair"
 
@@ -61,83 +62,79 @@ class SpanPair(NamedTuple):
     b: tuple[int, int]
 
 
-@dataclass(frozen=True)
-class NegclipSwap:
+def _proposed(
+    s: Reading, rng: random.Random, groups: tuple[str, ...], least: int
+) -> Iterator[Proposal]:
     """Exchanges one legal pair: group uniform among those that have one, then pair uniform.
 
     Keeps the words of the caption, apart from repaired "a"/"an" and the sentence capital (NegCLIP,
     Yuksekgonul et al., ICLR 2023, section 4).
+    """
+    return swaps(s, rng, [pair for pair in candidates(s.caption) if pair.group in groups], least)
 
-    Attributes:
+
+def negclip_swap(
+    name: str = "negclip",
+    version: str = "5",
+    groups: tuple[str, ...] = GROUPS,
+    least: int = ANYTHING,
+) -> SampledRewrite:
+    """Return the rewrite that exchanges a pair.
+
+    Args:
+        name: Its name.
+        version: Its version.
         groups: Which of `GROUPS` may be exchanged.
         least: Lowest level of `attested.edit_level` that is taken; with 1, only what captions show.
     """
-
-    name: str = "negclip"
-    version: str = "5"
-    keeps_meaning: bool = False
-    groups: tuple[str, ...] = GROUPS
-    least: int = ANYTHING
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn rewrite, or `Refused`: "no-legal-pair", "empty-caption" or a failed check."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        pairs = [pair for pair in candidates(caption) if pair.group in self.groups]
-        return drawn_swap(caption, pairs, rng, self.name, self.least)
+    propose = partial(_proposed, groups=groups, least=least)
+    return SampledRewrite(name, version, False, NO_PAIR, propose)
 
 
-NEGCLIP_FLUENT = NegclipSwap(name="negclip-fluent", version="2", least=1)
+NEGCLIP = negclip_swap()
+NEGCLIP_FLUENT = negclip_swap("negclip-fluent", "2", least=FITTING)
 
 
-def drawn_swap(
-    caption: Caption,
-    pairs: list[SpanPair],
-    rng: random.Random,
-    rewrite: str,
-    least: int = ANYTHING,
-) -> Rewritten | Refused:
-    """Exchange a pair: group uniform among those of the pairs, then pair uniform.
+def swaps(
+    s: Reading, rng: random.Random, pairs: list[SpanPair], least: int = ANYTHING
+) -> Iterator[Proposal]:
+    """Propose to exchange a pair: group uniform among those of the pairs, then pair uniform.
 
     The first is taken whose parts fit their new places, in whatever group. Where none does, and
     `least` allows it, a group gives the pair of which captions show most; a group with nothing but
     nonsense gives way to the others.
     """
-    reading = read(caption)
     by_group: dict[str, list[SpanPair]] = {}
     for pair in pairs:
         by_group.setdefault(pair.group, []).append(pair)
-    drawn = [
-        [
-            (*_judged(reading, pair), partial(swapped, caption, pair, rewrite))
-            for pair in rng.sample(by_group[group], min(MAX_DRAWS, len(by_group[group])))
-        ]
-        for group in rng.sample(list(by_group), len(by_group))
+    if not pairs:
+        return
+    sampled = [
+        [_judged(s, each) for each in rng.sample(group, min(MAX_DRAWS, len(group)))]
+        for group in rng.sample(list(by_group.values()), len(by_group))
     ]
-    groups = [[(level, make) for _, level, make in group] for group in drawn]
-    draws = list(chain.from_iterable(groups))
-    fitting = [(2, make) for fits, _, make in chain.from_iterable(drawn) if fits]
-    reason = UNATTESTED if draws else NO_PAIR
-    result = first_fluent(fitting, reason)
-    if isinstance(result, Rewritten) or least >= FITTING:
-        return result
-    for group in groups:
-        result = first_fluent(group, result.reason, FITTING - 1, len(group))
-        if isinstance(result, Rewritten):
-            return result
-    return first_fluent(draws, result.reason, least, len(draws))
+    tried = [[each for _, each in group] for group in sampled]
+    yield Refused(UNATTESTED)
+    yield from (replace(each, level=2) for fits, each in chain.from_iterable(sampled) if fits)
+    if least >= FITTING:
+        return
+    for group in tried:
+        yield Round(FITTING - 1, len(group))
+        yield from group
+    yield Round(least, sum(map(len, tried)))
+    yield from chain.from_iterable(tried)
 
 
-def _judged(s: Reading, pair: SpanPair) -> tuple[bool, int]:
-    """Whether both parts fit their new places, and how well captions attest them there: each is
-    its last word to what is around it."""
+def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
+    """Whether both parts fit their new places, and their exchange with the level at which captions
+    attest them there: each is its last word to what is around it."""
     (first, end), (start, stop) = pair.a, pair.b
     mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
     if pair.group in _NOUN_GROUPS and any(
         _compound(s, last - 1) != (start, last) or not _is_last(s, last - 1)
         for start, last in (pair.a, pair.b)
     ):
-        return False, BROKEN  # a part of a compound
+        return False, swapping(s.caption, pair, BROKEN)  # a part of a compound
     words = {end - 1: theirs, stop - 1: mine}
     moved = (range(first, end), range(start, stop)) if end - first > 1 else ()
     if pair.group in ("adjective", "attribute"):
@@ -148,7 +145,7 @@ def _judged(s: Reading, pair: SpanPair) -> tuple[bool, int]:
         alike = pair.group == "adverb" or may_change_places(s, mine, theirs)
     # Else each pair of words may have been met, and yet not the scene that all of them make.
     level = edit_level(s, words, moved, strict=not alike)
-    return alike and level >= FITTING, level
+    return alike and level >= FITTING, swapping(s.caption, pair, level)
 
 
 def may_change_places(s: Reading, a: str, b: str) -> bool:
@@ -163,41 +160,60 @@ def may_change_places(s: Reading, a: str, b: str) -> bool:
     return not names_people(a) or _GENDERED.isdisjoint(s.lows)
 
 
-def swapped(caption: Caption, pair: SpanPair, rewrite: str = "negclip") -> Rewritten | Refused:
-    """The caption with the pair exchanged, checked."""
-    changes = exchanged(caption, pair.a, pair.b)
-    return edited(caption, changes, rewrite=rewrite, keeps_meaning=False, rule=f"swap:{pair.group}")
+def swapping(caption: Caption, pair: SpanPair, level: int = 2) -> CandidateEdit:
+    """Return the exchange of a pair."""
+    changes = partial(exchanged, caption, pair.a, pair.b)
+    return CandidateEdit(f"swap:{pair.group}", changes, level=level)
 
 
 @of_last
 def candidates(caption: Caption) -> tuple[SpanPair, ...]:
-    """All legal pairs, group by group, in order of place."""
-    reading = read(caption)
-    return tuple(
-        [
-            pair
-            for pair, refusal in considered(reading)
-            if refusal is None and not legality.same_parts(reading, pair.a, pair.b)
-        ]
-    )
+    """Return all legal pairs, group by group, in order of place."""
+    s = read(caption)
+    return tuple([pair for pair in _legal(s) if not legality.same_parts(s, pair.a, pair.b)])
 
 
-def considered(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
-    """Every pair of like parts with the rule that forbids its exchange (None: legal so far)."""
-    yield from _noun_phrases(s)
-    yield from _verbs(s)
-    yield from _nouns(s, "NN", "noun")
-    yield from _nouns(s, "NNS", "plural-noun")
-    yield from _adverbs(s)
-    yield from _adjectives(s)
-
-
-def _noun_phrases(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
+def _legal(s: Reading) -> Iterator[SpanPair]:
+    """Every pair of like parts whose exchange changes what is said."""
+    tokens = s.caption.tokens
     long = [i for i, m in enumerate(s.mentions) if m.stop - m.first > 2 and _is_thing(s, m.head)]
     for x, z in combinations(long, 2):
-        a, b = s.mentions[x], s.mentions[z]
-        pair = SpanPair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
-        yield pair, legality.phrases(s, x, z)
+        if legality.phrases(s, x, z):
+            a, b = s.mentions[x], s.mentions[z]
+            yield SpanPair("noun-phrase", (a.first, a.stop), (b.first, b.stop))
+    # Main verbs: the part of a verb phrase that can differ once auxiliaries stay in place.
+    verbs = [
+        (i, i + 1)
+        for i, t in enumerate(tokens)
+        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in LIGHT_VERBS
+    ]
+    for verb, other in combinations(verbs, 2):
+        if legality.verbs(s, verb, other):
+            yield SpanPair("verb", verb, other)
+    yield from _nouns(s, "NN", "noun")
+    yield from _nouns(s, "NNS", "plural-noun")
+    manner = [
+        i
+        for i, t in enumerate(tokens)
+        if t.pos == "ADV" and i not in s.phrasal and s.lows[i] not in _NO_MANNER
+        if s.lows[i] in _MANNER_ADVERBS or s.lows[i].endswith("ly")
+    ]
+    for i, j in combinations(manner, 2):
+        if legality.adverbs(s, i, j):
+            yield SpanPair("adverb", (i, i + 1), (j, j + 1))
+    described = [
+        i
+        for i, t in enumerate(tokens)
+        if t.pos == "ADJ"
+        and i not in s.phrasal
+        and s.lemmas[i] not in FIXED_ADJECTIVES
+        and not names_together(tokens, i)
+        and t.tag in ("JJ", "JJR", "JJS")
+    ]
+    for i, j in combinations(described, 2):
+        occurs = _said_already(s, i, j) or _said_already(s, j, i)
+        if tokens[i].tag == tokens[j].tag and not occurs and legality.modifiers(s, i, j, "ADJ"):
+            yield SpanPair("adjective", (i, i + 1), (j, j + 1))
 
 
 def _is_thing(s: Reading, index: int) -> bool:
@@ -205,18 +221,19 @@ def _is_thing(s: Reading, index: int) -> bool:
     return token.pos in ("NOUN", "PROPN") and s.lemmas[index] not in NO_THINGS
 
 
-def _nouns(s: Reading, tag: str, group: str) -> Iterator[tuple[SpanPair, str | None]]:
+def _nouns(s: Reading, tag: str, group: str) -> Iterator[SpanPair]:
     places = [
         i
         for i, t in enumerate(s.caption.tokens)
         if t.tag == tag and t.pos == "NOUN" and s.owner[i] >= 0 and _is_thing(s, i)
     ]
     for i, j in combinations(places, 2):
-        refusal = legality.nouns(s, i, j)
-        yield SpanPair(group, (i, i + 1), (j, j + 1)), refusal
+        if not legality.nouns(s, i, j):
+            continue
+        yield SpanPair(group, (i, i + 1), (j, j + 1))
         whole = _compound(s, i), _compound(s, j)
         if whole != ((i, i + 1), (j, j + 1)) and _is_last(s, i) and _is_last(s, j):
-            yield SpanPair(group, *whole), refusal
+            yield SpanPair(group, *whole)
 
 
 def _compound(s: Reading, index: int) -> tuple[int, int]:
@@ -232,26 +249,6 @@ def _is_last(s: Reading, index: int) -> bool:
     return index + 1 == len(tokens) or tokens[index + 1].pos not in _NOUN_PARTS
 
 
-def _adjectives(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
-    places = [
-        i
-        for i, t in enumerate(s.caption.tokens)
-        if t.pos == "ADJ"
-        and i not in s.phrasal
-        and s.lemmas[i] not in FIXED_ADJECTIVES
-        and not names_together(s.caption.tokens, i)
-        and t.tag in ("JJ", "JJR", "JJS")
-    ]
-    for i, j in combinations(places, 2):
-        pair = SpanPair("adjective", (i, i + 1), (j, j + 1))
-        if _said_already(s, i, j) or _said_already(s, j, i):
-            yield pair, legality.OCCURS
-        elif s.caption.tokens[i].tag != s.caption.tokens[j].tag:
-            yield pair, legality.NUMBER
-        else:
-            yield pair, legality.modifiers(s, i, j, "ADJ")
-
-
 def _said_already(s: Reading, index: int, other: int) -> bool:
     """Whether a thing comes to be what it is: "a red and blue kite in a blue sky"."""
     owner = s.owner[index]
@@ -261,33 +258,8 @@ def _said_already(s: Reading, index: int, other: int) -> bool:
     return s.lemmas[other] in s.lemmas[mention.first : mention.stop]
 
 
-def _verbs(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
-    """Main verbs: the part of a verb phrase that can differ once auxiliaries stay in place."""
-    tokens = s.caption.tokens
-    spans = [
-        (i, i + 1)
-        for i, t in enumerate(tokens)
-        if t.pos == "VERB" and s.owner[i] < 0 and s.lemmas[i] not in LIGHT_VERBS
-    ]
-    for a, b in combinations(spans, 2):
-        yield SpanPair("verb", a, b), legality.verbs(s, a, b)
-
-
-def _adverbs(s: Reading) -> Iterator[tuple[SpanPair, str | None]]:
-    places = [i for i, t in enumerate(s.caption.tokens) if t.pos == "ADV" and _says_how(s, i)]
-    for i, j in combinations(places, 2):
-        yield SpanPair("adverb", (i, i + 1), (j, j + 1)), legality.adverbs(s, i, j)
-
-
-def _says_how(s: Reading, index: int) -> bool:
-    word = s.lows[index]
-    if index in s.phrasal or word in _NO_MANNER:
-        return False
-    return word in _MANNER_ADVERBS or word.endswith("ly")
-
-
 # --- What an "and" joins, when that is clear: adjectives, verb phrases of one subject, noun
-# phrases. ---
+# phrases: a pair of one of `KINDS`. ---
 #
 # The exchanged spans are the smallest like phrases on both sides. An exchange must be its own
 # inverse, so what is refused in one order is refused in the other. Doubtful scope is refused.
@@ -305,23 +277,17 @@ _FINITE = frozenset(("VBZ", "VBP", "VBD", "MD"))
 _Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Conjuncts:
-    """Two token spans joined by "and"; kind: one of `KINDS`."""
-
-    kind: str
-    a: _Span
-    b: _Span
-
-
-def conjuncts(s: Reading, at: int) -> Conjuncts | str:
+def conjuncts(s: Reading, at: int) -> SpanPair | str:
     """The phrases that the "and" at token `at` joins, or the reason why they stay in place."""
     tokens = s.caption.tokens
     if at == 0 or at + 1 >= len(tokens):
         return UNLIKE
     if not (s.asserted(at - 1) and s.asserted(at + 1)):
         return NOT_ASSERTED
-    start, end = _sentence(tokens, at)
+    # The sentence around it, without its final punctuation.
+    marks = [i for i, t in enumerate(tokens) if t.text[0] in SENTENCE_ENDS or t.text == ";"]
+    start = max((i + 1 for i in marks if i < at), default=0)
+    end = min((i for i in marks if i > at), default=len(tokens))
     if tokens[at - 1].pos == "ADJ" and tokens[at + 1].pos in ("ADJ", "ADV"):
         return _conjuncts_adjectives(s, at)
     if tokens[at + 1].pos in ("VERB", "AUX") and s.owner[at + 1] < 0:
@@ -332,20 +298,12 @@ def conjuncts(s: Reading, at: int) -> Conjuncts | str:
     return _conjuncts_noun_phrases(s, x, start, end)
 
 
-def _sentence(tokens: tuple[Token, ...], at: int) -> _Span:
-    """The sentence around token `at`, without its final punctuation."""
-    marks = [i for i, t in enumerate(tokens) if t.text[0] in SENTENCE_ENDS or t.text == ";"]
-    start = max((i + 1 for i in marks if i < at), default=0)
-    return start, min((i for i in marks if i > at), default=len(tokens))
-
-
-def _listed(tokens: tuple[Token, ...], a: _Span, b: _Span) -> bool:
+def _listed(s: Reading, a: _Span, b: _Span) -> bool:
     """Whether a comma or coordinator stands right before the first or after the second span."""
-    before = a[0] > 0 and tokens[a[0] - 1].text.lower() in _LISTING
-    return before or (b[1] < len(tokens) and tokens[b[1]].text.lower() in _LISTING)
+    return not _LISTING.isdisjoint((*s.lows[max(a[0] - 1, 0) : a[0]], *s.lows[b[1] : b[1] + 1]))
 
 
-def _conjuncts_adjectives(s: Reading, at: int) -> Conjuncts | str:
+def _conjuncts_adjectives(s: Reading, at: int) -> SpanPair | str:
     tokens = s.caption.tokens
     first, last = at - 1, at + 1
     if first > 0 and tokens[first - 1].pos == "ADV":
@@ -357,15 +315,15 @@ def _conjuncts_adjectives(s: Reading, at: int) -> Conjuncts | str:
     if tokens[at - 1].tag != tokens[last].tag or s.owner[at - 1] != s.owner[last]:
         return UNLIKE
     a, b = (first, at), (at + 1, last + 1)
-    if _listed(tokens, a, b):
+    if _listed(s, a, b):
         return LIST
     follows = last + 1 < len(tokens) and tokens[last + 1].pos != "PUNCT"
     if (b[1] - b[0] > 1) != (a[1] - a[0] > 1) or (s.owner[last] < 0 and follows):
         return SCOPE
-    return Conjuncts("adjective", a, b)
+    return SpanPair("adjective", a, b)
 
 
-def _verb_phrases(s: Reading, at: int, start: int, end: int) -> Conjuncts | str:
+def _verb_phrases(s: Reading, at: int, start: int, end: int) -> SpanPair | str:
     """ "sitting on a bench" and "reading a book": up to the "and", and up to the end."""
     tokens = s.caption.tokens
     tag = tokens[at + 1].tag
@@ -374,7 +332,7 @@ def _verb_phrases(s: Reading, at: int, start: int, end: int) -> Conjuncts | str:
         return UNLIKE
     a, b = (verbs[-1], at), (at + 1, end)
     inside = [t for span in (a, b) for t in tokens[slice(*span)]]
-    if any(t.text.lower() in _LISTING for t in inside) or _listed(tokens, a, b):
+    if any(t.text.lower() in _LISTING for t in inside) or _listed(s, a, b):
         return LIST
     if any(t.pos == "PRON" and t.tag != "PRP$" for t in inside):
         return PRONOUN
@@ -383,23 +341,31 @@ def _verb_phrases(s: Reading, at: int, start: int, end: int) -> Conjuncts | str:
     repeated = sum(t.tag == tag for t in inside) > 2 or len(verbs) > 1
     if repeated or (a[1] - a[0] > 1) != (b[1] - b[0] > 1) or any(t.pos == "PUNCT" for t in inside):
         return SCOPE
-    return Conjuncts("verb-phrase", a, b)
+    return SpanPair("verb-phrase", a, b)
 
 
-def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> Conjuncts | str:
+def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
     tokens = s.caption.tokens
     left, right = s.mentions[x], s.mentions[x + 1]
     if any(tokens[m.head].pos == "PRON" for m in (left, right)):
         return PRONOUN
-    if tokens[left.first].tag != tokens[right.first].tag and _own(tokens, right, left):
+    leads = {tokens[m.first].tag for m in (left, right)}
+    if len(leads) > 1 and "PRP$" in leads:
         return PRONOUN
     first, stop = left.first, right.stop
     third = x + 2 < len(s.mentions)  # "a and a of" names nothing behind "of"
-    if third and _follows(tokens, stop, end) == "of" and _determined(s, x + 2) != _determined(s, x):
+    of_third = third and s.lows[stop:end][:1] == ("of",)
+    if of_third and _determined(s, x + 2) != _determined(s, x):
         stop = s.mentions[x + 2].stop
-    elif _of_before(s, x, start) and _determined(s, x + 1) != _determined(s, x):
+    elif (
+        x > 0
+        and start < first - 1 == s.mentions[x - 1].stop
+        and s.lows[first - 1] == "of"
+        and s.head_lemma(x - 1) not in DEPICTIONS
+        and _determined(s, x + 1) != _determined(s, x)
+    ):
         first = s.mentions[x - 1].first
-    if _listed(tokens, (first, left.stop), (right.first, stop)):
+    if _listed(s, (first, left.stop), (right.first, stop)):
         return LIST
     governor = _governor(s, first, start)
     if governor and any(t.text == "," for t in tokens[start:first]):
@@ -408,20 +374,23 @@ def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> Conjunc
         return SCOPE  # "a cat in the corner of the picture and a dog"
     after = tokens[stop] if stop < end else None
     if after is None:
-        if governor in ("", "verb", *_CLOSING) and not _changes_subject(s, x, governor):
+        # Else the second may be a subject beside the first: "(a man with a hat) and (a woman)".
+        animals = [("animals" in _kinds(s, place)) for place in (x, x + 1)]
+        alike = animals[0] == animals[1] and _person(s, x) == _person(s, x + 1)
+        if governor == "" or (governor in ("verb", *_CLOSING) and alike):
             return _exchange(s, x, (first, left.stop), (right.first, stop))
         return SCOPE
-    if governor == "":
-        return _shared(s, x, (first, left.stop), (right.first, stop), after, start)
-    return _whole(s, x, start, end)
-
-
-def _own(tokens: tuple[Token, ...], *mentions: Mention) -> bool:
-    return any(tokens[m.first].tag == "PRP$" for m in mentions)
-
-
-def _follows(tokens: tuple[Token, ...], stop: int, end: int) -> str:
-    return tokens[stop].text.lower() if stop < end else ""
+    if governor:
+        return _whole(s, x, start, end)
+    # What stands behind the second must be said of both.
+    if after.pos == "AUX" or after.tag in _FINITE:
+        if first != start:
+            return CLAUSE
+    elif after.pos != "VERB":
+        return SCOPE
+    elif (*s.owner, -1)[stop + 1] >= 0 and not (_person(s, x) and _person(s, x + 1)):
+        return SCOPE  # a verb with an object
+    return _exchange(s, x, (first, left.stop), (right.first, stop))
 
 
 def _determined(s: Reading, place: int) -> bool:
@@ -430,14 +399,6 @@ def _determined(s: Reading, place: int) -> bool:
         return False
     token = s.caption.tokens[s.mentions[place].first]
     return token.pos in ("DET", "NUM") or token.tag == "PRP$"
-
-
-def _of_before(s: Reading, x: int, start: int) -> bool:
-    """Whether "of" ties the mention to the one right before it, which is no mere picture."""
-    before = s.mentions[x].first - 1
-    if before <= start or s.caption.tokens[before].text.lower() != "of" or x == 0:
-        return False
-    return s.mentions[x - 1].stop == before and s.head_lemma(x - 1) not in DEPICTIONS
 
 
 def _governor(s: Reading, first: int, start: int) -> str:
@@ -455,16 +416,6 @@ def _governor(s: Reading, first: int, start: int) -> str:
     return "verb" if before.pos == "VERB" else low
 
 
-def _changes_subject(s: Reading, x: int, governor: str) -> bool:
-    """Whether the second phrase may be a subject beside the first one's: "(a man with a hat) and
-    (a woman)".
-    """
-    if governor == "":
-        return False
-    animals = [("animals" in _kinds(s, place)) for place in (x, x + 1)]
-    return animals[0] != animals[1] or _person(s, x) != _person(s, x + 1)
-
-
 def _person(s: Reading, place: int) -> bool:
     return names_people(s.head_lemma(place))
 
@@ -473,39 +424,31 @@ def _kinds(s: Reading, place: int) -> frozenset[str]:
     return families(s.head_lemma(place), "NOUN")
 
 
-def _shared(s: Reading, x: int, a: _Span, b: _Span, after: Token, start: int) -> Conjuncts | str:
-    """Both phrases with something behind the second: legal when it is said of both."""
-    tokens = s.caption.tokens
-    if after.pos == "AUX" or after.tag in _FINITE:
-        return _exchange(s, x, a, b) if a[0] == start else CLAUSE
-    if after.pos != "VERB":
-        return SCOPE
-    stop = b[1] + 1
-    transitive = stop < len(tokens) and s.owner[stop] >= 0
-    if transitive and not (_person(s, x) and _person(s, x + 1)):
-        return SCOPE
-    return _exchange(s, x, a, b)
-
-
-def _exchange(s: Reading, x: int, a: _Span, b: _Span) -> Conjuncts | str:
+def _exchange(s: Reading, x: int, a: _Span, b: _Span) -> SpanPair | str:
     """The noun phrases, when it is clear which determiner and modifiers belong to which."""
     tokens = s.caption.tokens
     mine, theirs = _determined(s, x), _determined(s, x + 1)
     if a[0] != s.mentions[x].first:
         mine = _determined(s, x - 1)
     if theirs:
-        return Conjuncts("noun-phrase", a, b) if mine else SCOPE
+        return SpanPair("noun-phrase", a, b) if mine else SCOPE
     skipped = a[0] + (1 if mine else 0)
     plain = a[1] - skipped == 1 and b[1] - b[0] == 1 and tokens[a[0]].pos != "NUM"
     if not plain or (mine and tokens[skipped].tag != tokens[b[0]].tag):
         return SCOPE  # "a red car and bus", "a car and trucks"
-    return Conjuncts("noun-phrase", (skipped, a[1]), b)
+    return SpanPair("noun-phrase", (skipped, a[1]), b)
 
 
-def _whole(s: Reading, x: int, start: int, end: int) -> Conjuncts | str:
+def _whole(s: Reading, x: int, start: int, end: int) -> SpanPair | str:
     """Both sides entire: "a man in a hat and a woman in a dress"."""
     tokens = s.caption.tokens
-    top = next((n for n, m in enumerate(s.mentions) if _is_top(s, n, m, start)), -1)
+    tops = (  # what the sentence is about, not the frame around it
+        n
+        for n, m in enumerate(s.mentions)
+        if m.first >= start and tokens[m.head].pos != "PRON"
+        if s.head_lemma(n) not in DEPICTIONS and _governor(s, m.first, start) == ""
+    )
+    top = next(tops, -1)
     if top < 0:
         return SCOPE
     a, b = (s.mentions[top].first, s.mentions[x].stop), (s.mentions[x + 1].first, end)
@@ -519,14 +462,7 @@ def _whole(s: Reading, x: int, start: int, end: int) -> Conjuncts | str:
     alike, inner = _kinds(s, top) & _kinds(s, x + 1), _kinds(s, x) & _kinds(s, x + 1)
     if not alike or inner or not (_determined(s, top) and _determined(s, x + 1)):
         return SCOPE
-    return Conjuncts("noun-phrase", a, b)
-
-
-def _is_top(s: Reading, place: int, mention: Mention, start: int) -> bool:
-    """Whether the mention begins what the sentence is about, not the frame around it."""
-    if mention.first < start or s.caption.tokens[mention.head].pos == "PRON":
-        return False
-    return s.head_lemma(place) not in DEPICTIONS and _governor(s, mention.first, start) == ""
+    return SpanPair("noun-phrase", a, b)
 
 
 # --- Hard positives by exchanging the two sides of an "and". ---
@@ -534,39 +470,18 @@ def _is_top(s: Reading, place: int, mention: Mention, start: int) -> bool:
 NO_AND = "no-and"
 
 
-@dataclass(frozen=True)
-class AndSwap:
+def _joined(s: Reading, _: random.Random) -> Iterator[Proposal]:
     """Exchanges the smallest like phrases around one "and"; applied twice it gives the caption.
 
     Adjectives with adjectives, verb phrases of one subject, noun phrases with their determiners and
     modifiers. Refused for clauses, unclear scope and lists of three or more. With several "and"
-    that allow it, the first with the largest kind of phrase counts; nothing is drawn.
+    that allow it, the first with the largest kind of phrase counts; nothing is sampled.
     """
-
-    name: str = "and-swap"
-    version: str = "3"
-    keeps_meaning: bool = True
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn rewrite, or `Refused`: "no-and", why the phrases stay, or a failed check."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        reading = read(caption)
-        places = [i for i, token in enumerate(caption.tokens) if token.text.lower() == "and"]
-        reason = NO_AND
-        found = [conjuncts(reading, at) for at in places]
-        for joined in sorted(found, key=_size):
-            if not isinstance(joined, Conjuncts):
-                return Refused(joined)
-            changes = exchanged(caption, joined.a, joined.b)
-            rule = f"and:{joined.kind}"
-            result = edited(caption, changes, rewrite=self.name, keeps_meaning=True, rule=rule)
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-        return Refused(reason)
+    found = [conjuncts(s, at) for at, low in enumerate(s.lows) if low == "and"]
+    pairs = [pair for pair in found if isinstance(pair, SpanPair)]
+    for pair in sorted(pairs, key=lambda pair: KINDS.index(pair.group)):
+        yield CandidateEdit(f"and:{pair.group}", exchanged(s.caption, pair.a, pair.b))
+    yield from [Refused(reason) for reason in found if isinstance(reason, str)][:1]
 
 
-def _size(joined: Conjuncts | str) -> int:
-    """Sorts the largest kind first and what is refused last."""
-    return KINDS.index(joined.kind) if isinstance(joined, Conjuncts) else len(KINDS)
+AND_SWAP = SampledRewrite("and-swap", "3", True, NO_AND, _joined)

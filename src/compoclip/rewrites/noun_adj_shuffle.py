@@ -4,62 +4,45 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from compoclip.captions.types import Caption, Span
-from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, SpanChange, edited, first_valid, moved_text
+from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
+from compoclip.rewrites.edit import MAX_DRAWS, SpanChange, moved_text
 from compoclip.rewrites.legality import items, parts, parts_of
-from compoclip.rewrites.reading import read
+from compoclip.rewrites.reading import Reading
 
-NOTHING_TO_SHUFFLE = "nothing-to-shuffle"
 _TAGS = ("NN", "JJ")
 
 
-@dataclass(frozen=True)
-class NounAdjShuffle:
+def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
     """Puts the nouns of a caption in another order, and the adjectives in another.
 
     All of them at once, each kind among the places of its own (Penn tags NN* and JJ*). The result
     always differs from the caption, and not only by the order of parts joined by "and" or a
     symmetric relation; "a" and "an" are repaired. Yuksekgonul et al. (ICLR 2023), section 3.2.
     """
-
-    name: str = "noun-adj-shuffle"
-    version: str = "1"
-    keeps_meaning: bool = False
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One shuffle, or `Refused`: "empty-caption", "nothing-to-shuffle" or a check."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        return first_valid(self._attempts(caption, rng), NOTHING_TO_SHUFFLE)
-
-    def _attempts(self, caption: Caption, rng: random.Random) -> Iterator[Rewritten | Refused]:
-        kinds = [
-            [i for i, token in enumerate(caption.tokens) if token.tag.startswith(tag)]
-            for tag in _TAGS
+    caption = s.caption
+    kinds = [
+        [i for i, token in enumerate(caption.tokens) if token.tag.startswith(tag)] for tag in _TAGS
+    ]
+    if all(len({s.lows[i] for i in places}) < 2 for places in kinds):
+        return
+    said, before = items(s), parts_of(s)
+    same = _sense(caption, range(len(caption.tokens)))
+    for _ in range(MAX_DRAWS):
+        order = list(range(len(caption.tokens)))
+        for places in kinds:
+            for place, source in zip(places, rng.sample(places, len(places))):
+                order[place] = source
+        moved = [(to, at) for to, at in enumerate(order) if to != at]
+        if not moved or parts([said[i] for i in order]) == before:
+            continue
+        if same is not None and _sense(caption, order) == same:
+            continue  # "a small red cat" for "a red small cat"
+        changes = [
+            SpanChange(to, to + 1, moved_text(caption, (at, at + 1), to)) for to, at in moved
         ]
-        if all(len({caption.tokens[i].text.lower() for i in places}) < 2 for places in kinds):
-            return
-        reading = read(caption)
-        said, before = items(reading), parts_of(reading)
-        same = _sense(caption, range(len(caption.tokens)))
-        for _ in range(MAX_DRAWS):
-            order = list(range(len(caption.tokens)))
-            for places in kinds:
-                for place, source in zip(places, rng.sample(places, len(places))):
-                    order[place] = source
-            moved = [(to, at) for to, at in enumerate(order) if to != at]
-            if not moved or parts([said[i] for i in order]) == before:
-                continue
-            if same is not None and _sense(caption, order) == same:
-                continue  # "a small red cat" for "a red small cat"
-            changes = [
-                SpanChange(to, to + 1, moved_text(caption, (at, at + 1), to)) for to, at in moved
-            ]
-            rule = "shuffle:nouns-adjectives"
-            yield edited(caption, changes, rewrite=self.name, keeps_meaning=False, rule=rule)
+        yield CandidateEdit("shuffle:nouns-adjectives", changes)
 
 
 def _sense(caption: Caption, order: Sequence[int]) -> object:
@@ -79,3 +62,6 @@ def _sense(caption: Caption, order: Sequence[int]) -> object:
     ]
     links = ((things[r.subject], r.name, things[r.object]) for r in caption.graph.relations)
     return sorted(things), sorted(links)
+
+
+NOUN_ADJ_SHUFFLE = SampledRewrite("noun-adj-shuffle", "1", False, "nothing-to-shuffle", _shuffled)

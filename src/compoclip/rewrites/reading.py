@@ -65,20 +65,14 @@ def unasserted(tokens: tuple[Token, ...], lows: tuple[str, ...] | None = None) -
     for index in range(len(lows) + 1):
         if index < len(lows) and lows[index] not in _BOUNDARIES:
             continue
-        found.update(_clause(lows, start, index))
+        clause = lows[start:index]
+        if any(word in _NOT or word.endswith(_CONTRACTED) for word in clause):
+            found.update(range(start, index))
+        else:
+            reach = next((at for at, word in enumerate(clause) if word in _NO), len(clause))
+            found.update(range(start + reach, index))
         start = index + 1
     return frozenset(found)
-
-
-def _clause(lows: tuple[str, ...], start: int, stop: int) -> range:
-    reach = stop
-    for index in range(start, stop):
-        word = lows[index]
-        if word in _NOT or word.endswith(_CONTRACTED):
-            return range(start, stop)
-        if word in _NO:
-            reach = min(reach, index)
-    return range(reach, stop)
 
 
 # --- Memoised readings of one caption. ---
@@ -368,7 +362,9 @@ def _link(between: tuple[_Word, ...]) -> tuple[MentionLink, tuple[str, ...]]:
     plain = [w for w, *_ in core]
     if all(w in _COORDINATORS for w in plain):
         return MentionLink.COORDINATED, ()
-    if _symmetric(plain, low):
+    both_ways = is_symmetric(plain) or is_symmetric(low) or plain[-1] in _SYMMETRIC_WORDS
+    same_as = plain[-1] == "as" and ("as" in plain[:-1] or "same" in low)
+    if both_ways or same_as or tuple(plain[-2:]) in _SYMMETRIC_PAIRS:
         return MentionLink.SYMMETRIC, words
     if plain[-1] in _COORDINATORS:
         return MentionLink.COORDINATED, ()
@@ -384,12 +380,3 @@ def _link(between: tuple[_Word, ...]) -> tuple[MentionLink, tuple[str, ...]]:
     if preposition in _PLACE_PREPOSITIONS and (stays or tag != "VBN"):
         return MentionLink.PLACE, words
     return MentionLink.ACTION, words
-
-
-def _symmetric(core: list[str], low: list[str]) -> bool:
-    """Whether the link is, or ends in, a relation that holds in both directions."""
-    if is_symmetric(core) or is_symmetric(low):
-        return True
-    if core[-1] == "as" and ("as" in core[:-1] or "same" in low):
-        return True
-    return tuple(core[-2:]) in _SYMMETRIC_PAIRS or core[-1] in _SYMMETRIC_WORDS

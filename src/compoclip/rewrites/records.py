@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
 from compoclip.recordfile import Item, Track, write_records
-from compoclip.rewrites.base import Edit, Refused, Rewritten, get_rewrite, rewrite_sources, rng_for
+from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rewrite_sources, rng_for
 
 # --- What a run of rewrites achieved: coverage, refusal reasons, rules used, edit size. ---
 
@@ -129,14 +129,8 @@ class Settings:
             "epoch": self.epoch,
             "tagger": tagger_version(self.tagger),
             "parser": PARSER_VERSION,
-            "lexicon": lexicon_name(),
+            "lexicon": lexicon().name,
         }
-
-
-@lru_cache(maxsize=1)
-def lexicon_name() -> str:
-    """Name of the lexicon that proposes replacements."""
-    return lexicon().name
 
 
 def records(items: Iterable[tuple[str, str]], settings: Settings) -> list[dict[str, Any]]:
@@ -164,7 +158,14 @@ def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> d
     if isinstance(result, Refused):
         made = {"text": None, "rule": None, "edits": [], "reason": result.reason}
     else:
-        edits = [_edit(caption.text, result.text, edit) for edit in result.edits]
+        edits = [
+            {
+                **asdict(edit),
+                "before": caption.text[edit.start : edit.end],
+                "after": result.text[edit.new_start : edit.new_end],
+            }
+            for edit in result.edits
+        ]
         made = {"text": result.text, "rule": result.rule, "edits": edits, "reason": None}
     return {
         "id": sample_id,
@@ -176,14 +177,8 @@ def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> d
         "seed": settings.seed,
         "epoch": settings.epoch,
         "tagger": tagger_version(settings.tagger),
-        "lexicon": lexicon_name(),
+        "lexicon": lexicon().name,
     }
-
-
-def _edit(old: str, new: str, edit: Edit) -> dict[str, Any]:
-    """The edited ranges with the characters before and after."""
-    after = new[edit.new_start : edit.new_end]
-    return {**asdict(edit), "before": old[edit.start : edit.end], "after": after}
 
 
 def count(tallies: dict[str, RewriteTally], made: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ are refused. The words are in data/relations.txt.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -66,29 +67,18 @@ def is_symmetric(words: Sequence[str]) -> bool:
         return False
     if " ".join(low) in SYMMETRIC_RELATIONS or (len(low) == 1 and low[0] in _SYMMETRIC_VERB_FORMS):
         return True
-    if " ".join([_ing(low[0]), *low[1:]]) in SYMMETRIC_RELATIONS:
+    stem = re.sub("(ing|ed|s)$", "", low[0]).removesuffix("e")  # talks, talked, talking: a guess
+    if " ".join([f"{stem}ing", *low[1:]]) in SYMMETRIC_RELATIONS:
         return True
     for size in (3, 2, 1):
         tail = " ".join(low[-size:])
         before = [word for word in low[:-size] if word not in _FILLERS and not word.endswith("ly")]
         if tail in SYMMETRIC_RELATIONS and len(before) <= 1:
-            return not before or _leaves_symmetric(before[0], tail)
+            if not before or before[0] in _PLACED_PARTICIPLES or tail not in _PASSIVE_PREPOSITIONS:
+                return True
+            passive = before[0].endswith(("ed", "en", "wn"))
+            return not (passive or before[0] in _IRREGULAR_PARTICIPLES)
     return False
-
-
-def _leaves_symmetric(verb: str, preposition: str) -> bool:
-    if verb in _PLACED_PARTICIPLES or preposition not in _PASSIVE_PREPOSITIONS:
-        return True
-    return not (verb.endswith(("ed", "en", "wn")) or verb in _IRREGULAR_PARTICIPLES)
-
-
-def _ing(verb: str) -> str:
-    """A plain guess at the -ing form: talk, talks, talked -> talking."""
-    for ending in ("ing", "ed", "s"):
-        if verb.endswith(ending):
-            verb = verb[: -len(ending)]
-            break
-    return verb.removesuffix("e") + "ing"
 
 
 def _forms(verb: str) -> tuple[str, ...]:
@@ -172,7 +162,8 @@ KNOWN_PHRASES: tuple[tuple[str, ...], ...] = tuple(
 _ENDINGS = frozenset({*PREPOSITIONS, *CONTRADICTIONS, *_LISTS.words("more prepositions")})
 _LONGEST_ENDING = max(len(p.split()) for p in _ENDINGS)
 SAYING_LITTLE = _LISTS.words("saying little")
-_EVERYWHERE = _LISTS.words("true everywhere")
+#: Prepositions that hold of almost any two things, such as "outside".
+TRUE_EVERYWHERE = _LISTS.words("true everywhere")
 PLACING_VERBS = _LISTS.words("placing verbs")
 _LOOSE_VERBS = _LISTS.words("loose verbs")
 _GOING_TOGETHER = tuple(map(frozenset, _LISTS.groups("going together")))
@@ -206,18 +197,17 @@ def sense_of(relation: str) -> RelationSense:
     return RelationSense(lemma_of(words[0], "VERB", "VBG") if words else "", preposition)
 
 
-def says_little(relation: str) -> bool:
-    """Whether the relation holds of almost any two things, such as "outside"."""
-    return sense_of(relation).preposition in _EVERYWHERE
-
-
 @lru_cache(maxsize=65536)
 def relation_refusal(old: str, new: str) -> str | None:
     """Why `new` may still be true of two things that `old` holds between, or None: it cannot."""
     a, b = sense_of(old), sense_of(new)
     if a == b:
         return RELATED
-    if _contradicts(a, b):
+    if a.preposition and b.preposition in CONTRADICTIONS.get(a.preposition, ()):
+        contradicts = a.verb == b.verb or b.placed
+    else:
+        contradicts = a.preposition == b.preposition and b.verb in exclusive(a.verb, "VERB")
+    if contradicts:
         return None
     if a.placed and b.placed:
         same = a.preposition == b.preposition or b.preposition in preposition_synonyms(
@@ -239,12 +229,6 @@ def relation_refusal(old: str, new: str) -> str | None:
     if related(a.verb, b.verb, "VERB") or may_coincide(a.verb, b.verb, "VERB"):
         return RELATED
     return None
-
-
-def _contradicts(a: RelationSense, b: RelationSense) -> bool:
-    if a.preposition and b.preposition in CONTRADICTIONS.get(a.preposition, ()):
-        return a.verb == b.verb or b.placed
-    return a.preposition == b.preposition and b.verb in exclusive(a.verb, "VERB")
 
 
 @lru_cache(maxsize=4096)

@@ -9,28 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
-from compoclip.captions.types import Caption
-from compoclip.rewrites.attested import (
-    Draw,
-    edit_level,
-    first_fluent,
-    preposition_level,
-)
-from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import (
-    EMPTY,
-    MAX_DRAWS,
-    SpanChange,
-    cased_like,
-    edited,
-    first_valid,
-    inflect,
-)
+from compoclip.rewrites.attested import edit_level, preposition_level
+from compoclip.rewrites.base import Refused
+from compoclip.rewrites.driver import CandidateEdit, Proposal, Round, SampledRewrite
+from compoclip.rewrites.edit import MAX_DRAWS, SpanChange, cased_like, inflect
 from compoclip.rewrites.exclusion import (
     NOT_THINGS,
     entity,
@@ -53,7 +40,7 @@ from compoclip.rewrites.legality import (
     states_place,
     subject_of,
 )
-from compoclip.rewrites.reading import MentionLink, Reading, of_last, read
+from compoclip.rewrites.reading import MentionLink, Reading, of_last
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 from compoclip.rewrites.slots import preposition
 
@@ -233,7 +220,7 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
             continue
         lemma = s.lemmas[index]
         before = tokens[index - 1].pos if index else ""
-        if before == "PART" or _aims(s, index):
+        if before == "PART" or any(t.tag == "TO" for t in tokens[index + 1 : index + 3]):
             continue  # "getting ready to eat" is when one cuts
         if before == "ADJ" and lemma == "look":
             continue  # "a fresh looking salad"
@@ -269,11 +256,6 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
         yield Element("relation", index, index + 1, "VERB", token.tag, options)
 
 
-def _aims(s: Reading, index: int) -> bool:
-    """Whether what is done is done to some end: "work together to decorate a cake"."""
-    return any(t.tag == "TO" for t in s.caption.tokens[index + 1 : index + 3])
-
-
 def acts(s: Reading, index: int) -> bool:
     """Whether who does what the verb at `index` says is alive."""
     subject = subject_of(s, (index, index + 1))
@@ -297,41 +279,37 @@ def acts(s: Reading, index: int) -> bool:
 # --- Hard negatives by replacing one word. ---
 
 
-@dataclass(frozen=True)
-class Replace:
+def _proposed(s: Reading, rng: random.Random, parts: tuple[str, ...]) -> Iterator[Proposal]:
     """Replaces one element by a word of its kind that contradicts it, in the same word form.
 
-    Up to two candidates an element are drawn by word frequency, then one uniformly among all. Needs
-    two entities and a relation or modifier. Numerals and determiners are never replaced
+    Up to two candidates an element are sampled by word frequency, then one uniformly among all.
+    Needs two entities and a relation or modifier. Numerals and determiners are never replaced
     (SugarCrepe, Hsieh et al., NeurIPS 2023).
+    """
+    if not enough_elements(s):
+        yield Refused(TOO_FEW)
+        return
+    found = [element for element in elements(s) if element.pos in parts]
+    shares = [min(CANDIDATES_PER_ELEMENT, len(element.candidates)) for element in found]
+    for _ in range(MAX_DRAWS if found else 0):
+        element = rng.choices(found, shares)[0]
+        yield fluent(s, element, drawn_candidate(element, rng), f"replace:{element.kind}")
 
-    Attributes:
+
+def replacement(
+    name: str = "replace", parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
+) -> SampledRewrite:
+    """Return the rewrite that replaces one element.
+
+    Args:
+        name: Its name.
         parts: Parts of speech that may be replaced: NOUN (entities), ADJ (modifiers), ADP and VERB
             (relations).
     """
+    return SampledRewrite(name, "5", False, NO_CANDIDATE, partial(_proposed, parts=parts))
 
-    name: str = "replace"
-    version: str = "5"
-    keeps_meaning: bool = False
-    parts: tuple[str, ...] = ("NOUN", "ADJ", "ADP", "VERB")
 
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn rewrite, or `Refused` with "too-few-elements", "no-candidate" or a rule."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        reading = read(caption)
-        if not enough_elements(reading):
-            return Refused(TOO_FEW)
-        found = [element for element in elements(reading) if element.pos in self.parts]
-        shares = [min(CANDIDATES_PER_ELEMENT, len(element.candidates)) for element in found]
-
-        def draw() -> Draw:
-            element = rng.choices(found, shares)[0]
-            word = drawn_candidate(element, rng)
-            return drawn(reading, element, word, self.name, f"replace:{element.kind}")
-
-        draws = range(MAX_DRAWS if found else 0)
-        return first_fluent((draw() for _ in draws), NO_CANDIDATE)
+REPLACE = replacement()
 
 
 def drawn_candidate(element: Element, rng: random.Random) -> str:
@@ -346,48 +324,33 @@ def drawn_candidate(element: Element, rng: random.Random) -> str:
     return rng.choice(drawn)
 
 
-def drawn(s: Reading, element: Element, word: str, rewrite: str, rule: str) -> Draw:
-    """How well the word fits its new place, and what puts it there."""
+def fluent(s: Reading, element: Element, word: str, rule: str) -> CandidateEdit:
+    """Return the replacement of an element by a lemma, with how well it fits its new place."""
     if element.pos == "ADP":
         # The lists say which prepositions may stand for which, but not between what.
-        level = preposition_level(s, element.first, word)
-    else:
-        words = dict.fromkeys(range(element.first, element.stop - 1), "")
-        # Hardly any scene has somebody climb, and captions show who does where.
-        head, old = element.stop - 1, s.lemmas[element.stop - 1]
-        strict = word in _RARE_MOTION or (element.pos == "VERB" and _goes_somewhere(s, head))
-        # What is in no family is known by its field alone, and an adjective by its opposite.
-        known = element.pos == "VERB" or bool(families(old, element.pos))
-        level = edit_level(s, {**words, head: head_noun(word)}, strict=strict or not known)
-        if not known and level < 2:
-            level = 0
-        if element.pos != "VERB" and _ends_agreement(s, element, word):
-            level = 0
-    return level, lambda: replaced(s, element, word, rewrite, rule)
+        return replaced(s, element, word, rule, preposition_level(s, element.first, word))
+    head, old = element.stop - 1, s.lemmas[element.stop - 1]
+    strict = word in _RARE_MOTION  # hardly any scene has somebody climb
+    if element.pos == "VERB" and head + 1 < len(s.lows):  # captions show who does where:
+        follows = s.caption.tokens[head + 1].pos, preposition(s.lows[head + 1])
+        strict |= follows[0] == "ADP" and follows[1] not in _PLACING  # "runs for the ball"
+    # What is in no family is known by its field alone, and an adjective by its opposite.
+    known = element.pos == "VERB" or bool(families(old, element.pos))
+    words = {**dict.fromkeys(range(element.first, head), ""), head: head_noun(word)}
+    level = edit_level(s, words, strict=strict or not known)
+    said = _GENDERS.get(old)
+    # A man does not stand for a woman of whom "her" is said.
+    agrees = said is None or said == _GENDERS.get(word) or _PRONOUNS[said].isdisjoint(s.lows)
+    if (not known and level < 2) or (element.pos != "VERB" and not agrees):
+        level = 0
+    return replaced(s, element, word, rule, level)
 
 
-def _goes_somewhere(s: Reading, index: int) -> bool:
-    """Whether a preposition that says no place follows: "runs for the ball"."""
-    after = s.caption.tokens[index + 1 : index + 2]
-    return bool(after) and after[0].pos == "ADP" and preposition(s.lows[index + 1]) not in _PLACING
-
-
-def _ends_agreement(s: Reading, element: Element, word: str) -> bool:
-    """Whether a man comes to stand for a woman of whom "her" is said."""
-    said, new = _GENDERS.get(s.lemmas[element.stop - 1]), _GENDERS.get(word)
-    return said is not None and said != new and not _PRONOUNS[said].isdisjoint(s.lows)
-
-
-def replaced(
-    s: Reading, element: Element, word: str, rewrite: str, rule: str
-) -> Rewritten | Refused:
-    """The caption with the element replaced by the lemma `word` in its form, or the rule broken."""
-    refusal = forbidden(s, element, word)
-    if refusal is not None:
-        return Refused(refusal)
+def replaced(s: Reading, element: Element, word: str, rule: str, level: int = 2) -> CandidateEdit:
+    """Return the replacement of an element by a lemma in the form of the element."""
     text = cased_like(element.form(word), s.caption, element.first)
-    change = SpanChange(element.first, element.stop, text)
-    return edited(s.caption, [change], rewrite=rewrite, keeps_meaning=False, rule=rule)
+    changes = [SpanChange(element.first, element.stop, text)]
+    return CandidateEdit(rule, changes, level=level, refusal=partial(forbidden, s, element, word))
 
 
 def forbidden(s: Reading, element: Element, word: str) -> str | None:
@@ -414,55 +377,26 @@ WORDS = {name: frozenset(words) for name, words in word_lists(__file__, "tsvlc")
 _PARTS = {"action": "VERB", "spatial": "ADP"}
 
 
-@dataclass(frozen=True)
-class TsvlcRuleBased:
-    """Replaces one listed word: category uniform among those that apply, then word, then foil.
-
-    Attributes:
-        categories: Which of the lists of data/tsvlc.txt are used.
-        any_word: A word as it stands in the caption gives way to any other of its list, true or
-            not, in place of one that excludes it.
-    """
-
-    name: str = "tsvlc-rb"
-    version: str = "5"
-    keeps_meaning: bool = False
-    categories: tuple[str, ...] = CATEGORIES
-    any_word: bool = False
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn rewrite, or `Refused`: "no-list-applies", "empty-caption" or a rule."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        reading = read(caption)
-        if self.any_word:
-            return self._any_word(reading, rng)
-        options = {c: found for c in self.categories if (found := listed(reading, c))}
-
-        def draw(category: str) -> Draw:
+def _listed(s: Reading, rng: random.Random, categories: tuple[str, ...]) -> Iterator[Proposal]:
+    """Replaces one listed word: category uniform among those that apply, then word, then foil."""
+    options = {c: found for c in categories if (found := listed(s, c))}
+    for category in rng.sample(list(options), len(options)):
+        yield Round()
+        for _ in range(MAX_DRAWS):
             element, words = rng.choice(options[category])
-            return drawn(reading, element, rng.choice(words), self.name, f"list:{category}")
+            yield fluent(s, element, rng.choice(words), f"list:{category}")
 
-        reason = NO_LIST
-        for category in rng.sample(list(options), len(options)):
-            result = first_fluent((draw(category) for _ in range(MAX_DRAWS)), reason)
-            if isinstance(result, Rewritten):
-                return result
-            reason = result.reason
-        return Refused(reason)
 
-    def _any_word(self, s: Reading, rng: random.Random) -> Rewritten | Refused:
-        options = {c: found for c in self.categories if (found := said(s, c))}
-
-        def attempt() -> Rewritten | Refused:
-            category = rng.choice(list(options))
-            place, words = rng.choice(options[category])
-            change = SpanChange(place, place + 1, cased_like(rng.choice(words), s.caption, place))
-            rule = f"list:{category}"
-            return edited(s.caption, [change], rewrite=self.name, keeps_meaning=False, rule=rule)
-
-        draws = range(MAX_DRAWS if options else 0)
-        return first_valid((attempt() for _ in draws), NO_LIST)
+def _any_word(
+    s: Reading, rng: random.Random, categories: tuple[str, ...]
+) -> Iterator[CandidateEdit]:
+    """Replaces a listed word as it stands by any other of its list, true or not."""
+    options = {c: found for c in categories if (found := said(s, c))}
+    for _ in range(MAX_DRAWS if options else 0):
+        category = rng.choice(list(options))
+        place, words = rng.choice(options[category])
+        change = SpanChange(place, place + 1, cased_like(rng.choice(words), s.caption, place))
+        yield CandidateEdit(f"list:{category}", [change])
 
 
 def said(s: Reading, category: str) -> list[tuple[int, list[str]]]:
@@ -490,7 +424,11 @@ def listed(s: Reading, category: str) -> list[tuple[Element, list[str]]]:
     return found
 
 
-TSVLC_RB_SPATIAL = TsvlcRuleBased(name="tsvlc-rb-spatial", categories=(*CATEGORIES, "spatial"))
-TSVLC_RB_RELEASED = TsvlcRuleBased(
-    name="tsvlc-rb-released", version="2", categories=RELEASED, any_word=True
+TSVLC_RB, TSVLC_RB_SPATIAL, TSVLC_RB_RELEASED = (
+    SampledRewrite(name, version, False, NO_LIST, partial(propose, categories=categories))
+    for name, version, propose, categories in (
+        ("tsvlc-rb", "5", _listed, CATEGORIES),
+        ("tsvlc-rb-spatial", "5", _listed, (*CATEGORIES, "spatial")),
+        ("tsvlc-rb-released", "2", _any_word, RELEASED),
+    )
 )

@@ -13,7 +13,9 @@ from compoclip.rewrites.relations import phrases
 KINDS = word_lists(__file__, "rules").keys("kinds of things")
 #: Words that stand for groups of people, and for some of anything.
 GROUPS = frozenset(word for word, kind in KINDS.items() if kind == "people")
-_SOME = frozenset(("bunch", "flock", "herd", "line", "number", "pack", "pair", "row", "variety"))
+_COUNTED = GROUPS | {
+    *("bunch", "flock", "herd", "line", "number", "pack", "pair", "row", "variety")
+}
 #: Prepositions that are counted as one, by their words.
 _ONE = {
     phrase: key.replace(" ", "_")
@@ -82,7 +84,8 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
             found += [Pairing("mod" if tokens[m].pos == "ADJ" else "comp", m, i) for m in described]
             many = token.tag in ("NNS", "NNPS")
             found.append(Pairing("many" if many else article, -1, i))
-            if 0 <= before == lead and tokens[anchor].lemma == "of" and _counts(tokens[lead]):
+            groups = lead >= 0 and tokens[lead].lemma.lower() in _COUNTED
+            if groups and before == lead and tokens[anchor].lemma == "of":
                 lead = i  # "a group of people"
             if anchor >= 0 and (tokens[anchor].pos == "ADP" or anchor in ends):
                 found.append(Pairing("pn", anchor, i))
@@ -120,7 +123,11 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
                 noun = tokens[anchor].pos in NOUNS and anchor not in ends
                 found.append(Pairing("np" if noun else "vp", anchor, i))
             anchor, before, article = i, anchor, "bare"
-        elif described and pos in ("CCONJ", "PUNCT") and _goes_on(tokens, i):
+        elif (
+            described
+            and pos in ("CCONJ", "PUNCT")
+            and any(token.pos == "ADJ" for token in tokens[i + 1 : i + 3])
+        ):
             pass  # "a black and white cat"
         elif pos not in ("ADV", "AUX", "PART") and token.tag != "EX":
             if described and _is_noun(tokens, anchor, ends):
@@ -136,15 +143,6 @@ def slots(tokens: tuple[Token, ...], ends: Mapping[int, int]) -> tuple[Pairing, 
     if described and _is_noun(tokens, anchor, ends):
         found += [Pairing("pred", anchor, m) for m in described]
     return tuple(found)
-
-
-def _counts(token: Token) -> bool:
-    return token.lemma.lower() in GROUPS or token.lemma.lower() in _SOME
-
-
-def _goes_on(tokens: tuple[Token, ...], index: int) -> bool:
-    after = tokens[index + 1 : index + 3]
-    return any(token.pos == "ADJ" for token in after) and index + 1 < len(tokens)
 
 
 def _is_noun(tokens: tuple[Token, ...], index: int, ends: Mapping[int, int]) -> bool:

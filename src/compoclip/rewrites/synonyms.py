@@ -6,16 +6,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from compoclip.captions.lists import SHADES, word_lists
 from compoclip.captions.tagger import lemma_of
-from compoclip.captions.types import Caption, Token
-from compoclip.rewrites.base import Refused, Rewritten
-from compoclip.rewrites.edit import EMPTY, SpanChange, cased_like, edited, first_valid, inflect
+from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
+from compoclip.rewrites.edit import SpanChange, cased_like, inflect
 from compoclip.rewrites.exclusion import families, is_living, names_people
 from compoclip.rewrites.legality import names_together, states_place, subject_of
-from compoclip.rewrites.reading import Reading, read
+from compoclip.rewrites.reading import Reading
 from compoclip.rewrites.relations import is_symmetric, phrases
 
 _VERBS = ("VERB", "AUX")
@@ -43,91 +42,64 @@ class SynonymEntry:
     never: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Tokens [first, stop) that an entry may replace by `text`."""
-
-    entry: SynonymEntry
-    first: int
-    stop: int
-    text: str
-
-
 @lru_cache(maxsize=1)
 def table() -> tuple[SynonymEntry, ...]:
-    """All entries, in the order of the file."""
-    entries = []
-    for line in word_lists(__file__, "synonyms").rows():
-        kind, word, synonym, rows, *flags = (cell.strip() for cell in line.split("|"))
-        entries.append(
-            SynonymEntry(kind, word, synonym, int(rows), "loose" in flags, "never" in flags)
-        )
-    return tuple(entries)
+    """Return all entries, in the order of the file."""
+    rows = (map(str.strip, line.split("|")) for line in word_lists(__file__, "synonyms").rows())
+    return tuple(
+        SynonymEntry(kind, word, synonym, int(times), "loose" in flags, "never" in flags)
+        for kind, word, synonym, times, *flags in rows
+    )
 
 
-@lru_cache(maxsize=1)
-def _needs() -> tuple[tuple[SynonymEntry, frozenset[str]], ...]:
-    """All entries, with the words and lemmas of which a caption must hold one for them to apply."""
-    found = []
-    for entry in table():
-        head = entry.word.split()[0]
-        found.append((entry, frozenset((head, entry.word, _verb(head)))))
-    return tuple(found)
-
-
-def places(s: Reading) -> Iterator[Place]:
-    """Every place of the caption where an entry keeps the meaning, one for each text.
+def places(s: Reading) -> Iterator[tuple[SynonymEntry, SpanChange]]:
+    """Yield every change that keeps the meaning by an entry, one for each place and text.
 
     Only asserted words count: "not near" does not mean "not next to".
     """
-    low = list(s.lows)
     seen: set[tuple[int, str]] = set()
-    present = {*s.lows, *s.lemmas}
-    for entry, needed in _needs():
-        if entry.never or needed.isdisjoint(present):
+    for entry in table():
+        words = entry.word.split()
+        if entry.never or s.words.isdisjoint((words[0], entry.word, _verb(words[0]))):
             continue
-        for first in range(len(low)):
-            place = _place(s, low, entry, first)
-            if place is None or not s.asserted(first) or (first, place.text) in seen:
+        for first in range(len(s.lows)):
+            stop = first + len(words)
+            text = _text(s, entry, words, first)
+            if text is None or not s.asserted(first) or (first, text) in seen:
                 continue
-            if entry.kind == "relation" and place.stop - first == 1 and place.text in low:
+            if entry.kind == "relation" and stop - first == 1 and text in s.lows:
                 continue
-            seen.add((first, place.text))
-            yield place
+            seen.add((first, text))
+            yield entry, SpanChange(first, stop, text)
 
 
-def _place(s: Reading, low: list[str], entry: SynonymEntry, first: int) -> Place | None:
-    words = entry.word.split()
-    token = s.caption.tokens[first]
-    stop = first + len(words)
+def _text(s: Reading, entry: SynonymEntry, words: list[str], first: int) -> str | None:
+    """The synonym in the form of the words at token `first`; None where the entry does not fit."""
+    token, stop = s.caption.tokens[first], first + len(words)
     if token.pos == "VERB" and words[0].endswith(("ing", "wears")):
-        if token.lemma.lower() != _verb(words[0]) or low[first + 1 : stop] != words[1:]:
+        if s.lemmas[first] != _verb(words[0]) or list(s.lows[first + 1 : stop]) != words[1:]:
             return None
-        text = _verb_text(entry, token)
-        return Place(entry, first, stop, text) if text and _verb_fits(s, entry, first) else None
-    if token.pos == "ADJ" and entry.kind == "attribute" and token.lemma.lower() == entry.word:
+        text = entry.synonym
+        head, *rest = text.split()
+        if head.endswith("ing"):
+            if entry.word == "hanging" and token.tag in ("VBN", "VBD"):
+                return None  # "hung" is also what someone did
+            text = " ".join([inflect(_verb(head), token.tag), *rest])
+        elif s.lows[first] != entry.word:
+            return None  # no verb: it stands for the listed form alone
+        return text if _verb_fits(s, entry, first) else None
+    if token.pos == "ADJ" and entry.kind == "attribute" and s.lemmas[first] == entry.word:
         text = inflect(entry.synonym, token.tag)
-        fits = " " not in text and text not in low and _adjective_fits(s, entry, first)
-        return Place(entry, first, stop, text) if fits else None
-    if entry.kind == "relation" and low[first:stop] == words and token.pos not in _VERBS:
-        fits = _preposition_fits(s, entry.word, first, stop)
-        return Place(entry, first, stop, entry.synonym) if fits else None
+        fits = " " not in text and text not in s.lows and _adjective_fits(s, entry, first)
+        return text if fits else None
+    if entry.kind == "relation" and list(s.lows[first:stop]) == words and token.pos not in _VERBS:
+        return entry.synonym if _preposition_fits(s, entry.word, first, stop) else None
     return None
 
 
 @lru_cache(maxsize=256)
 def _verb(form: str) -> str:
     return lemma_of(form, "VERB", "VBZ" if form.endswith("s") else "VBG")
-
-
-def _verb_text(entry: SynonymEntry, token: Token) -> str | None:
-    """The synonym in the form of the verb; those that are no verbs stand for the listed form."""
-    head, *rest = entry.synonym.split()
-    if head.endswith("ing"):
-        if entry.word == "hanging" and token.tag in ("VBN", "VBD"):
-            return None  # "hung" is also what someone did
-        return " ".join([inflect(_verb(head), token.tag), *rest])
-    return entry.synonym if token.text.lower() == entry.word else None
 
 
 def _verb_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
@@ -199,49 +171,26 @@ def _preposition_fits(s: Reading, word: str, first: int, stop: int) -> bool:
             before -= 1
         verb = tokens[before] if before >= 0 else None
         return verb is None or verb.tag not in ("VBN", "JJ") or is_symmetric([verb.text, "by"])
-    return word != "in" or _is_inside(head)
+    # Not within: clothes, idioms ("in progress"), "in the sun".
+    return word != "in" or head in _INSIDE or bool(families(head, "NOUN") & _HOLDING)
 
-
-@lru_cache(maxsize=4096)
-def _is_inside(lemma: str) -> bool:
-    """Whether what is in it is within it: no clothes, idioms ("in progress"), "in the sun"."""
-    return lemma in _INSIDE or bool(families(lemma, "NOUN") & _HOLDING)
-
-
-# --- Hard positives by one synonym of the published table. ---
 
 NO_SYNONYM = "no-synonym"
 
 
-@dataclass(frozen=True)
-class Synonym:
+def _proposed(s: Reading, rng: random.Random, strict: bool = False) -> Iterator[CandidateEdit]:
     """Replaces one word or phrase by its synonym, in the same form; place and entry uniform.
 
     The rule of a result says whether its entry is a loose one (The Hard Positive Truth, Kamath et
-    al., ECCV 2024).
-
-    Attributes:
-        strict: Leave out the loose entries (above -> on top of, wearing -> in, by -> near).
+    al., ECCV 2024). strict: leave those out (above -> on top of, wearing -> in, by -> near).
     """
-
-    name: str = "synonym"
-    version: str = "4"
-    keeps_meaning: bool = True
-    strict: bool = False
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One drawn rewrite, or `Refused`: "no-synonym", "empty-caption" or a failed check."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        found = [p for p in places(read(caption)) if not (self.strict and p.entry.loose)]
-
-        def attempt(place: Place) -> Rewritten | Refused:
-            text = cased_like(place.text, caption, place.first)
-            rule = f"synonym:{place.entry.kind}{'-loose' if place.entry.loose else ''}"
-            change = SpanChange(place.first, place.stop, text)
-            return edited(caption, [change], rewrite=self.name, keeps_meaning=True, rule=rule)
-
-        return first_valid(map(attempt, rng.sample(found, len(found))), NO_SYNONYM)
+    found = [each for each in places(s) if not (strict and each[0].loose)]
+    for entry, (first, stop, text) in rng.sample(found, len(found)):
+        rule = f"synonym:{entry.kind}{'-loose' if entry.loose else ''}"
+        yield CandidateEdit(rule, [SpanChange(first, stop, cased_like(text, s.caption, first))])
 
 
-SYNONYM_STRICT = Synonym(name="synonym-strict", strict=True)
+SYNONYM = SampledRewrite("synonym", "4", True, NO_SYNONYM, _proposed)
+SYNONYM_STRICT = SampledRewrite(
+    "synonym-strict", "4", True, NO_SYNONYM, partial(_proposed, strict=True)
+)

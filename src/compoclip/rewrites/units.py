@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
-from compoclip.captions.types import Caption, Chunk
+from compoclip.captions.types import Caption
 from compoclip.rewrites.base import (
     Edit,
     Refused,
@@ -23,7 +23,8 @@ from compoclip.rewrites.base import (
     same_to_clip,
     token_key,
 )
-from compoclip.rewrites.edit import EMPTY, MAX_DRAWS, TOO_LONG, first_valid
+from compoclip.rewrites.driver import SampledRewrite, first_fluent
+from compoclip.rewrites.edit import MAX_DRAWS, TOO_LONG
 from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, entity, head_noun, same_thing
 from compoclip.rewrites.graph_edits import (
     NEW_ATTRIBUTE,
@@ -146,39 +147,34 @@ def _unit(
     named: frozenset[str],
 ) -> tuple[Rewritten, Rewritten] | Refused:
     """A part as a unit, beside one of the others if there is one of another thing."""
-    foil = first_valid((_absent(part.foil(rng), part, named) for _ in range(_TRIES)), NO_CANDIDATE)
+    foil = _first([partial(_absent, part, rng, named)] * _TRIES)
     if isinstance(foil, Refused):
         return foil
     text = part.text
     strange = [each for each in others if not same_thing(each.name, part.name)]
     if strange:
         rule, other = PAIR, rng.choice(strange).text
-        text, foil = _beside(text, foil, other, first=rng.random() < 0.5)
+        if rng.random() < 0.5:
+            text, foil = f"{text} and {other}", replace(foil, text=f"{foil.text} and {other}")
+        else:
+            text, by = f"{other} and {text}", len(other) + len(" and ")
+            edits = tuple(
+                replace(edit, new_start=edit.new_start + by, new_end=edit.new_end + by)
+                for edit in foil.edits
+            )
+            foil = replace(foil, text=f"{other} and {foil.text}", edits=edits)
     if not (fits_context(text) and fits_context(foil.text)):
         return Refused(TOO_LONG)
     return Rewritten(text, UNIT, True, rule, ()), replace(foil, rewrite=UNIT_FOIL)
 
 
-def _absent(
-    foil: Rewritten | Refused, part: UnitPart, named: frozenset[str]
-) -> Rewritten | Refused:
-    """The foil, unless it puts a thing that the image has in the place of another."""
+def _absent(part: UnitPart, rng: random.Random, named: frozenset[str]) -> Rewritten | Refused:
+    """A foil, unless it puts a thing that the image has in the place of another."""
+    foil = part.foil(rng)
     if not isinstance(foil, Rewritten) or foil.rule != NEW_OBJECT:
         return foil
     new = set(token_key(foil.text)) - set(token_key(part.text))
     return foil if named.isdisjoint(new) else Refused(NAMED)
-
-
-def _beside(text: str, foil: Rewritten, other: str, first: bool) -> tuple[str, Rewritten]:
-    """A text and its foil, each before or behind another true text."""
-    if first:
-        return f"{text} and {other}", replace(foil, text=f"{foil.text} and {other}")
-    by = len(other) + len(" and ")
-    edits = tuple(
-        replace(edit, new_start=edit.new_start + by, new_end=edit.new_end + by)
-        for edit in foil.edits
-    )
-    return f"{other} and {text}", replace(foil, text=f"{other} and {foil.text}", edits=edits)
 
 
 # --- The units of a caption's scene graph. ---
@@ -264,7 +260,7 @@ class GraphPart:
 
 
 def _first(attempts: Sequence[_Attempt]) -> Rewritten | Refused:
-    return first_valid((attempt() for attempt in attempts), NO_CANDIDATE)
+    return first_fluent(((2, attempt) for attempt in attempts), NO_CANDIDATE)
 
 
 @of_last
@@ -305,34 +301,19 @@ def _thing(graph: SubGraph) -> bool:
     return all(node.name.rpartition(" ")[2] not in NOT_THINGS for node in graph.objects)
 
 
-@dataclass(frozen=True)
-class GraphUnit:
-    """One unit of a caption, or its foil, drawn as the first slot of CS-CLIP is.
-
-    Attributes:
-        name: "unit" or "unit-foil".
-        keeps_meaning: Whether it is the unit.
-    """
-
-    name: str
-    keeps_meaning: bool
-    version: str = "2"
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """The text, or `Refused`: "empty-caption", "no-graph", "no-unit", or what broke a rule."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        if caption.graph is None:
-            return Refused(NO_GRAPH)
-        taken = frozenset((token_key(caption.text),))
-        drawn = draw_units(*graph_parts(caption), rng, slots=1, taken=taken)
-        if drawn.units:
-            return drawn.units[0][not self.keeps_meaning]
-        return Refused(drawn.refused.most_common(1)[0][0])
+def _one(s: Reading, rng: random.Random, foil: bool) -> Iterator[Rewritten | Refused]:
+    """One unit of a caption, or its foil, sampled as the first slot of CS-CLIP is."""
+    if s.caption.graph is None:
+        yield Refused(NO_GRAPH)
+        return
+    taken = frozenset((token_key(s.caption.text),))
+    drawn = draw_units(*graph_parts(s.caption), rng, slots=1, taken=taken)
+    yield from (unit[foil] for unit in drawn.units)
+    yield from (Refused(reason) for reason, _ in drawn.refused.most_common(1))
 
 
-GRAPH_UNIT = GraphUnit(UNIT, True)
-GRAPH_UNIT_FOIL = GraphUnit(UNIT_FOIL, False)
+GRAPH_UNIT = SampledRewrite(UNIT, "2", True, NO_UNIT, partial(_one, foil=False))
+GRAPH_UNIT_FOIL = SampledRewrite(UNIT_FOIL, "2", False, NO_UNIT, partial(_one, foil=True))
 
 
 # --- Noun phrases. ---
@@ -353,7 +334,8 @@ def noun_phrases(caption: Caption) -> tuple[str, ...]:
     reading = read(caption)
     taken, found = {token_key(caption.text)}, []
     for chunk in caption.chunks:
-        text = _text_of(caption, chunk)
+        first, last = caption.tokens[chunk.first], caption.tokens[chunk.stop - 1]
+        text = caption.text[first.start : last.end]
         head = caption.tokens[chunk.head]
         named = head.pos in ("NOUN", "PROPN") and head.lemma.lower() not in NOT_THINGS
         if not (named and reading.asserted(chunk.head) and fits_context(text)):
@@ -364,24 +346,10 @@ def noun_phrases(caption: Caption) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _text_of(caption: Caption, chunk: Chunk) -> str:
-    first, last = caption.tokens[chunk.first], caption.tokens[chunk.stop - 1]
-    return caption.text[first.start : last.end]
+def _phrase(s: Reading, rng: random.Random) -> Iterator[Rewritten]:
+    """One noun phrase of the caption, sampled uniformly: entailed by it, and saying less."""
+    if found := noun_phrases(s.caption):
+        yield Rewritten(rng.choice(found), NOUN_PHRASE, True, "chunk", ())
 
 
-@dataclass(frozen=True)
-class CaptionPhrase:
-    """One noun phrase of the caption, drawn uniformly: entailed by it, and saying less."""
-
-    name: str = NOUN_PHRASE
-    version: str = "1"
-    keeps_meaning: bool = True
-
-    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
-        """One phrase, or `Refused`: "empty-caption", "no-noun-phrase"."""
-        if not caption.tokens:
-            return Refused(EMPTY)
-        found = noun_phrases(caption)
-        if not found:
-            return Refused(NO_PHRASE)
-        return Rewritten(rng.choice(found), NOUN_PHRASE, True, "chunk", ())
+CAPTION_PHRASE = SampledRewrite(NOUN_PHRASE, "1", True, NO_PHRASE, _phrase)

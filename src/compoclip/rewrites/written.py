@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compoclip.captions.lexicon import lexicon
@@ -49,7 +49,7 @@ class WordDifference:
 
 def difference(caption: Caption, written: Caption) -> WordDifference:
     """What `written` says in other words than `caption`."""
-    before, after = _words(caption), _words(written)
+    before, after = (Counter(_lows(each)) for each in (caption, written))
     mine, theirs = content_words(caption), content_words(written)
     links, other_links = Counter(_links(caption)), Counter(_links(written))
     shared = before & after
@@ -59,7 +59,8 @@ def difference(caption: Caption, written: Caption) -> WordDifference:
         lost_links=tuple((links - other_links).elements()),
         gained_links=tuple((other_links - links).elements()),
         negated=_NEGATIONS.isdisjoint(before) != _NEGATIONS.isdisjoint(after),
-        moved=_kept(mine, shared) != _kept(theirs, shared),
+        moved=[t.text.lower() for t in mine if shared[t.text.lower()]]
+        != [t.text.lower() for t in theirs if shared[t.text.lower()]],
     )
 
 
@@ -74,10 +75,11 @@ def may_mean_the_same(a: Token, b: Token) -> bool:
     first, second = a.lemma.lower(), b.lemma.lower()
     if str(NUMBERS.get(first, first)) == str(NUMBERS.get(second, second)):
         return True
+    pair = {a.text.lower(), b.text.lower()}
+    if any({entry.word, entry.synonym} == pair for entry in table()):
+        return True
     # The tagger may take one of them for another part of speech than the other.
-    return _published(a, b) or any(
-        related(first, second, pos) for pos in {a.pos, b.pos} if pos in CONTENT
-    )
+    return any(related(first, second, pos) for pos in {a.pos, b.pos} if pos in CONTENT)
 
 
 def may_both_hold(a: Token, b: Token) -> bool:
@@ -114,13 +116,6 @@ def links_contradict(lost: Iterable[str], gained: Iterable[str]) -> bool:
     return any(word in theirs for link in lost for word, _ in contradicting(link))
 
 
-def links_may_agree(lost: Sequence[str], gained: Sequence[str]) -> bool:
-    """Whether each preposition that came can describe the scene of one that went."""
-    return all(
-        any(new == old or new in preposition_synonyms(old) for old in lost) for new in gained
-    )
-
-
 def same_statement(caption: Caption, written: Caption) -> bool:
     """Whether texts of the same words state the same things.
 
@@ -129,25 +124,18 @@ def same_statement(caption: Caption, written: Caption) -> bool:
     """
     if caption.graph is None or written.graph is None:
         return False
-    same = _statements(caption.graph) == _statements(written.graph)
-    return same or _exchanged(_plain(caption), _plain(written))
-
-
-def _exchanged(before: list[str], after: list[str]) -> bool:
-    """Whether `before` is X and Y S, and `after` is Y and X S."""
-    for place in (i for i, word in enumerate(before) if word == "and"):
-        first, rest = before[:place], before[place + 1 :]
-        if any(
-            [*rest[:end], "and", *first, *rest[end:]] == after for end in range(1, len(rest) + 1)
-        ):
-            return True
-    return False
-
-
-def _plain(caption: Caption) -> list[str]:
-    """The words without marks, "an" being "a"."""
-    words = (t.text.lower() for t in caption.tokens if t.pos != "PUNCT")
-    return ["a" if word == "an" else word for word in words]
+    if _statements(caption.graph) == _statements(written.graph):
+        return True
+    before, after = (
+        ["a" if t.text.lower() == "an" else t.text.lower() for t in tokens if t.pos != "PUNCT"]
+        for tokens in (caption.tokens, written.tokens)
+    )
+    return any(  # "X and Y S" against "Y and X S"
+        [*before[place + 1 : end], "and", *before[:place], *before[end:]] == after
+        for place, word in enumerate(before)
+        if word == "and"
+        for end in range(place + 2, len(before) + 1)
+    )
 
 
 def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
@@ -159,14 +147,12 @@ def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
     if caption.graph is None or sentence.graph is None:
         return False
     known = _qualities(caption)
-    for name, words in _qualities(sentence).items():
-        own = known.get(name, [])
-        for word in words:
-            if any(may_mean_the_same(word, each) for each in own):
-                continue
-            if any(exclude_each_other(word, each) for each in own):
-                return True
-    return False
+    return any(
+        not any(may_mean_the_same(word, each) for each in known.get(name, ()))
+        and any(exclude_each_other(word, each) for each in known.get(name, ()))
+        for name, words in _qualities(sentence).items()
+        for word in words
+    )
 
 
 def _qualities(caption: Caption) -> dict[str, list[Token]]:
@@ -195,10 +181,6 @@ def _statements(graph: SceneGraph) -> tuple[Counter[object], Counter[object]]:
     return Counter(things), relations
 
 
-def _words(caption: Caption) -> Counter[str]:
-    return Counter(token.text.lower() for token in caption.tokens)
-
-
 def _lows(caption: Caption) -> tuple[str, ...]:
     return tuple(token.text.lower() for token in caption.tokens)
 
@@ -224,16 +206,6 @@ def _among(tokens: Iterable[Token], words: Counter[str]) -> tuple[Token, ...]:
             left[token.text.lower()] -= 1
             found.append(token)
     return tuple(found)
-
-
-def _kept(tokens: Iterable[Token], shared: Counter[str]) -> list[str]:
-    return [token.text.lower() for token in tokens if shared[token.text.lower()]]
-
-
-def _published(a: Token, b: Token) -> bool:
-    """Whether the published table of synonyms has the pair."""
-    pair = {a.text.lower(), b.text.lower()}
-    return any({entry.word, entry.synonym} == pair for entry in table())
 
 
 # --- What a text that a person or a language model wrote must be like. ---
@@ -327,7 +299,11 @@ def negative_objection(caption: Caption, written: Caption) -> str | None:
             new for new in change.gained if not any(may_both_hold(old, new) for old in change.lost)
         ]
         return None if foreign else KEEPS_MEANING
-    if change.lost_links and not links_may_agree(change.lost_links, change.gained_links):
+    agree = all(  # each preposition that came can describe the scene of one that went
+        any(new == old or new in preposition_synonyms(old) for old in change.lost_links)
+        for new in change.gained_links
+    )
+    if change.lost_links and not agree:
         return None
     if not change.moved or same_statement(caption, written):
         return KEEPS_MEANING

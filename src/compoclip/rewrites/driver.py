@@ -1,0 +1,144 @@
+"""The driver of all rewrites: it samples candidate edits of a caption and returns a valid one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from compoclip.captions.types import Caption
+from compoclip.rewrites.base import Edit, Refused, Rewritten
+from compoclip.rewrites.edit import EMPTY, SpanChange, apply_changes, check
+from compoclip.rewrites.reading import Reading, read
+
+UNATTESTED = "unattested"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateEdit:
+    """A candidate edit of a caption.
+
+    Attributes:
+        rule: Rule of the rewrite ("swap:noun").
+        changes: Token spans with their new text, or a function that returns them.
+        whole: In place of `changes`, the whole new text with its edits.
+        level: How well captions attest the words in their new places (`attested.edit_level`).
+        refusal: Returns why the edit is illegal, or None; called when nothing better came before.
+    """
+
+    rule: str
+    changes: Sequence[SpanChange] | Callable[[], Sequence[SpanChange]] = ()
+    whole: tuple[str, tuple[Edit, ...]] | None = None
+    level: int = 2
+    refusal: Callable[[], str | None] | None = None
+
+
+class Round(NamedTuple):
+    """Start a round: what comes next is tried only if nothing before is valid.
+
+    Attributes:
+        least: The lowest level that is taken.
+        enough: Candidates after which level 1 will do.
+    """
+
+    least: int = 1
+    enough: int = 3
+
+
+#: The level of an edit, and the function that makes its text.
+Draw = tuple[int, Callable[[], Rewritten | Refused]]
+#: A text of a part of the caption comes made; a refusal is the reason if nothing else comes.
+Proposal = CandidateEdit | Rewritten | Refused | Round
+
+
+@dataclass(frozen=True)
+class SampledRewrite:
+    """A rewrite that proposes candidate edits of a caption, of which the driver takes one.
+
+    Attributes:
+        name: Name of the rewrite.
+        version: Raised whenever its texts change.
+        keeps_meaning: Whether it makes positives.
+        none: Reason to refuse a caption for which nothing is proposed.
+        propose: Yields candidates of a caption in the order in which they are sampled.
+    """
+
+    name: str
+    version: str
+    keeps_meaning: bool
+    none: str
+    propose: Callable[[Reading, random.Random], Iterable[Proposal]]
+
+    def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
+        """Return one sampled text, or `Refused`: the caption is empty, or all proposals failed."""
+        return self.sample(caption, self.propose(read(caption), rng))
+
+    def sample(self, caption: Caption, proposals: Iterable[Proposal]) -> Rewritten | Refused:
+        """Return the first fluent and valid one of the proposals."""
+        if not caption.tokens:
+            return Refused(EMPTY)
+        return first_fluent((self._draw(caption, each) for each in proposals), self.none)
+
+    def _draw(self, caption: Caption, proposal: Proposal) -> Draw | Refused | Round:
+        if isinstance(proposal, CandidateEdit):
+            return proposal.level, partial(self._make, caption, proposal)
+        return (2, lambda: proposal) if isinstance(proposal, Rewritten) else proposal
+
+    def _make(self, caption: Caption, candidate: CandidateEdit) -> Rewritten | Refused:
+        refused = candidate.refusal() if candidate.refusal is not None else None
+        if refused is not None:
+            return Refused(refused)
+        changes = candidate.changes() if callable(candidate.changes) else candidate.changes
+        made = candidate.whole or apply_changes(caption, changes)
+        return checked(caption, *made, self.name, self.keeps_meaning, candidate.rule)
+
+
+def checked(
+    caption: Caption, text: str, edits: tuple[Edit, ...], name: str, keeps_meaning: bool, rule: str
+) -> Rewritten | Refused:
+    """Return the text as a rewrite of the caption, or the check that it fails."""
+    failed = check(caption, text, edits)
+    return Rewritten(text, name, keeps_meaning, rule, edits) if failed is None else Refused(failed)
+
+
+def first_fluent(draws: Iterable[Draw | Refused | Round], reason: str) -> Rewritten | Refused:
+    """Return the first valid text of which all words were met together; else the best one.
+
+    Args:
+        draws: What may be taken, in the order in which it is sampled.
+        reason: Why there is none when nothing is sampled.
+
+    Returns:
+        The text, or why there is none.
+    """
+    best: Rewritten | None = None
+    least, enough = Round()
+    number, reached, unattested = 0, least - 1, False
+    for draw in draws:
+        if isinstance(draw, Round):
+            if best is not None:
+                break
+            reason = UNATTESTED if unattested else reason
+            least, enough = draw
+            number, reached, unattested = 0, least - 1, False
+            continue
+        if isinstance(draw, Refused):
+            reason = draw.reason
+            continue
+        if number >= enough and reached >= 1:
+            break
+        number += 1
+        level, make = draw
+        if level <= reached:
+            unattested |= level < least
+            continue
+        result = make()
+        if isinstance(result, Refused):
+            reason = result.reason
+        elif level == 2:
+            return result
+        else:
+            best, reached = result, level
+    return best or Refused(UNATTESTED if unattested else reason)
