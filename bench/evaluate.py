@@ -27,8 +27,6 @@ from compoclip.evaluation.encode import (
     Amounts,
     EncodeOptions,
     by_content,
-    distinct_images,
-    distinct_texts,
     encode_contents,
     read_images,
 )
@@ -71,9 +69,10 @@ def economies(
     text_keys: of the model (`Encoder.text_keys`). Nothing is encoded.
     """
     contents = [each.content for each in benchmarks]
-    texts = distinct_texts(contents)
+    texts = list(dict.fromkeys(text for each in contents for text in each.texts))
+    images = list(dict.fromkeys(ref for each in contents for ref in each.images))
     tokens = {text: key.key for text, key in zip(texts, text_keys(texts))}
-    _, rows = by_content(distinct_images(contents), workers)
+    _, rows = by_content(images, workers)
     alone = [_economy(b.name, [b.content], tokens, rows) for b in benchmarks]
     return alone, _economy("all together", contents, tokens, rows)
 
@@ -90,8 +89,8 @@ def _economy(
         items=sum(items for items, _, _ in counts),
         naive_images=sum(images for _, images, _ in counts),
         naive_texts=sum(texts for _, _, texts in counts),
-        once_images=len({rows[ref] for ref in distinct_images(contents)}),
-        once_texts=len({tokens[text] for text in distinct_texts(contents)}),
+        once_images=len({rows[ref] for each in contents for ref in each.images}),
+        once_texts=len({tokens[text] for each in contents for text in each.texts}),
     )
 
 

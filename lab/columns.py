@@ -216,7 +216,7 @@ def _by_column(
     for number, results in enumerate(run):
         pair = pairs[results.benchmark]
         trees = {
-            column.name: MeanNode(parts=tuple(pair.leaf(part, column.metric) for part in parts))
+            column.name: MeanNode(parts=tuple(pair.tree(part, column.metric) for part in parts))
             for column in columns
             if (parts := column.parts(results))
         }

@@ -89,12 +89,16 @@ def data_sets(
 
 
 def wrong(shape: Shape, sets: int, seed: int = 0) -> dict[int, int]:
-    """Size of the family -> data sets of equal models in which it holds a wrong verdict."""
+    """Size of the family -> families of equal models that hold a wrong verdict.
+
+    Sub-tasks are drawn independently, so a data set holds as many families as fit into it.
+    """
     found = dict.fromkeys(FAMILIES, 0)
     for differences in data_sets(shape, sets, seed):
         for size in FAMILIES:
-            verdicts = {each.verdict for each in corrected(differences[:size])}
-            found[size] += not verdicts.isdisjoint({"higher", "lower"})
+            for first in range(0, len(differences), size):
+                family = corrected(differences[first : first + size])
+                found[size] += any(each.verdict in ("higher", "lower") for each in family)
     return found
 
 
@@ -113,14 +117,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", type=int, default=2000)
     sets = parser.parse_args(argv).sets
-    bound = stats.binom.ppf(0.975, sets, 0.05) / sets
     about, families = "photos | items a photo | alike", " | ".join(map(str, FAMILIES))
-    print(
-        f"Families with a wrong verdict, % of {sets} (5 by right, by chance to {100 * bound:.1f})"
-    )
+    counts = {size: sets * max(FAMILIES) // size for size in FAMILIES}
+    bounds = [f"{100 * stats.binom.ppf(0.975, n, 0.05) / n:.1f}" for n in counts.values()]
+    print(f"Families with a wrong verdict, % (5 by right, by chance to {' | '.join(bounds)})")
     print(f"\n| {about} | {families} |\n|{'---|' * (3 + len(FAMILIES))}")
     for shape in SHAPES:
-        cells = " | ".join(f"{100 * n / sets:.1f}" for n in wrong(shape, sets).values())
+        cells = " | ".join(f"{100 * n / counts[k]:.1f}" for k, n in wrong(shape, sets).items())
         print(f"| {shape.photos} | {shape.items} | {shape.alike:g} | {cells} |", flush=True)
     print("\nTrue differences that are seen, %")
     print(f"\n| {about} | points | {families} |\n|{'---|' * (4 + len(FAMILIES))}")

@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Content, Form, ImageRef, Listed
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Benchmark,
+    Case,
+    Cases,
+    Content,
+    Form,
+    ImageRef,
+    Listed,
+)
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import evaluate, plan
 from compoclip.evaluation.encoder import Pending, Precision, TextKey
@@ -40,10 +49,12 @@ def features_from(scores: Mapping[str | ImageRef, dict[str, float]]) -> EncodedF
     )
 
 
-def features_of(cases: Sequence[Case], images: np.ndarray, texts: np.ndarray) -> EncodedFeatures:
-    """Features for all images and texts of `cases`, taken in order from the given arrays."""
-    refs = list(dict.fromkeys(r for case in cases for r in case.images))
-    words = list(dict.fromkeys(t for case in cases for t in case.texts))
+def features_of(
+    content: Sequence[Case] | Content, images: np.ndarray, texts: np.ndarray
+) -> EncodedFeatures:
+    """Features for all images and texts of some content, taken in order from the given arrays."""
+    held = content if isinstance(content, Content) else Cases(content)
+    refs, words = list(dict.fromkeys(held.images)), list(dict.fromkeys(held.texts))
     return EncodedFeatures(
         images=images[: len(refs)],
         image_rows={r: k for k, r in enumerate(refs)},
@@ -76,6 +87,7 @@ def rule_value(
     names = {rule.metric or "main", *(p.metric or "main" for p in _nested(rule))}
     applies = {name: np.ones(len(rows), dtype=bool) for name in names}
     tree = plan(rule, Listed([r[0] for r in rows], [r[2] for r in rows]), applies, "main")
+    assert tree is not None
     return evaluate(tree, {name: np.array([row[1] for row in rows]) for name in names})
 
 
@@ -132,9 +144,9 @@ class FakeEncoder:
     def _feature(self, name: str) -> np.ndarray:
         seed = zlib.crc32(f"{self.identity.weights}/{name}".encode())
         feature = np.random.default_rng(seed).normal(size=self.width)
-        # names that end in the same word after "_" are pulled together
-        topic = np.random.default_rng(zlib.crc32(name.rsplit("_", 1)[-1].encode()))
-        feature = feature + self.quality * topic.normal(size=self.width)
+        if self.quality:  # names that end in the same word after "_" are pulled together
+            topic = np.random.default_rng(zlib.crc32(name.rsplit("_", 1)[-1].encode()))
+            feature = feature + self.quality * topic.normal(size=self.width)
         return (feature / np.linalg.norm(feature)).astype(np.float32)
 
     def tower_weights(self, tower: str) -> str:

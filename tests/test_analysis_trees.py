@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from compoclip.analysis.trees import (
     best_tree,
     bracketed,
     greedy_tree,
-    highest_tree,
     left_branching,
     random_tree,
     right_branching,
@@ -42,7 +42,8 @@ def drawn(n: int, seed: int) -> np.ndarray:
 def test_the_best_tree_beats_every_other(n: int, seed: int) -> None:
     chart, trees = drawn(n, seed), list(every_tree(0, n))
     assert len(trees) == [0, 1, 1, 2, 5, 14, 42][n]  # Catalan
-    for find, worth in ((best_tree, tree_score), (highest_tree, tree_value)):
+    highest = partial(best_tree, above_blind=False)
+    for find, worth in ((best_tree, tree_score), (highest, tree_value)):
         found = find(chart)
         assert sorted(found) in [sorted(tree) for tree in trees]
         assert worth(chart, found) == pytest.approx(max(worth(chart, tree) for tree in trees))
@@ -52,7 +53,7 @@ def test_the_best_tree_beats_every_other(n: int, seed: int) -> None:
 def test_the_sum_alone_finds_nothing_where_beginnings_are_certain(seed: int) -> None:
     chart = drawn(7, seed)
     chart[0, 1:7] = 1.0  # as in every causal encoder
-    assert highest_tree(chart) == left_branching(7)
+    assert best_tree(chart, above_blind=False) == left_branching(7)
     assert tree_score(chart, best_tree(chart)) > max(0, tree_score(chart, left_branching(7)))
 
 
@@ -62,7 +63,7 @@ def test_greed_can_miss_the_best_tree() -> None:
     chart[0, 2], chart[2, 4] = 0.4, 0.1
     chart[1, 2], chart[2, 3], chart[3, 4] = 0.9, 0.3, 0.3
     chart[0, 3] = chart[1, 3] = -1.0
-    greedy, best = greedy_tree(chart), highest_tree(chart)
+    greedy, best = greedy_tree(chart), best_tree(chart, above_blind=False)
     assert greedy == ((0, 1, 4), (1, 2, 4), (2, 3, 4))
     assert best == ((0, 2, 4), (0, 1, 2), (2, 3, 4))
     assert tree_value(chart, greedy) == pytest.approx(0.8 + (0.9 + 0.1) + 0.6)
@@ -76,7 +77,7 @@ def test_three_words_by_hand() -> None:
     assert splits(chart, 0, 3) == pytest.approx([0.2 + 0.5, 0.9 + 0.6])
     left = left_branching(3)
     assert left == ((0, 2, 3), (0, 1, 2))
-    assert best_tree(chart) == highest_tree(chart) == greedy_tree(chart) == left
+    assert best_tree(chart) == best_tree(chart, above_blind=False) == greedy_tree(chart) == left
     # root: 1.5 against a mean of (0.7 + 1.5) / 2; the node of two words has one split only
     assert tree_score(chart, left) == pytest.approx(1.5 - 1.1)
     assert tree_score(chart, right_branching(3)) == pytest.approx(0.7 - 1.1)

@@ -231,4 +231,4 @@ def test_outcomes_of_the_publication() -> None:
     items = score_items(cases, features_from(scores))
     for place, metric in enumerate(("text", "image", "group"), start=4):
         assert items.outcomes[metric].used.tolist() == [row[place] for row in rows], metric
-    assert not any(items.tied())
+    assert not any(items.to_arrow()["tie"].to_pylist())

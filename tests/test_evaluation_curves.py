@@ -7,16 +7,20 @@ import pytest
 from scipy import stats
 
 from compoclip.evaluation.curves import (
-    average_precision_11,
     balanced_threshold,
     placements,
     roc_auc,
+    weighted_ap_11,
     weighted_auc,
 )
 
 
 def arrays(scores: list[float], truth: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(scores, dtype=np.float32), np.array(truth, dtype=bool)
+
+
+def average_precision_11(scores: np.ndarray, truth: np.ndarray, devkit: bool = False) -> float:
+    return float(weighted_ap_11(scores, truth, np.ones((1, len(scores))), devkit=devkit)[0])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from compoclip.benchmarks.case import Aggregate, Benchmark
 from compoclip.benchmarks.registry import SUITES
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.published.beside import STANDS_IN, TableEntry, beside, entries_of, shown
+from compoclip.evaluation.published.beside import STANDS_IN, beside, entries_of, shown
 from compoclip.evaluation.published.read import (
     PublishedTable,
     published_table,
@@ -228,7 +228,7 @@ def test_blocks_take_the_models_that_are_named_for_them(tmp_path: Path) -> None:
     table = published_table("mosaiclip-table1")
     coco = measured(tmp_path / "a", names, "tuned-coco")
     cc = measured(tmp_path / "b", names, "tuned-cc")
-    (row,) = beside(table, [TableEntry("ours", {"coco": coco, "cc": cc})])
+    (row,) = beside(table, [("ours", {"coco": coco, "cc": cc})])
     for block, results in (("coco", coco), ("cc", cc)):
         cell = row.cells[column(table, f"{block}_rel")]
         assert cell is not None
@@ -251,7 +251,7 @@ def test_other_editions_and_other_captions_are_never_taken_for_the_official(tmp_
     assert "ours [world items]" in text
     assert "not comparable with the published rows" in text
     with pytest.raises(CompoclipError, match="world-valse and world-valse are both results of"):
-        beside(table, [TableEntry("ours", {"": [results[1], results[1]]})])
+        beside(table, [("ours", {"": [results[1], results[1]]})])
     clic = published_table("clic")
     made = bench(tmp_path, "retrieval_coco")
     (raw,) = evaluate("ours", FakeEncoder("ours"), [made], tmp_path / "r", QUICK)

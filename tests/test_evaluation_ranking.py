@@ -15,7 +15,7 @@ from compoclip.evaluation.forms import retrieval
 from compoclip.evaluation.forms.classification import class_embeddings
 from compoclip.evaluation.forms.retrieval import rank
 from compoclip.evaluation.items import EncodedFeatures
-from evaluation_helpers import score_items, unit
+from evaluation_helpers import features_of, score_items, unit
 
 
 def brute_force(scores: np.ndarray, right: list[list[int]]) -> list[int]:
@@ -80,15 +80,8 @@ def retrieval_set(n: int, captions: int, seed: int) -> tuple[Retrieval, EncodedF
     image = unit(rng, n, 8)
     text = unit(rng, n * captions, 8) + 0.5 * np.repeat(image, captions, axis=0)
     text = (text / np.linalg.norm(text, axis=1, keepdims=True)).astype(np.float32)
-    features = EncodedFeatures(
-        image,
-        {r: k for k, r in enumerate(images)},
-        text,
-        {t: k for k, t in enumerate(texts)},
-        {},
-        frozenset(),
-    )
-    return Retrieval(images, texts, pairs), features
+    content = Retrieval(images, texts, pairs)
+    return content, features_of(content, image, text)
 
 
 def test_retrieval_both_ways_equals_brute_force_and_chance():
@@ -111,15 +104,9 @@ def test_retrieval_both_ways_equals_brute_force_and_chance():
 
 def test_retrieval_shows_the_best_rival_and_keeps_unmatched_texts_as_distractors():
     images = (ImageRef(Path("a")), ImageRef(Path("b")))
-    features = EncodedFeatures(
-        np.eye(2, dtype=np.float32),
-        {images[0]: 0, images[1]: 1},
-        np.array([[0.5, 0], [0, 0.6], [0.9, 0.1]], dtype=np.float32),
-        {"a": 0, "b": 1, "noise": 2},
-        {},
-        frozenset(),
-    )
-    items = score_items(Retrieval(images, ("a", "b", "noise"), ((0, 0), (1, 1))), features)
+    content = Retrieval(images, ("a", "b", "noise"), ((0, 0), (1, 1)))
+    texts = np.array([[0.5, 0], [0, 0.6], [0.9, 0.1]], dtype=np.float32)
+    items = score_items(content, features_of(content, np.eye(2, dtype=np.float32), texts))
     assert len(items) == 4
     assert items.texts[0] == ("a", "noise")
     assert items.scores[0] == pytest.approx([0.5, 0.9])
@@ -136,24 +123,10 @@ def classification(labels: list[int], width: int) -> Classification:
     )
 
 
-def class_features(
-    content: Classification, images: np.ndarray, texts: np.ndarray
-) -> EncodedFeatures:
-    words = [text for each in content.prompts for text in each]
-    return EncodedFeatures(
-        images,
-        {r: k for k, r in enumerate(content.images)},
-        texts,
-        {t: k for k, t in enumerate(words)},
-        {},
-        frozenset(),
-    )
-
-
 def test_class_embedding_is_the_normalised_mean_of_normalised_prompts():
     content = classification([0, 1], 2)
     texts = unit(np.random.default_rng(5), 4, 5)
-    features = class_features(content, unit(np.random.default_rng(6), 2, 5), texts)
+    features = features_of(content, unit(np.random.default_rng(6), 2, 5), texts)
     got = class_embeddings(content.prompts, features)
     for row, pair in zip(got, (texts[:2], texts[2:])):
         mean = pair.mean(axis=0)
@@ -164,7 +137,7 @@ def test_accuracy_and_top5_equal_a_plain_loop():
     labels = [k % 8 for k in range(40)]
     content = classification(labels, 8)
     rng = np.random.default_rng(7)
-    features = class_features(content, unit(rng, 40, 6), unit(rng, 16, 6))
+    features = features_of(content, unit(rng, 40, 6), unit(rng, 16, 6))
     items = score_items(content, features)
     weights = class_embeddings(content.prompts, features)
     hits, five = [], []
@@ -181,7 +154,7 @@ def test_accuracy_and_top5_equal_a_plain_loop():
 def test_five_classes_have_no_top5_and_ties_follow_the_policy():
     content = classification([0, 1], 5)
     same = np.tile(unit(np.random.default_rng(8), 1, 4), (10, 1))
-    features = class_features(content, same[:2], same)
+    features = features_of(content, same[:2], same)
     first = score_items(content, features).outcomes
     assert set(first) == {"accuracy"}
     assert first["accuracy"].used.tolist() == [1, 0]
@@ -194,7 +167,7 @@ def test_a_class_without_prompts_is_an_error():
     with pytest.raises(CompoclipError, match="class 1 has no prompts"):
         class_embeddings(
             [("a photo of 0",), ()],
-            class_features(
+            features_of(
                 classification([0], 1), np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)
             ),
         )
@@ -205,14 +178,10 @@ def test_random_features_reach_chance_in_retrieval_and_classification():
     n = 600
     images = tuple(ImageRef(Path(f"{k}.jpg")) for k in range(n))
     texts = tuple(f"caption {k}" for k in range(n))
-    place = {r: k for k, r in enumerate(images)}, {t: k for k, t in enumerate(texts)}
-    features = EncodedFeatures(
-        unit(rng, n, 48), place[0], unit(rng, n, 48), place[1], {}, frozenset()
-    )
-    pairs = tuple((k, k) for k in range(n))
-    items = score_items(Retrieval(images, texts, pairs), features)
+    ranked = Retrieval(images, texts, tuple((k, k) for k in range(n)))
+    items = score_items(ranked, features_of(ranked, unit(rng, n, 48), unit(rng, n, 48)))
     content = classification([k % 10 for k in range(n)], 10)
-    drawn = class_features(content, unit(rng, n, 48), unit(rng, 20, 48))
+    drawn = features_of(content, unit(rng, n, 48), unit(rng, 20, 48))
     for each in (
         *items.outcomes.values(),
         *score_items(content, drawn).outcomes.values(),
@@ -223,16 +192,9 @@ def test_random_features_reach_chance_in_retrieval_and_classification():
 
 def test_images_that_one_text_matches_are_one_cluster():
     images = tuple(ImageRef(Path(name)) for name in "abc")
-    features = EncodedFeatures(
-        np.eye(3, dtype=np.float32),
-        {image: k for k, image in enumerate(images)},
-        np.eye(3, dtype=np.float32),
-        {"x": 0, "y": 1, "z": 2},
-        {},
-        frozenset(),
-    )
     content = Retrieval(images, ("x", "y", "z"), ((0, 0), (1, 0), (1, 1), (2, 2)))
-    items = score_items(content, features)
+    eye = np.eye(3, dtype=np.float32)
+    items = score_items(content, features_of(content, eye, eye))
     clusters = items.clusters
     assert clusters[0] == clusters[1] == clusters[3] == clusters[4]
     assert clusters[2] == clusters[5] != clusters[0]

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.results import load_items, load_results
 from report_study import make_study
 
@@ -104,15 +105,14 @@ def test_a_number_or_name_of_another_kind(
 ) -> None:
     path = results / "base" / "foils@world.json"
     good = json.loads(path.read_text())
-    for value in WRONG:
-        right = {("partial",): True, ("seconds",): -1.5, ("identity",): {"a": {"b": 1}}}
-        if place in right and value == right[place]:
-            continue
+    right = {("partial",): True, ("seconds",): -1.5, ("identity",): {"a": {"b": 1}}}
+    for value in (each for each in WRONG if place not in right or each != right[place]):
         path.write_text(json.dumps(edited(good, place, value)))
-        compare, _ = verbs(results, tmp_path)
-        refused(capsys, compare, str(path), "evaluate again")
-        with pytest.raises(Exception, match="evaluate again"):
+        with pytest.raises(CompoclipError, match="evaluate again") as caught:
             load_results(path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    refused(capsys, verbs(results, tmp_path)[0], str(path), "evaluate again")
 
 
 @pytest.mark.parametrize(

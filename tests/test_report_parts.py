@@ -20,8 +20,8 @@ from compoclip.report.findings import (
     direction,
     findings,
     remarks,
+    score_lines,
     skill_rows,
-    subtask_lines,
 )
 from compoclip.report.looks import PHOTO_SIDE, Album, word_diff
 from compoclip.report.plotting import place_labels
@@ -136,7 +136,7 @@ def test_the_summary_says_what_the_tests_say(study):
 
 
 def test_tables_flag_partial_and_chance(study):
-    lines = subtask_lines(study.measured("sugarcrepe"))
+    lines = score_lines(study.measured("sugarcrepe"), aggregates=False)
     assert {score.items() for _, _, score in lines} == {"40 of 46"}
     rows = {row.name: row for row in skill_rows(study)}
     assert chance_flag(rows["spatial"].scores[0]) == "at chance"

@@ -206,7 +206,10 @@ def sweep(
     return Sweep(
         base=points[BASE],
         lines={scope: tuple(points[m.name] for m in line) for scope, line in lines.items()},
-        axes={name: _benchmarks(parts) for name, parts in groups.items()},
+        axes={
+            name: tuple(dict.fromkeys(part.benchmark for part in parts))
+            for name, parts in groups.items()
+        },
     )
 
 
@@ -222,10 +225,6 @@ def _compared(
             each = group_differences(base, found, groups, *drawing)
             differences[name] = {d.name: d for d in each}
     return scores, differences
-
-
-def _benchmarks(parts: Sequence[ScorePart]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.benchmark for part in parts))
 
 
 def axes_of(results: Sequence[Results]) -> Groups:
@@ -365,7 +364,7 @@ def towers_record(study: TowerStudy) -> dict[str, Any]:
     """Return all of a study, JSON-ready."""
     return {
         group: {
-            "benchmarks": list(_benchmarks(parts)),
+            "benchmarks": list(dict.fromkeys(part.benchmark for part in parts)),
             "scores": {name: asdict(found[group]) for name, found in study.scores.items()},
             "against_base": {n: asdict(found[group]) for n, found in study.differences.items()},
             "interplay": asdict(study.interplay[group]),

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.encoder import evaluating
+from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.losses.contract import at_least_float32, normalise
 from compoclip.losses.local import local_similarity, patch_attention
 from compoclip.models.checkpoint import LoadedModel
@@ -97,11 +97,8 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
     assert read.token_mask is not None
     patches = at_least_float32(seen.patches).cpu()
     tokens, mask = at_least_float32(read.tokens).cpu(), read.token_mask.cpu()
-    if not (patches.isfinite().all() and tokens.isfinite().all()):
-        raise CompoclipError(
-            f"{model.name}: the model yields features that are not finite numbers; its weights are "
-            "damaged or training diverged: use another checkpoint"
-        )
+    for features in (patches, tokens):
+        require_finite(features.numpy(), model.name)
     score = local_similarity(tokens, mask, patches, scale.cpu())
     grid = patch_grid(patches.shape[1], model.preprocess.size)
     words = word_maps(tokens[0], patches[0], spans, grid)

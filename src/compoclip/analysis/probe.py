@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from compoclip.captions.types import Caption
-from compoclip.errors import CompoclipError
-from compoclip.evaluation.encoder import evaluating
+from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.rewrites.base import Edit, Refused, get_rewrite, rewrite_names, rng_for
 
@@ -92,13 +91,9 @@ def score_candidates(
         seen = F.normalize(model.encoder.encode_images(pixels).pooled.float(), dim=-1)
         ids = model.tokenizer([each.text for each in candidates])
         read = F.normalize(model.encoder.encode_texts(ids).pooled.float(), dim=-1)
-        cosines = [float(value) for value in (read @ seen[0]).cpu()]
-    if not all(-2 < value < 2 for value in cosines):
-        raise CompoclipError(
-            f"{model.name}: the model yields features that are not finite numbers; its weights are "
-            "damaged or training diverged: use another checkpoint"
-        )
-    return ranked(candidates, cosines)
+        cosines = (read @ seen[0]).cpu().numpy()
+    require_finite(cosines, model.name)
+    return ranked(candidates, cosines.tolist())
 
 
 _LAST: Mapping[Kind, int] = {"negative": 0, "positive": 1, "caption": 2}

@@ -30,10 +30,10 @@ from torch import Tensor
 
 from compoclip.console import track
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.encoder import evaluating
+from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.evaluation.statistics import Estimate
 from compoclip.models.checkpoint import LoadedModel, current_identity
-from compoclip.models.text_plan import Bucket, choose_buckets
+from compoclip.models.text_plan import choose_buckets
 from compoclip.models.text_tower import TextLayers
 
 Chart = NDArray[np.float64]
@@ -76,11 +76,6 @@ def best_tree(chart: Chart, above_blind: bool = True) -> Tree:
             where[a, b] = a + 1 + at
             best[a, b] = sums[at] - (own.mean() if above_blind else 0.0)
     return grown(n, lambda a, b: int(where[a, b]))
-
-
-def highest_tree(chart: Chart) -> Tree:
-    """Return the binary tree of the highest value; of equal splits the first is taken."""
-    return best_tree(chart, above_blind=False)
 
 
 def greedy_tree(chart: Chart) -> Tree:
@@ -194,15 +189,40 @@ def span_charts(
         context = layers.run(states, done, layers.depth).double().cumsum(1)
     passes = sorted(_passes(sentences, layers.sees_ahead), key=lambda each: len(each.places))
     buckets = choose_buckets([len(each.places) for each in passes], _BUCKET_COST) if passes else []
-    charts = []
+    charts: list[dict[int, Chart]] = []
     for each in sentences:
         chart = np.full((each.words + 1, each.words + 1), np.nan)
         chart[0, 1 : each.words] = np.nan if layers.sees_ahead else 1.0
         charts.append({h: chart.copy() for h in thresholds})
+    device = context.device
     for bucket in buckets:
         run = passes[bucket.start : bucket.stop]
+        places = torch.zeros(len(run), bucket.length, dtype=torch.int64)
+        keys = torch.zeros(len(run), bucket.length, dtype=torch.bool)
+        for row, one in enumerate(run):
+            places[row, : len(one.places)] = torch.tensor(one.places)
+            keys[row, : len(one.places)] = True
+        source = torch.tensor([one.sentence for one in run], device=device)
+        places, keys = places.to(device), keys.to(device)
+
+        spans = [(row, one, end) for row, one in enumerate(run) for end in one.ends]
+        columns = []
+        for row, one, end in spans:
+            at = sentences[one.sentence].starts
+            columns.append((row, one.sentence, at[one.start], at[end]))
+        rows, owner, begin, stop = torch.tensor(columns, device=device).T
         with torch.inference_mode():
-            _fill(charts, layers, sentences, run, bucket, below, context)
+            # cumulative sums: the span's states are what is added between its first token and its
+            # end
+            seen = context[owner, stop - 1] - context[owner, begin - 1]
+            for h, states in below.items():
+                alone = layers.run(states[source[:, None], places], h, layers.depth, keys)
+                sums = alone.double().cumsum(1)
+                free = sums[rows, stop - begin] - sums[rows, 0]
+                cosines = F.cosine_similarity(seen, free, dim=1).cpu().numpy()
+                require_finite(cosines, "text tower")
+                for (_, one, end), value in zip(spans, cosines):
+                    charts[one.sentence][h][one.start, end] = value
     return charts
 
 
@@ -216,48 +236,6 @@ def _passes(sentences: Sequence[TokenSentence], sees_ahead: bool) -> Iterator[_P
                     yield _Pass(number, (0, *span, stop), a, (b,))
         for a in range(1, 0 if sees_ahead else n):
             yield _Pass(number, (0, *range(each.starts[a], stop)), a, tuple(range(a + 1, n + 1)))
-
-
-def _fill(
-    charts: Sequence[dict[int, Chart]],
-    layers: TextLayers,
-    sentences: Sequence[TokenSentence],
-    passes: Sequence[_Pass],
-    bucket: Bucket,
-    below: Mapping[int, Tensor],
-    context: Tensor,
-) -> None:
-    """Run the passes of one bucket above every threshold and write their spans into the charts."""
-    device = context.device
-    places = torch.zeros(len(passes), bucket.length, dtype=torch.int64)
-    keys = torch.zeros(len(passes), bucket.length, dtype=torch.bool)
-    for row, each in enumerate(passes):
-        places[row, : len(each.places)] = torch.tensor(each.places)
-        keys[row, : len(each.places)] = True
-    source = torch.tensor([each.sentence for each in passes], device=device)
-    places, keys = places.to(device), keys.to(device)
-
-    spans = [
-        (row, each, end, sentences[each.sentence].starts)
-        for row, each in enumerate(passes)
-        for end in each.ends
-    ]
-    columns = [(row, each.sentence, at[each.start], at[end]) for row, each, end, at in spans]
-    rows, owner, begin, stop = torch.tensor(columns, device=device).T
-    # cumulative sums: the span's states are what is added between its first token and its end
-    seen = context[owner, stop - 1] - context[owner, begin - 1]
-    for h, states in below.items():
-        alone = layers.run(states[source[:, None], places], h, layers.depth, keys)
-        sums = alone.double().cumsum(1)
-        free = sums[rows, stop - begin] - sums[rows, 0]
-        cosines = F.cosine_similarity(seen, free, dim=1).cpu().numpy()
-        if not np.isfinite(cosines).all():
-            raise CompoclipError(
-                "the text tower's states are not finite numbers; its weights are damaged, or "
-                "training diverged: use another checkpoint"
-            )
-        for (_, each, end, _), value in zip(spans, cosines):
-            charts[each.sentence][h][each.start, end] = value
 
 
 # --- Tree scores of a text tower over many captions, with intervals. ---
@@ -367,9 +345,18 @@ def measure_trees(
             for place, charts in zip(places, span_charts(layers, batch, heights)):
                 caption, _, spelt = kept[place]
                 for column, h in enumerate(heights):
-                    shapes = _trees(charts[h], caption, seed)
+                    chart, n = charts[h], len(spelt)
+                    rng = np.random.default_rng([seed, zlib.crc32(caption.encode())])
+                    shapes = {
+                        BEST: best_tree(chart),
+                        HIGHEST: best_tree(chart, above_blind=False),
+                        GREEDY: greedy_tree(chart),
+                        LEFT: left_branching(n),
+                        RIGHT: right_branching(n),
+                        RANDOM: random_tree(n, rng),
+                    }
                     for tree, shape in shapes.items():
-                        scores[tree][place, column] = tree_score(charts[h], shape)
+                        scores[tree][place, column] = tree_score(chart, shape)
                 trees[place] = bracketed(shapes[BEST], spelt)
     return TreeScores(
         model=name,
@@ -383,29 +370,15 @@ def measure_trees(
     )
 
 
-def _trees(chart: Chart, caption: str, seed: int) -> dict[str, Tree]:
-    n = len(chart) - 1
-    rng = np.random.default_rng([seed, zlib.crc32(caption.encode())])
-    return {
-        BEST: best_tree(chart),
-        HIGHEST: highest_tree(chart),
-        GREEDY: greedy_tree(chart),
-        LEFT: left_branching(n),
-        RIGHT: right_branching(n),
-        RANDOM: random_tree(n, rng),
-    }
-
-
 def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
-    """Means over captions, with intervals by a bootstrap over captions.
+    """Estimate means over captions, with intervals by a bootstrap over captions.
 
     Args:
         values: (N, H), captions by thresholds.
         resamples: number of draws.
         seed: of the draws.
 
-    Returns:
-        H estimates by threshold, and last that of each caption's mean over the thresholds.
+    Returns H estimates by threshold, and last that of each caption's mean over the thresholds.
     """
     columns = np.column_stack([values, values.mean(axis=1)])
     return Estimate.of_means(columns, resamples, seed)
@@ -422,11 +395,8 @@ def differences(
         resamples: bootstrap draws of captions.
         seed: of the draws.
 
-    Returns:
-        How many captions, and the means of other minus base as `estimates` gives them.
-
-    Raises:
-        CompoclipError: they have no caption in common.
+    Returns how many captions, and the means of other minus base as `estimates` gives them. Raises
+    CompoclipError when they have no caption in common.
     """
     place = {caption: row for row, caption in enumerate(base.captions)}
     rows = [(place[c], row) for row, c in enumerate(other.captions) if c in place]

@@ -103,7 +103,7 @@ def _against(options: CompareOptions, name: str) -> int:
 def _entries(paths: Sequence[Path], table: PublishedTable) -> list[TableEntry]:
     """Rows to be: one a model, and one for the models that are named for different blocks."""
     from compoclip.evaluation.comparison import one_model
-    from compoclip.evaluation.published.beside import TableEntry, entries_of
+    from compoclip.evaluation.published.beside import entries_of
     from compoclip.evaluation.results import load_results
 
     found: list[TableEntry] = []
@@ -122,5 +122,5 @@ def _entries(paths: Sequence[Path], table: PublishedTable) -> list[TableEntry]:
     for each in rows:
         models_of = {b: one_model(load_results(place), place) for b, place in each.items()}
         models = dict.fromkeys(results[0].model for results in models_of.values())
-        found.append(TableEntry(" + ".join(models), models_of))
+        found.append((" + ".join(models), models_of))
     return found

@@ -13,6 +13,7 @@ from functools import partial
 from types import MappingProxyType
 
 import numpy as np
+import pyarrow as pa
 
 from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.errors import CompoclipError
@@ -47,6 +48,16 @@ def ruled_values(
     }
 
 
+def stored_values(table: pa.Table) -> dict[str, Values]:
+    """Return the `ruled_values` of a stored table of items, under the official tie policy."""
+    columns = [POSITIVE_SCORE, *(name for name in table.column_names if name.startswith("used."))]
+    positive, *used = (
+        np.array(table[name].to_numpy(zero_copy_only=False), dtype=np.float64) for name in columns
+    )
+    outcomes = {name.removeprefix("used."): each for name, each in zip(columns[1:], used)}
+    return ruled_values(outcomes, table["scores"].to_pylist(), positive)
+
+
 @dataclass(frozen=True, eq=False)
 class MeanNode:
     """A node of a planned rule.
@@ -69,6 +80,11 @@ class MeanNode:
     def share(self) -> bool:
         """True for a leaf that is a share of right items."""
         return not self.parts and not self.curve and self.metric != POSITIVE_SCORE
+
+    @property
+    def key(self) -> tuple[str, bytes]:
+        """Of leaves, equal where they compute the same."""
+        return self.metric, self.rows.tobytes()
 
     def leaves(self, weight: float = 1.0) -> Iterator[tuple[MeanNode, float]]:
         """Yield the leaves, left to right, and how much each counts."""
@@ -108,16 +124,15 @@ class MeanNode:
         if weights is None or units is None:
             if not self.curve:
                 return np.asarray(own.mean())
-            return np.asarray(self._ranked(own, np.ones((1, len(own))), tie)[0])
-        place = units[self.rows]
-        if self.curve:
-            return self._ranked(own, weights[:, place], tie)
-        there, place = np.unique(place, return_inverse=True)
-        weights = weights[:, there]
-        return _ratio(weights @ np.bincount(place, own), weights @ np.bincount(place))
-
-    def _ranked(self, own: Values, weights: Values, tie: float) -> Values:
-        return RANKED[self.metric](own, np.arange(len(own)) < self.true, weights, tie)
+            counts = np.ones((1, len(own)))
+        elif self.curve:
+            counts = weights[:, units[self.rows]]
+        else:
+            there, place = np.unique(units[self.rows], return_inverse=True)
+            weights = weights[:, there]
+            return _ratio(weights @ np.bincount(place, own), weights @ np.bincount(place))
+        found = RANKED[self.metric](own, np.arange(len(own)) < self.true, counts, tie)
+        return found if weights is not None else np.asarray(found[0])
 
 
 def _ratio(total: Values, count: Values) -> Values:
@@ -146,7 +161,7 @@ def mean_of(parts: Sequence[MeanNode | None]) -> MeanNode | None:
     return MeanNode(parts=known) if len(known) > 1 else next(iter(known), None)
 
 
-def plan_or_none(
+def plan(
     rule: Aggregate, listed: Listed, applies: Mapping[str, Flags], main: str
 ) -> MeanNode | None:
     """Turn a rule into means over rows; parts without an item are left out.
@@ -195,20 +210,10 @@ def plan_or_none(
     return build(rule, main)
 
 
-def plan(rule: Aggregate, listed: Listed, applies: Mapping[str, Flags], main: str) -> MeanNode:
-    """`plan_or_none`, raising CompoclipError when nothing is left."""
-    tree = plan_or_none(rule, listed, applies, main)
-    if tree is None:
-        raise CompoclipError(
-            f"no items for an aggregate over {', '.join(sorted(rule.subtasks()))}; "
-            "check the annotation and image folders"
-        )
-    return tree
-
-
 def rows_of(tree: MeanNode) -> Indices:
     """Return the sorted distinct rows that a tree uses."""
-    return np.unique(np.concatenate([each.rows for each, _ in tree.leaves()]))
+    rows = [each.rows for each, _ in tree.leaves()]
+    return np.sort(rows[0]) if len(rows) == 1 else np.unique(np.concatenate(rows))
 
 
 def evaluate(tree: MeanNode, values: Mapping[str, Values], tie: float = 0.5) -> float:
@@ -260,6 +265,7 @@ def resample(
     clusters: Sequence[str],
     resamples: int = RESAMPLES,
     seed: int = 0,
+    base: Mapping[str, Values] | None = None,
 ) -> list[Values]:
     """Compute every tree in `resamples` draws of whole clusters; all share the draws.
 
@@ -269,6 +275,7 @@ def resample(
         clusters: (n,), items that share a photo.
         resamples: number of draws.
         seed: of the draws.
+        base: values of another model, whose trees in the same draws are subtracted.
 
     Returns:
         One (resamples,) array per tree. A part that a draw misses altogether is left out of that
@@ -276,31 +283,16 @@ def resample(
     """
     if not resamples:
         return [np.zeros(0) for _ in trees]
+    if base is not None and any(each.curve for tree in trees for each, _ in tree.leaves()):
+        one, two = (resample(trees, each, clusters, resamples, seed) for each in (base, values))
+        return [after - before for before, after in zip(one, two)]
+    if base is not None:  # all is linear
+        values = {name: values[name] - base[name] for name in base}
     _, codes = np.unique(np.asarray(clusters), return_inverse=True)
-    leaves = {_key(each): each for tree in trees for each, _ in tree.leaves()}
+    leaves = {each.key: each for tree in trees for each, _ in tree.leaves()}
     blocks: dict[tuple[str, bytes], list[Values]] = {key: [] for key in leaves}
     for weights in cluster_weights(int(codes.max()) + 1, resamples, seed):
         for key, each in leaves.items():
             blocks[key].append(each.value(values, 0.5, weights, codes))
     drawn = {key: np.concatenate(parts) for key, parts in blocks.items()}
-    return [tree.walk(lambda each: drawn[_key(each)]) for tree in trees]
-
-
-def _key(leaf: MeanNode) -> tuple[str, bytes]:
-    return leaf.metric, leaf.rows.tobytes()
-
-
-def resample_difference(
-    trees: Sequence[MeanNode],
-    base: Mapping[str, Values],
-    other: Mapping[str, Values],
-    clusters: Sequence[str],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> list[Values]:
-    """Compute `resample` for `other` minus that for `base`, both on the same draws."""
-    if not any(each.curve for tree in trees for each, _ in tree.leaves()):  # all is linear
-        gap = {name: other[name] - base[name] for name in base}
-        return resample(trees, gap, clusters, resamples, seed)
-    one, two = (resample(trees, each, clusters, resamples, seed) for each in (base, other))
-    return [after - before for before, after in zip(one, two)]
+    return [tree.walk(lambda each: drawn[each.key]) for tree in trees]

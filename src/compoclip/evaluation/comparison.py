@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -18,14 +19,13 @@ from compoclip.evaluation.aggregate import (
     additions,
     evaluate,
     leaf,
-    plan_or_none,
+    plan,
     resample,
-    resample_difference,
     rows_of,
-    ruled_values,
+    stored_values,
 )
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import MAIN, Indices, Values, positive_scores, used_outcomes
+from compoclip.evaluation.items import MAIN, Indices, Values
 from compoclip.evaluation.results import Results, load_items, too_few
 from compoclip.evaluation.statistics import (
     FEWEST,
@@ -176,10 +176,7 @@ class Pair:
                 f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} "
                 "queries), so ranks cannot be compared; evaluate both on the same images"
             )
-        values = [
-            ruled_values(used_outcomes(each), each["scores"].to_pylist(), positive_scores(each))
-            for each in (left, right)
-        ]
+        values = [stored_values(each) for each in (left, right)]
         applies = {name: ~np.isnan(each + values[1][name]) for name, each in values[0].items()}
         main = next((each for each in RANKED if each in applies), MAIN)
         names = left["subtask"].to_pylist()
@@ -190,7 +187,7 @@ class Pair:
             name: tree
             for name, rule in rules.items()
             if rule.subtasks().intersection(names)
-            and (tree := plan_or_none(rule, listed, applies, main)) is not None
+            and (tree := plan(rule, listed, applies, main)) is not None
         }
         every = np.asarray(names, dtype=object)
         return cls(
@@ -205,54 +202,60 @@ class Pair:
             truth=listed.truth,
         )
 
-    def leaf(self, subtask: str, metric: str) -> MeanNode:
-        """Return the leaf that computes a metric of a sub-task; "main" is the one shown first.
+    @cached_property
+    def codes(self) -> Indices:
+        """The number of each item's photo."""
+        return np.unique(np.asarray(self.clusters), return_inverse=True)[1]
 
-        Raises KeyError for unknown names, CompoclipError when the common items do not give it.
+    def tree(self, name: str, metric: str = "") -> MeanNode:
+        """Return what computes a rule, or a metric of a sub-task; "main" is the one shown first.
+
+        Raises CompoclipError when the common items do not give it.
         """
         metric = self.main if metric == MAIN else metric
-        rows = self.subtask_rows[subtask]
-        known = rows[~np.isnan(self.base[metric][rows] + self.other[metric][rows])]
+        try:
+            if not metric:
+                return self.trees[name]
+            rows = self.subtask_rows[name]
+            known = rows[~np.isnan(self.base[metric][rows] + self.other[metric][rows])]
+        except KeyError as error:
+            raise CompoclipError(
+                f"{self.benchmark}: the items have no {error} for '{name}'; evaluate again"
+            ) from error
         found = leaf(metric, known, self.truth)
         if found is None:
             raise CompoclipError(
                 f"{self.benchmark}: the items common to both models are too few for {metric} of "
-                f"'{subtask}'; evaluate both on the whole benchmark"
+                f"'{name}'; evaluate both on the whole benchmark"
             )
         return found
-
-    @cached_property
-    def _codes(self) -> Indices:
-        """The number of each item's photo."""
-        return np.unique(np.asarray(self.clusters), return_inverse=True)[1]
 
     def evidence(
         self, trees: Sequence[MeanNode], resamples: int, seed: int, alone: bool = False
     ) -> list[Evidence]:
         """Return the evidence about each tree's difference, or `alone` about the base's value."""
-        photos = [len(np.unique(self._codes[rows_of(tree)])) for tree in trees]
+        photos = [int(np.count_nonzero(np.bincount(self.codes[rows_of(t)]))) for t in trees]
         if alone:
             draws = resample(trees, self.base, self.clusters, resamples, seed)
             return [Evidence(*each) for each in zip(draws, photos)]
         # The jackknife of a curve leaves out groups of photos where there are very many.
-        units = self._codes % _GROUPS if RANKED.keys() & self.base else self._codes
+        units = self.codes % _GROUPS if RANKED.keys() & self.base else self.codes
         adds = [additions(tree, self.base, self.other, units) for tree in trees]
-        draws = resample_difference(trees, self.base, self.other, self.clusters, resamples, seed)
+        draws = resample(trees, self.other, self.clusters, resamples, seed, self.base)
         return [Evidence(*each) for each in zip(draws, photos, adds)]
 
     def differences(
         self, trees: Mapping[str, MeanNode], resamples: int, seed: int
     ) -> list[tuple[Difference, Evidence]]:
         """Return each tree's difference, uncorrected, and the evidence for it."""
-        evidence = self.evidence(list(trees.values()), resamples, seed)
-        return [
-            (difference(self.benchmark, name, self.values(tree), len(rows_of(tree)), each), each)
-            for (name, tree), each in zip(trees.items(), evidence)
-        ]
-
-    def values(self, tree: MeanNode) -> tuple[float, float]:
-        """Return the tree's value for both models."""
-        return evaluate(tree, self.base), evaluate(tree, self.other)
+        found = []
+        for (name, tree), evidence in zip(
+            trees.items(), self.evidence(list(trees.values()), resamples, seed)
+        ):
+            values = evaluate(tree, self.base), evaluate(tree, self.other)
+            each = difference(self.benchmark, name, values, len(rows_of(tree)), evidence)
+            found.append((each, evidence))
+        return found
 
     def counted(self, found: Difference, tree: MeanNode) -> Difference:
         """Add the items only one model gets right, where the difference is one of their shares."""
@@ -264,7 +267,7 @@ class Pair:
 
 def subtask_differences(pair: Pair, resamples: int, seed: int) -> list[Difference]:
     """Return the difference in each sub-task's main metric, uncorrected."""
-    trees = {name: pair.leaf(name, MAIN) for name in pair.subtask_rows}
+    trees = {name: pair.tree(name, MAIN) for name in pair.subtask_rows}
     found = pair.differences(trees, resamples, seed)
     return [pair.counted(each, trees[each.name]) for each, _ in found]
 
@@ -295,21 +298,13 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two models on every benchmark that both were measured on, item by item.
+    """Compare two models as `compare_all` does.
 
     Args:
         base: results of the model compared with, one per benchmark.
         other: results of the other model.
-        resamples: bootstrap draws for the intervals; 0 for none: "higher" and "lower" need no
-            draws, equivalence does.
+        resamples: bootstrap draws for the intervals.
         seed: of the draws.
-
-    Returns:
-        The differences, each with interval, p-value and verdict.
-
-    Raises:
-        CompoclipError: they have no benchmark or no item in common, a model has two results for
-            one, or annotations, protocol, tie policy, rules or a retrieval gallery differ.
     """
     (found,) = compare_all(base, [other], resamples, seed)
     return found
@@ -321,43 +316,46 @@ def compare_all(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Comparison]:
-    """Compare several models with one, p-values corrected over all of them.
+    """Compare models with one, item by item, on every benchmark that both were measured on.
 
     Args:
-        base: results of the model compared with, one a benchmark.
+        base: results of the model compared with, one per benchmark.
         others: results of each other model.
-        resamples: as of `compare`.
-        seed: as of `compare`.
+        resamples: bootstrap draws for the intervals; 0 for none: "higher" and "lower" need no
+            draws, equivalence does.
+        seed: of the draws.
 
     Returns:
-        One comparison a model. A family is all sub-tasks of all of them, or all headlines, all
-        other rules, all means of headlines.
+        One comparison per model. p-values are corrected over all of them; a family is all
+        sub-tasks, all headlines, all other rules, or all means of headlines.
 
     Raises:
-        CompoclipError: as `compare` does.
+        CompoclipError: they have no benchmark or no item in common, a model has two results for
+            one, or annotations, protocol, tie policy, rules or a retrieval gallery differ.
     """
     found = [_compared(base, other, resamples, seed) for other in others]
-    headlines = together([each.headlines for each in found])
-    subtasks = together([each.subtasks for each in found])
-    rules = together([each.rules for each in found])
+    for name in ("headlines", "subtasks", "rules"):
+        tables = together([getattr(each, name) for each in found])
+        new: list[dict[str, Any]] = [{name: tuple(table)} for table in tables]
+        found = [replace(each, **fields) for each, fields in zip(found, new)]
     overall = together([[each.overall] if each.overall else [] for each in found])
-    return [
-        replace(
-            each,
-            headlines=tuple(headlines[k]),
-            subtasks=tuple(subtasks[k]),
-            rules=tuple(rules[k]),
-            overall=next(iter(overall[k]), None),
-        )
-        for k, each in enumerate(found)
-    ]
+    return [replace(each, overall=next(iter(o), None)) for each, o in zip(found, overall)]
 
 
 def _compared(
     base: Sequence[Results], other: Sequence[Results], resamples: int, seed: int
 ) -> Comparison:
     """Compare one pair; differences are uncorrected."""
-    mine, theirs = _by_benchmark(base), _by_benchmark(other)
+    mine: dict[str, Results] = {}
+    theirs: dict[str, Results] = {}
+    for results, found in ((base, mine), (other, theirs)):
+        for each in results:
+            if each.benchmark in found:
+                raise CompoclipError(
+                    f"{each.model} has two results for {each.benchmark}: "
+                    f"{found[each.benchmark].items} and {each.items}; give the folder of one run"
+                )
+            found[each.benchmark] = each
     common = [name for name in mine if name in theirs]
     if not common:
         raise CompoclipError(
@@ -369,8 +367,10 @@ def _compared(
     for name in common:
         pair = Pair.of(mine[name], theirs[name])
         own = own_seed(seed, name)
-        found = pair.differences(pair.trees, resamples, own)
-        rules += [(each.name == pair.headline, each, evidence) for each, evidence in found]
+        rules += [
+            (each.name == pair.headline, each, evidence)
+            for each, evidence in pair.differences(pair.trees, resamples, own)
+        ]
         subtasks += subtask_differences(pair, resamples, own)
     headlines = [each for quoted, each, _ in rules if quoted]
     overall = difference(
@@ -401,14 +401,11 @@ def own_seed(seed: int, benchmark: str) -> int:
 
 
 def one_model(results: Sequence[Results], path: Path) -> list[Results]:
-    """Return the results if all are of one model and one checkpoint.
+    """Return the results if all are of one model and one checkpoint; else raise CompoclipError.
 
     Args:
         results: as `load_results` returns them.
         path: where they lie, for the message.
-
-    Raises:
-        CompoclipError: they are of several models, or of different weights.
     """
     models = sorted({each.model for each in results})
     if len(models) > 1:
@@ -431,18 +428,6 @@ def require_one_checkpoint(results: Sequence[Results]) -> None:
         )
 
 
-def _by_benchmark(results: Sequence[Results]) -> dict[str, Results]:
-    found: dict[str, Results] = {}
-    for each in results:
-        if each.benchmark in found:
-            raise CompoclipError(
-                f"{each.model} has two results for {each.benchmark}: {found[each.benchmark].items} "
-                f"and {each.items}; give the folder of one run"
-            )
-        found[each.benchmark] = each
-    return found
-
-
 def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:
     """Return one line with the numbers, by name, that rest on too few photos; or none."""
     few = {name: each.photos for name, each in found if each.p is None}
@@ -455,27 +440,23 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
 
     Those of too few photos do not count in the family.
     """
-    return [
-        replace(each, p_holm=p, verdict=_verdict(each, p))
-        for each, p in zip(differences, holm([each.p for each in differences]))
-    ]
+    found = []
+    for each, p in zip(differences, holm([each.p for each in differences])):
+        low, high, verdict = each.low, each.high, "not significant"
+        if p is None:
+            verdict = too_few(each.photos)
+        elif p <= LEVEL and each.difference:
+            verdict = "higher" if each.difference > 0 else "lower"
+        elif low is not None and high is not None and low > -MARGIN and high < MARGIN:
+            verdict = equivalent(MARGIN)
+        found.append(replace(each, p_holm=p, verdict=verdict))
+    return found
 
 
 def together(tables: Sequence[Sequence[Difference]]) -> list[list[Difference]]:
     """Return the tables with the differences of all of them corrected as one family."""
     every = iter(corrected([each for table in tables for each in table]))
     return [[next(every) for _ in table] for table in tables]
-
-
-def _verdict(found: Difference, p: float | None) -> str:
-    if p is None:
-        return too_few(found.photos)
-    if p <= LEVEL and found.difference:
-        return "higher" if found.difference > 0 else "lower"
-    low, high = found.low, found.high
-    if low is not None and high is not None and low > -MARGIN and high < MARGIN:
-        return equivalent(MARGIN)
-    return "not significant"
 
 
 def equivalent(margin: float) -> str:

@@ -93,29 +93,20 @@ def balanced_threshold(scores: Reals, truth: Flags) -> float:
     return float(levels[0] - 1) if best == 0 else float((levels[best - 1] + levels[best]) / 2)
 
 
-def average_precision_11(scores: Reals, truth: Flags, devkit: bool = False) -> float:
-    """Return 11-point interpolated average precision as in ELEVATER's toolkit, or PASCAL VOC 2007.
-
-    Mean over the recall levels 0, 0.1, ..., 1 of the best precision at that recall or more. At
-    recall 0 the toolkit counts a precision of 1, as of a ranking that retrieves nothing;
-    `devkit`: the best of all precisions, as the challenge's own code and its paper have it, which
-    is lower where the first item is false. Items with equal scores are retrieved together. nan
-    when no item is true.
-
-    Sources: Li et al., ELEVATER, NeurIPS 2022, and its evaluation code; Everingham et al., The
-    PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.
-    """
-    return float(weighted_ap_11(scores, truth, np.ones((1, len(scores))), devkit=devkit)[0])
-
-
 def weighted_ap_11(
     scores: Reals, truth: Flags, weights: Values, tie: float = 0.5, devkit: bool = False
 ) -> Values:
-    """`average_precision_11` for each row of `weights` (r, n), whole numbers: item i counts
-    weights[r, i] times; (r,).
+    """Return 11-point interpolated average precision as in ELEVATER's toolkit, or PASCAL VOC 2007.
 
-    tie: 0 retrieves the false ones among equal scores first, anything else all together. nan for
-    rows in which no true item has weight.
+    One value for each row of `weights` (r, n), whole numbers: item i counts weights[r, i] times.
+    Mean over the recall levels 0, 0.1, ..., 1 of the best precision at that recall or more. At
+    recall 0 the toolkit counts a precision of 1, as of a ranking that retrieves nothing;
+    `devkit`: the best of all precisions, as the challenge's own code and its paper have it, which
+    is lower where the first item is false. tie: 0 retrieves the false ones among equal scores
+    first, anything else all together. nan for rows in which no true item has weight.
+
+    Sources: Li et al., ELEVATER, NeurIPS 2022, and its evaluation code; Everingham et al., The
+    PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.
     """
     order = np.lexsort((truth, -scores))
     last = np.ones(len(order), dtype=bool)

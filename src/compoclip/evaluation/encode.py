@@ -9,8 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,15 +23,14 @@ from compoclip.archives import Members
 from compoclip.benchmarks.case import Content, ImageRef
 from compoclip.console import track
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described
+from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described, require_finite
 from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.files import Arrays, load_arrays, save_arrays, write_atomically
 from compoclip.models.config import Tower
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.workers import Workers, own_cores
 
-# --- Encoded features on disk, so that an interrupted or repeated evaluation encodes nothing
-# twice. ---
+# --- Encoded features on disk: an interrupted or repeated evaluation encodes nothing twice. ---
 
 KEY_BYTES = 16
 _ZEROS = 1 << 24
@@ -114,7 +115,7 @@ class FeatureCache:
             ) from error
 
 
-# --- Encode each distinct image and each distinct token sequence once, over all benchmarks. ---
+# --- What is not there yet is encoded. ---
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -179,16 +180,6 @@ class EncodeOptions:
         )
 
 
-def distinct_images(contents: Sequence[Content]) -> list[ImageRef]:
-    """Return all images of some benchmarks, each photo and box once, in order of appearance."""
-    return list(dict.fromkeys(ref for content in contents for ref in content.images))
-
-
-def distinct_texts(contents: Sequence[Content]) -> list[str]:
-    """Return all texts of some benchmarks, each string once, in order of appearance."""
-    return list(dict.fromkeys(text for content in contents for text in content.texts))
-
-
 def encode_contents(
     encoder: Encoder, contents: Sequence[Content], options: EncodeOptions | None = None
 ) -> EncodedFeatures:
@@ -212,7 +203,8 @@ def encode_contents(
     """
     options = options or EncodeOptions()
     cache = FeatureCache(options.cache, encoder) if options.cache else None
-    refs, words = distinct_images(contents), distinct_texts(contents)
+    refs = list(dict.fromkeys(ref for content in contents for ref in content.images))
+    words = list(dict.fromkeys(text for content in contents for text in content.texts))
     with encoder.evaluating():
         images, image_rows, bad = _encode_images(encoder, refs, options, cache)
         texts, text_rows, truncated = _encode_texts(encoder, words, options, cache)
@@ -232,7 +224,7 @@ def _encode_images(
     for ref, row in row_of.items():
         sharing.setdefault(row, []).append(ref)
     store = _Store("images", keys, cache, ranks, encoder.device)
-    todo = store.own_part(store.missing(), amounts.images)
+    todo = store.todo(amounts.images)
     bad: dict[ImageRef, str] = {}
 
     def damaged(row: int, damage: str) -> None:
@@ -317,8 +309,7 @@ def _encode_texts(
     keys = [content_key(key.key) for _, key in distinct]
     store = _Store("texts", keys, cache, options.ranks, encoder.device)
     size = options.amounts(encoder.device).texts
-    by_length = sorted(store.missing(), key=lambda p: (distinct[p][1].length, distinct[p][1].key))
-    todo = store.own_part(by_length, size)
+    todo = store.todo(size, key=lambda p: (distinct[p][1].length, distinct[p][1].key))
     batches = [todo[start : start + size] for start in range(0, len(todo), size)]
     with store:
         for batch in track(batches, "encoding texts", len(batches), "batches"):
@@ -327,7 +318,7 @@ def _encode_texts(
     return store.matrix, text_rows, frozenset(truncated)
 
 
-class _Store:
+class _Store(AbstractContextManager["_Store"]):
     """Features by row, some taken from the cache, the new ones written to it in parts.
 
     A GPU's features are taken when the next batch has been started, so that it never waits; at the
@@ -358,14 +349,16 @@ class _Store:
             for rows, features in cache.find(kind, keys):
                 self._put(rows, features)
 
-    def missing(self) -> list[int]:
-        """Return the rows without a feature on rank 0."""
-        rows: list[int] = np.flatnonzero(~self._known).tolist()
-        return rows if self._ranks.world == 1 else self._ranks.exchange(rows)[0]
+    def todo(self, size: int, key: Callable[[int], Any] | None = None) -> list[int]:
+        """Return the rows that this rank encodes, by `key`: every world-th batch of those missing.
 
-    def own_part(self, rows: list[int], size: int) -> list[int]:
-        """Return the rows that this rank encodes: every world-th of one process's batches."""
+        size: rows of a batch.
+        """
+        missing: list[int] = np.flatnonzero(~self._known).tolist()
+        if self._ranks.world > 1:
+            missing = self._ranks.exchange(missing)[0]
         world, rank = self._ranks.world, self._ranks.rank
+        rows = sorted(missing, key=key)
         return [row for k, row in enumerate(rows) if k // size % world == rank]
 
     def add(self, rows: list[int], features: Pending) -> None:
@@ -377,11 +370,7 @@ class _Store:
         while len(self._started) > ahead:
             rows, pending = self._started.popleft()
             features = pending()
-            if len(features) != len(rows) or not np.isfinite(features).all():
-                raise CompoclipError(
-                    "the model yields features that are not finite numbers; its weights are "
-                    "damaged, or training diverged"
-                )
+            require_finite(features)
             self._put(rows, features)
             self._new += rows
             self._unsaved += rows
@@ -395,7 +384,7 @@ class _Store:
             return
         sizes = self._ranks.exchange([len(self._new), self.matrix.shape[1]])
         counts, width = [size[0] for size in sizes], max(size[1] for size in sizes)
-        self._reserve(width)
+        self._put([], np.zeros((0, width), dtype=np.float32))  # room, where nothing was encoded
         for start in range(0, max(counts), _SHARED_AT_ONCE):
             part = [min(max(n - start, 0), _SHARED_AT_ONCE) for n in counts]
             rows = np.array(self._new[start : start + _SHARED_AT_ONCE], dtype=np.int64)
@@ -405,28 +394,20 @@ class _Store:
                 self._put(places.tolist(), features.numpy())
 
     def _put(self, rows: Sequence[int], features: Scores) -> None:
-        self._reserve(features.shape[1])
-        self.matrix[rows] = features
+        if not self.matrix.shape[1]:  # the width was not known before
+            shape = (len(self._keys), features.shape[1])
+            if self._cache is not None and 4 * shape[0] * shape[1] > IN_MEMORY:
+                self.matrix = self._cache.scratch(shape)
+            else:
+                self.matrix = np.zeros(shape, dtype=np.float32)
+        self.matrix[rows] = features.reshape(len(rows), features.shape[1])
         self._known[rows] = True
-
-    def _reserve(self, width: int) -> None:
-        """Make room for features of that width, once."""
-        if self.matrix.shape[1]:
-            return
-        shape = (len(self._keys), width)
-        if self._cache is not None and 4 * shape[0] * shape[1] > IN_MEMORY:
-            self.matrix = self._cache.scratch(shape)
-        else:
-            self.matrix = np.zeros(shape, dtype=np.float32)
 
     def _save(self) -> None:
         rows, self._unsaved = self._unsaved, []
         self._saved_at = time.monotonic()
         if self._cache is not None and rows:
             self._cache.put(self._kind, [self._keys[row] for row in rows], self.matrix[rows])
-
-    def __enter__(self) -> _Store:
-        return self
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -445,24 +426,24 @@ def read_images(
 
     Yields for each reference in order the image, or None and what is wrong with the file.
     """
-    parts = [refs[k : k + _READ_AT_ONCE] for k in range(0, len(refs), _READ_AT_ONCE)]
+    read, size = partial(_read, encoder.read_image), _READ_AT_ONCE if processes else 1
+    parts = [refs[k : k + size] for k in range(0, len(refs), size)]
     if processes:
         with Workers(amounts.workers) as pool:
-            yield from chain.from_iterable(pool.map(_read, repeat(encoder.read_image), parts))
+            yield from chain.from_iterable(pool.map(read, parts))
         return
     window = max(2 * amounts.images, amounts.workers)
-    yield from _ahead(refs, lambda ref: _reading(encoder.read_image, ref), amounts.workers, window)
+    yield from chain.from_iterable(_ahead(parts, read, amounts.workers, window))
 
 
 def _read(read: Callable[[ImageRef], Any], refs: Sequence[ImageRef]) -> list[_Found]:
-    return [_reading(read, ref) for ref in refs]
-
-
-def _reading(read: Callable[[ImageRef], Any], ref: ImageRef) -> _Found:
-    try:
-        return read(ref), None
-    except CompoclipError as error:
-        return None, str(error)
+    found: list[_Found] = []
+    for ref in refs:
+        try:
+            found.append((read(ref), None))
+        except CompoclipError as error:
+            found.append((None, str(error)))
+    return found
 
 
 def _ahead(items: Sequence[T], read: Callable[[T], R], workers: int, window: int) -> Iterator[R]:

@@ -21,7 +21,7 @@ from compoclip.data.decode import decode
 from compoclip.data.transform import normalised
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import EncodedFeatures, Matches, Scores
+from compoclip.evaluation.items import EncodedFeatures, Scores
 from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
@@ -67,16 +67,15 @@ class Encoder(Protocol):
         """The state in which features are computed, entered once around many batches."""
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
-        """One key a text."""
+        """One key per text."""
 
     def start_texts(self, texts: Sequence[str]) -> Pending:
         """Begin to encode one batch."""
 
     def read_image(self, ref: ImageRef) -> Any:
-        """Decode, crop and resize one image; called from several threads, and pickled where
-        processes read.
+        """Decode, crop and resize one image; raise CompoclipError naming a damaged file.
 
-        Raises CompoclipError naming the file when it is damaged.
+        Called from several threads, and pickled where processes read.
         """
 
     def start_images(self, images: Sequence[Any]) -> Pending:
@@ -106,6 +105,15 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         module.train(training)
 
 
+def require_finite(features: np.ndarray, name: str = "") -> None:
+    """Raise CompoclipError, naming the model, unless all features are finite numbers."""
+    if not np.isfinite(features).all():
+        raise CompoclipError(
+            f"{name or 'encoding'}: the model yields features that are not finite numbers; its "
+            "weights are damaged or training diverged: use another checkpoint"
+        )
+
+
 @contextmanager
 def full_float32() -> Iterator[None]:
     """Compute convolutions and matrix products of float32 in float32, whatever was allowed before.
@@ -116,7 +124,7 @@ def full_float32() -> Iterator[None]:
     backends: Any = torch.backends
     places = []
     if hasattr(backends.cudnn, "conv"):  # before torch 2.9 there are the older switches alone
-        places += [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
+        places = [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
         places += [backends.mkldnn.conv, backends.mkldnn.rnn, backends.mkldnn.matmul]
     before = [place.fp32_precision for place in places]
     try:  # the older switches are set as well, lest reading them inside is refused
@@ -179,31 +187,6 @@ def _mark(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if gpu else None
 
 
-class _Uploads:
-    """Pixels on their way to the device, by way of two buffers in turn: one is filled while the
-    other is copied. For a GPU they are page-locked, so that nothing waits for the copy."""
-
-    def __init__(self) -> None:
-        self._buffers: list[Tensor | None] = [None, None]
-        self._copied: list[torch.cuda.Event | None] = [None, None]
-
-    def __call__(self, images: Sequence[np.ndarray], device: torch.device) -> Tensor:
-        """Return (N, H, W, 3) uint8 on the device; on a CPU the second next call overwrites it."""
-        gpu = device.type == "cuda"
-        buffer, copied = self._buffers.pop(0), self._copied.pop(0)
-        if copied is not None:
-            copied.synchronize()
-        shape = (len(images), *images[0].shape)
-        if buffer is None or len(buffer) < shape[0] or buffer.shape[1:] != shape[1:]:
-            buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=gpu)
-        filled = buffer[: len(images)]
-        np.stack(images, out=filled.numpy())
-        pixels = filled.to(device, non_blocking=gpu)
-        self._buffers.append(buffer)
-        self._copied.append(_mark(device))
-        return pixels
-
-
 class ModelEncoder:
     """An `Encoder` over a loaded model, in evaluation mode.
 
@@ -214,7 +197,10 @@ class ModelEncoder:
 
     def __init__(self, loaded: LoadedModel, precision: Precision = "fp32") -> None:
         self._loaded = loaded
-        self._uploads = _Uploads()
+        # Pixels go to the device by way of two buffers in turn: one is filled while the other is
+        # copied. For a GPU they are page-locked, so that nothing waits for the copy.
+        self._buffers: list[Tensor | None] = [None, None]
+        self._copied: list[torch.cuda.Event | None] = [None, None]
         self._entered = False
         self.read_image = ImageReader(loaded.preprocess)
         self.precision = precision
@@ -285,7 +271,8 @@ class ModelEncoder:
         with self.evaluating(), self._autocast():
             states = network.visual.states(self._pixels([image]))
             scores = network.match(states.expand(len(ids), -1, -1), ids).float().cpu().numpy()
-        return self._finite(scores)
+        require_finite(scores, self._loaded.name)
+        return scores
 
     def upload(self, images: Sequence[np.ndarray]) -> Tensor:
         """Bring one batch of what `read_image` returned to the device.
@@ -293,7 +280,19 @@ class ModelEncoder:
         Returns (N, H, W, 3) uint8; on a GPU possibly still on their way, on a CPU valid until the
         call after the next.
         """
-        return self._uploads(images, self.device)
+        gpu = self.device.type == "cuda"
+        buffer, copied = self._buffers.pop(0), self._copied.pop(0)
+        if copied is not None:
+            copied.synchronize()
+        shape = (len(images), *images[0].shape)
+        if buffer is None or len(buffer) < shape[0] or buffer.shape[1:] != shape[1:]:
+            buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=gpu)
+        filled = buffer[: len(images)]
+        np.stack(images, out=filled.numpy())
+        pixels = filled.to(self.device, non_blocking=gpu)
+        self._buffers.append(buffer)
+        self._copied.append(_mark(self.device))
+        return pixels
 
     def _pixels(self, images: Sequence[np.ndarray]) -> Tensor:
         """Return (N, 3, H, W) float32 on the device, normalised there."""
@@ -306,29 +305,23 @@ class ModelEncoder:
         with self.evaluating():
             with self._autocast():
                 pooled = compute()
-            features = F.normalize(pooled.float(), dim=-1)
+            unit = F.normalize(pooled.float(), dim=-1)
             # Queued before the next batch, which they would wait for otherwise.
-            copied = features.to("cpu", non_blocking=self.device.type == "cuda")
+            copied = unit.to("cpu", non_blocking=self.device.type == "cuda")
             done = _mark(self.device)
 
         def wait() -> Scores:
             if done is not None:
                 done.synchronize()
-            return self._finite(copied.numpy())
+            features = copied.numpy()
+            require_finite(features, self._loaded.name)
+            return features
 
         return wait
 
     def _autocast(self) -> AbstractContextManager[Any]:
         lower = self.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=lower)
-
-    def _finite(self, features: Scores) -> Scores:
-        if not np.isfinite(features).all():
-            raise CompoclipError(
-                f"{self._loaded.name}: the model yields features that are not finite numbers; its "
-                "weights are damaged or training diverged: use another checkpoint"
-            )
-        return features
 
 
 # --- Scores of pairs by a matching head (BLIP's ITM): every pair of a case is encoded together. ---
@@ -354,23 +347,19 @@ def with_matches(
     batch_size: texts that are encoded at once with an image, whose own states are computed once.
     Pairs with a damaged image are left out, as their cases are. Raises what `encoder.match` raises.
     """
-    pairs: dict[tuple[int, int], tuple[ImageRef, str]] = {}  # by rows of image and text
+    pairs: dict[int, dict[int, tuple[ImageRef, str]]] = {}  # by rows of image and text
     for case in (case for content in contents for case in content.cases):
         for ref in (each for each in case.images if each not in features.bad):
+            by_text = pairs.setdefault(features.image_rows[ref], {})
             for text in case.texts:
-                place = features.image_rows[ref], features.text_rows[text]
-                pairs.setdefault(place, (ref, text))
-    by_image: dict[int, list[int]] = {}
-    for row, column in sorted(pairs):
-        by_image.setdefault(row, []).append(column)
-    count = len(features.texts)
-    values = [np.zeros(0, dtype=np.float32)]
+                by_text.setdefault(features.text_rows[text], (ref, text))
+    matches: dict[tuple[int, int], float] = {}
     with encoder.evaluating():
-        for row, columns in track(by_image.items(), "matching pairs", len(by_image), "images"):
-            image = encoder.read_image(pairs[row, columns[0]][0])
+        for row, by_text in track(sorted(pairs.items()), "matching pairs", len(pairs), "images"):
+            image = encoder.read_image(next(iter(by_text.values()))[0])
+            columns = sorted(by_text)
             for start in range(0, len(columns), batch_size):
                 part = columns[start : start + batch_size]
-                values.append(encoder.match(image, [pairs[row, column][1] for column in part]))
-    keys = [row * count + column for row, columns in by_image.items() for column in columns]
-    matches = Matches(np.array(keys, dtype=np.int64), np.concatenate(values), count)
+                values = encoder.match(image, [by_text[column][1] for column in part])
+                matches |= {(row, column): float(v) for column, v in zip(part, values)}
     return replace(features, matches=matches)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SANITY_CHECKS, SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import MeanNode, mean_of, rows_of
+from compoclip.evaluation.aggregate import MeanNode, evaluate, mean_of, rows_of
 from compoclip.evaluation.comparison import (
     Difference,
     Evidence,
@@ -49,12 +50,10 @@ Groups = Mapping[str, tuple[ScorePart, ...]]
 def skill_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
     """Group the sub-tasks of all benchmarks by skill.
 
+    A sub-task without a skill is one of its own, called "benchmark: sub-task".
+
     Args:
         results: one model's, one per benchmark.
-
-    Returns:
-        Skill -> its sub-tasks. A sub-task without a skill is one of its own, called
-        "benchmark: sub-task".
     """
     groups: dict[str, tuple[ScorePart, ...]] = {}
     for each in results:
@@ -99,11 +98,29 @@ def group_scores(
     """
     named = {each.benchmark: each for each in results}
     several = {name: parts for name, parts in groups.items() if len(parts) > 1}
-    evidence = _Measured(results, results, several).evidence(resamples, seed, alone=True)
+    evidence = _evidence(_pairs(results, results, several), several, resamples, seed, alone=True)
     scores = {}
     for name, parts in groups.items():
         found = [part_score(named, part) for part in parts]
-        scores[name] = found[0] if len(found) == 1 else _mean(found, evidence[name])
+        if len(found) == 1:
+            scores[name] = found[0]
+            continue
+        low, high = evidence[name].interval
+        mean: dict[str, Any] = {}
+        for key in ("value", "chance", "strict", "fractional"):
+            values = [getattr(score, key) for score in found]
+            mean[key] = None if None in values else float(np.mean(values))
+        scores[name] = Score(
+            metric="+".join(dict.fromkeys(score.metric for score in found)),
+            n=sum(score.n for score in found),
+            expected=sum(score.expected for score in found),
+            low=low,
+            high=high,
+            interval="bootstrap" if low is not None else "none",
+            photos=evidence[name].photos,
+            ties=sum(score.ties for score in found),
+            **mean,
+        )
     return scores
 
 
@@ -115,7 +132,7 @@ def group_draws(
     Draws of a benchmark depend on its name and `seed` alone, so those of two models on the same
     items go together. Arguments and errors are those of `group_scores`.
     """
-    found = _Measured(results, results, groups).evidence(resamples, seed, alone=True)
+    found = _evidence(_pairs(results, results, groups), groups, resamples, seed, alone=True)
     return {name: each.draws for name, each in found.items()}
 
 
@@ -126,7 +143,7 @@ def group_differences(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[Difference, ...]:
-    """Compare two models in each group on the same items.
+    """Compare two models in each group on the same items; p-values are corrected over the groups.
 
     Args:
         base: results of the model compared with, one per benchmark, holding every part.
@@ -135,18 +152,18 @@ def group_differences(
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
 
-    Returns:
-        One difference per group; p-values are corrected over the groups.
-
-    Raises:
-        CompoclipError: as `compare` does.
+    Raises CompoclipError as `compare` does.
     """
-    measured = _Measured(base, other, groups)
-    evidence = measured.evidence(resamples, seed)
+    pairs = _pairs(base, other, groups)
+    evidence = _evidence(pairs, groups, resamples, seed)
     found = []
     for name, parts in groups.items():
-        trees = [(measured.pairs[part.benchmark], measured.tree(part)) for part in parts]
-        before, after = np.mean([pair.values(tree) for pair, tree in trees], axis=0)
+        trees = [
+            (pairs[part.benchmark], pairs[part.benchmark].tree(part.name, part.metric))
+            for part in parts
+        ]
+        values = [(evaluate(t, pair.base), evaluate(t, pair.other)) for pair, t in trees]
+        before, after = np.mean(values, axis=0)
         each = difference(
             benchmark=parts[0].benchmark if len(parts) == 1 else "",
             name=name,
@@ -160,64 +177,30 @@ def group_differences(
     return tuple(corrected(found))
 
 
-class _Measured:
-    """Groups of parts on the items that two models (or one and itself) have in common."""
-
-    def __init__(self, base: Sequence[Results], other: Sequence[Results], groups: Groups) -> None:
-        mine, theirs = ({each.benchmark: each for each in results} for results in (base, other))
-        names = dict.fromkeys(part.benchmark for parts in groups.values() for part in parts)
-        self.pairs = {name: Pair.of(mine[name], theirs[name]) for name in names}
-        self.groups = groups
-
-    def tree(self, part: ScorePart) -> MeanNode:
-        """Return the tree that computes a part from its pair's items."""
-        pair = self.pairs[part.benchmark]
-        try:
-            return pair.leaf(part.name, part.metric) if part.metric else pair.trees[part.name]
-        except KeyError as error:
-            raise CompoclipError(
-                f"{part.benchmark}: the items have no {error} for '{part.name}'; evaluate again"
-            ) from error
-
-    def evidence(self, resamples: int, seed: int, alone: bool = False) -> dict[str, Evidence]:
-        """Return the evidence about each group's mean; parts of one benchmark share its photos."""
-        found: dict[str, list[tuple[Evidence, float]]] = {name: [] for name in self.groups}
-        for benchmark, pair in self.pairs.items():
-            trees: dict[str, MeanNode] = {}
-            shares = {}
-            for name, parts in self.groups.items():
-                own = [self.tree(part) for part in parts if part.benchmark == benchmark]
-                tree = mean_of(own)
-                if tree is not None:
-                    trees[name], shares[name] = tree, len(own) / len(parts)
-            seeds = own_seed(seed, benchmark)
-            known = pair.evidence(list(trees.values()), resamples, seeds, alone)
-            for name, each in zip(trees, known):
-                found[name].append((each, shares[name]))
-        return {name: joined(parts) for name, parts in found.items()}
+def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) -> dict[str, Pair]:
+    """Return by benchmark the items that two models (or one and itself) have in common."""
+    mine, theirs = ({each.benchmark: each for each in results} for results in (base, other))
+    names = dict.fromkeys(part.benchmark for parts in groups.values() for part in parts)
+    return {name: Pair.of(mine[name], theirs[name]) for name in names}
 
 
-def _mean(scores: Sequence[Score], evidence: Evidence) -> Score:
-    low, high = evidence.interval
-
-    def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return float(np.mean(known)) if len(known) == len(values) else None
-
-    return Score(
-        metric="+".join(dict.fromkeys(score.metric for score in scores)),
-        value=float(np.mean([score.value for score in scores])),
-        n=sum(score.n for score in scores),
-        expected=sum(score.expected for score in scores),
-        low=low,
-        high=high,
-        interval="bootstrap" if low is not None else "none",
-        chance=float(np.mean([score.chance for score in scores])),
-        photos=evidence.photos,
-        ties=sum(score.ties for score in scores),
-        strict=mean([score.strict for score in scores]),
-        fractional=mean([score.fractional for score in scores]),
-    )
+def _evidence(
+    pairs: Mapping[str, Pair], groups: Groups, resamples: int, seed: int, alone: bool = False
+) -> dict[str, Evidence]:
+    """Return the evidence about each group's mean; parts of one benchmark share its photos."""
+    found: dict[str, list[tuple[Evidence, float]]] = {name: [] for name in groups}
+    for benchmark, pair in pairs.items():
+        trees: dict[str, MeanNode] = {}
+        shares = {}
+        for name, parts in groups.items():
+            own = [pair.tree(p.name, p.metric) for p in parts if p.benchmark == benchmark]
+            tree = mean_of(own)
+            if tree is not None:
+                trees[name], shares[name] = tree, len(own) / len(parts)
+        known = pair.evidence(list(trees.values()), resamples, own_seed(seed, benchmark), alone)
+        for name, each in zip(trees, known):
+            found[name].append((each, shares[name]))
+    return {name: joined(parts) for name, parts in found.items()}
 
 
 # --- Kinds of benchmarks, and the few numbers that say what a model is good at. ---

@@ -18,8 +18,6 @@ Scores: TypeAlias = npt.NDArray[np.float32]
 Values: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.int64]
-
-
 Columns: TypeAlias = dict[str, list[int] | list[float] | list[str | None]]
 
 
@@ -43,10 +41,6 @@ class Outcomes(NamedTuple):
         flags: Flags = (self.fractional != self.strict) & ~np.isnan(self.strict)
         return flags
 
-    def take(self, index: Indices) -> Outcomes:
-        """Return the cases at `index`, in that order."""
-        return Outcomes(*(values[index] for values in self))
-
     @classmethod
     def nowhere(cls, n: int) -> Outcomes:
         """Return outcomes of a metric that applies to none of n cases."""
@@ -57,8 +51,6 @@ class Outcomes(NamedTuple):
         """Return the cases of all parts, one after the other."""
         return cls(*map(np.concatenate, zip(*parts)))
 
-
-# --- Scored items of one benchmark as columns: what the parquet file beside each result holds. ---
 
 POSITIVE_SCORE = "positive_score"
 COLUMNS: Mapping[str, pa.DataType] = MappingProxyType(
@@ -140,21 +132,25 @@ class Items:
 
     def take(self, rows: Indices) -> Items:
         """Return the items at `rows`, in that order."""
-
-        def taken(column: Any) -> Any:
-            return [column[k] for k in rows.tolist()]
-
-        lists = ("ids", "forms", "subtasks", "labels", "truth", "images", "texts", "scores")
+        columns: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        lists = {name: each for name, each in columns.items() if isinstance(each, list)}
         return replace(
             self,
-            **{name: taken(getattr(self, name)) for name in (*lists, "clusters")},
+            **{name: [column[k] for k in rows.tolist()] for name, column in lists.items()},
             positive=self.positive[rows],
-            outcomes={name: each.take(rows) for name, each in self.outcomes.items()},
-            extra={name: taken(column) for name, column in self.extra.items()},
+            outcomes={
+                name: Outcomes(*(values[rows] for values in each))
+                for name, each in self.outcomes.items()
+            },
+            extra={name: [column[k] for k in rows.tolist()] for name, column in self.extra.items()},
         )
 
     def to_arrow(self) -> pa.Table:
-        """Return the parquet layout: `COLUMNS`, three per metric (`POLICIES`), and `extra`."""
+        """Return the parquet layout: `COLUMNS`, three per metric (`POLICIES`), and `extra`.
+
+        "tie": whether any metric depends on equal scores.
+        """
+        tied = [each.tied for each in self.outcomes.values()]
         values = {
             "item": self.ids,
             "form": self.forms,
@@ -166,38 +162,13 @@ class Items:
             "scores": self.scores,
             "cluster": self.clusters,
             POSITIVE_SCORE: [None if np.isnan(each) else each for each in self.positive],
-            "tie": self.tied(),
+            "tie": np.any(tied, axis=0),
         }
         columns = {name: pa.array(values[name], kind) for name, kind in COLUMNS.items()}
         for metric, outcomes in self.outcomes.items():
             for policy, each in zip(POLICIES, outcomes):
                 columns[f"{policy}.{metric}"] = pa.array(each, pa.float64(), mask=np.isnan(each))
         return pa.table(columns | {name: pa.array(extra) for name, extra in self.extra.items()})
-
-    def tied(self) -> list[bool]:
-        """Return for each item whether any metric depends on equal scores."""
-        flags = np.zeros(len(self), dtype=bool)
-        for outcomes in self.outcomes.values():
-            flags |= outcomes.tied
-        return flags.tolist()
-
-
-def used_outcomes(table: pa.Table) -> dict[str, Values]:
-    """Return the outcomes of a stored table under the official policy, by metric."""
-    return {
-        column.removeprefix("used."): _numbers(table, column)
-        for column in table.column_names
-        if column.startswith("used.")
-    }
-
-
-def positive_scores(table: pa.Table) -> Values:
-    """Return the cosines of matching pairs in a stored table, nan where none matches."""
-    return _numbers(table, POSITIVE_SCORE)
-
-
-def _numbers(table: pa.Table, column: str) -> Values:
-    return np.array(table[column].to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
 def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
@@ -276,28 +247,13 @@ PAIRS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
-class Matches:
-    """Scores of pairs by a matching head. keys: (n,) ascending, image row * texts + text row.
-    values: (n,) float32. texts: number of distinct texts."""
-
-    keys: Indices
-    values: Scores
-    texts: int
-
-    def of(self, images: Indices, texts: Indices) -> Scores:
-        """Return scores of the pairs of rows, same shape; every pair must be there."""
-        found: Scores = self.values[np.searchsorted(self.keys, images * self.texts + texts)]
-        return found
-
-
-@dataclass(frozen=True)
 class EncodedFeatures:
     """Unit-length float32 features of the distinct images (N, D) and token sequences (M, D).
 
     image_rows, text_rows: where each image and each text stands; texts with the same tokens share
     a row, so that their scores are bit-equal. bad: images that could not be used -> why.
-    truncated: texts longer than the model's context. matches: the scores of pairs, where a matching
-    head and not the cosine gives them.
+    truncated: texts longer than the model's context. matches: (row of an image, row of
+    a text) -> score, where a matching head and not the cosine gives it.
     """
 
     images: Scores
@@ -306,7 +262,7 @@ class EncodedFeatures:
     text_rows: Mapping[str, int]
     bad: Mapping[ImageRef, str]
     truncated: frozenset[str]
-    matches: Matches | None = None
+    matches: Mapping[tuple[int, int], float] | None = None
 
     def image_index(self, refs: Iterable[ImageRef]) -> Indices:
         """Rows of `images`."""
@@ -315,7 +271,9 @@ class EncodedFeatures:
     def scores(self, images: Indices, texts: Indices) -> Scores:
         """Return scores of the pairs (images[k], texts[k]) of rows, same shape, float32."""
         if self.matches is not None:
-            return self.matches.of(images, texts)
+            pairs = zip(images.ravel().tolist(), texts.ravel().tolist())
+            found = np.array([self.matches[pair] for pair in pairs], dtype=np.float32)
+            return found.reshape(images.shape)
         return cosines(self.images, images, self.texts, texts)
 
     def text_index(self, texts: Iterable[str]) -> Indices:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -130,18 +130,11 @@ class Results:
 
 
 def score_named(results: Sequence[Results], name: str) -> Score:
-    """Find one score among the results of a model.
+    """Return one score of a model; raise UsageError, with those there are, for an unknown one.
 
     Args:
-        results: Of a model, a result a benchmark.
-        name: BENCHMARK for its headline; BENCHMARK:NAME for another mean of it, or for a sub-task
-            in its main metric.
-
-    Returns:
-        The score.
-
-    Raises:
-        UsageError: When there is none of that name; says which there are.
+        results: of a model, one per benchmark.
+        name: as of `split_score`.
     """
     found = {each.benchmark: each for each in results}
     known = {each.benchmark: [*each.aggregates, *each.scores] for each in results}
@@ -230,18 +223,72 @@ def load_results(path: Path) -> list[Results]:
     Raises:
         CompoclipError: nothing is there, or a file is malformed.
     """
-    if path.is_file():
-        return [_load(path)]
-    if not path.is_dir():
+    if not path.is_file() and not path.is_dir():
         raise CompoclipError(f"{path}: no such file or folder; give what evaluate wrote (--out)")
-    found = sorted(
-        each
-        for each in path.rglob("*.json")
-        if not any(part.startswith(".") for part in each.relative_to(path).parts)
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(
+            each
+            for each in path.rglob("*.json")
+            if not any(part.startswith(".") for part in each.relative_to(path).parts)
+        )
     )
-    if not found:
+    if not files:
         raise CompoclipError(f"{path}: holds no results; give what evaluate wrote (--out)")
-    return [_load(each) for each in found]
+    found = []
+    remedy = "delete it, or evaluate again"
+    for file in files:
+        data = read_json(file, damaged=remedy)
+        version = data.get("schema") if isinstance(data, dict) else None
+        if version != SCHEMA:
+            raise CompoclipError(
+                f"{file}: not a result file of this version (schema {version}, expected {SCHEMA}); "
+                f"{remedy}"
+            )
+        data.pop("clean", None)  # of earlier versions: scores without faulty items
+        try:
+            results: Results = _typed(data, Results)
+            _raise_first(_contradictions(results))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CompoclipError(f"{file}: malformed result file ({error}); {remedy}") from error
+        if Path(results.items).name != results.items:
+            raise CompoclipError(
+                f"{file}: its items file must lie beside it, not at {results.items}"
+            )
+        found.append(replace(results, items=str(file.parent / results.items)))
+    return found
+
+
+def _raise_first(problems: Iterator[str]) -> None:
+    """Raise ValueError for the first problem, if there is one; those behind it may follow from
+    it."""
+    for problem in problems:
+        raise ValueError(problem)
+
+
+def _contradictions(results: Results) -> Iterator[str]:
+    """Yield in what results contradict themselves; raise KeyError or TypeError for odd rules."""
+    yield from (f"{n} is empty" for n in ("model", "benchmark", "items") if not getattr(results, n))
+    if results.headline not in results.aggregates:
+        yield f"no aggregate {results.headline!r}"
+    if not all(results.scores.values()):
+        yield "a sub-task without scores"
+    hints = _hints(ModelIdentity)
+    for name in hints.keys() & results.identity.keys():
+        _typed(results.identity[name], hints[name], f"identity.{name}")
+    for rule in results.rules.values():
+        Aggregate.from_json(rule)
+    for metrics in (*results.scores.values(), results.aggregates):
+        for name, s in metrics.items():
+            if not (0 <= s.ties <= s.n <= s.expected and 1 <= s.photos <= s.n):
+                yield f"{name}: {s.n} items of {s.expected}, {s.photos} photos, {s.ties} ties"
+            if (s.low is None) != (s.high is None) or (s.low or 0) > (s.high or 0):
+                yield f"{name}: an interval from {s.low} to {s.high}"
+            values = (s.value, s.low, s.high, s.chance, s.strict, s.fractional)
+            for value in values if POSITIVE_SCORE not in s.metric else ():
+                if value is not None and not -1e-9 <= value <= 1 + 1e-9:
+                    yield f"{name}: {value} is outside of 0 to 1"
 
 
 def load_items(results: Results) -> pa.Table:
@@ -251,7 +298,7 @@ def load_items(results: Results) -> pa.Table:
         results: as `load_results` gives them.
 
     Returns:
-        The table, with the columns of `items.COLUMNS` and three a metric.
+        The table, with the columns of `items.COLUMNS` and three per metric.
 
     Raises:
         CompoclipError: the parquet file is absent or damaged, or does not belong to these results:
@@ -261,8 +308,10 @@ def load_items(results: Results) -> pa.Table:
     try:
         table = pq.read_table(path)
         table.validate(full=True)
-        _check_table(table, _metrics(results))
-        _check_counts(table, results)
+        names = dict.fromkeys(name for metrics in results.scores.values() for name in metrics)
+        metrics = [name for name in names if name != POSITIVE_SCORE]
+        _raise_first(_table_problems(table, metrics))
+        _raise_first(_differences(table, metrics, results))
     except (OSError, pa.ArrowException, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise CompoclipError(
@@ -272,30 +321,24 @@ def load_items(results: Results) -> pa.Table:
     return table
 
 
-def _metrics(results: Results) -> list[str]:
-    """Return the metrics of any sub-task, without the mean cosine."""
-    names = dict.fromkeys(name for metrics in results.scores.values() for name in metrics)
-    return [name for name in names if name != POSITIVE_SCORE]
-
-
-def _check_table(table: pa.Table, metrics: Sequence[str]) -> None:
-    """Raise ValueError for what is no table of items with these metrics."""
+def _table_problems(table: pa.Table, metrics: Sequence[str]) -> Iterator[str]:
+    """Yield why a table is none of items with these metrics."""
     outcomes = [f"{policy}.{metric}" for policy in POLICIES for metric in metrics]
     for name, kind in (*COLUMNS.items(), *dict.fromkeys(outcomes, pa.float64()).items()):
         if table.column_names.count(name) != 1:
-            raise ValueError(f"{table.column_names.count(name)} columns '{name}', not one")
+            yield f"{table.column_names.count(name)} columns '{name}', not one"
         if table.schema.field(name).type != kind:
-            raise ValueError(f"'{name}' holds {table.schema.field(name).type}, not {kind}")
+            yield f"'{name}' holds {table.schema.field(name).type}, not {kind}"
         if table[name].null_count and name in COLUMNS and name != POSITIVE_SCORE:
-            raise ValueError(f"'{name}' is empty in {table[name].null_count} rows")
+            yield f"'{name}' is empty in {table[name].null_count} rows"
         if name in ("images", "texts", "scores") and pc.list_flatten(table[name]).null_count:
-            raise ValueError(f"'{name}' holds empty entries")
+            yield f"'{name}' holds empty entries"
         known = table[name].drop_null() if name in outcomes else ()
         if len(known) and not 0 <= pc.min(known).as_py() <= pc.max(known).as_py() <= 1:
-            raise ValueError(f"'{name}' holds values outside of 0 to 1")
+            yield f"'{name}' holds values outside of 0 to 1"
     named = table.group_by(["subtask", "item"]).aggregate([]).num_rows
     if named != table.num_rows:
-        raise ValueError(f"{table.num_rows} rows of {named} items: some are there twice")
+        yield f"{table.num_rows} rows of {named} items: some are there twice"
     images, texts, scores = (
         pc.list_value_length(table[name]).to_numpy() for name in ("images", "texts", "scores")
     )
@@ -305,20 +348,19 @@ def _check_table(table: pa.Table, metrics: Sequence[str]) -> None:
     for name, form in FORMS.items():
         fitting |= (forms == name) & form.fits(images, texts, scores, truth)
     for row in np.flatnonzero(~fitting)[:1].tolist():
-        raise ValueError(
+        yield (
             f"item '{table['item'][row]}' has images, texts, scores or a truth that do not make a "
             f"{forms[row]} item"
         )
 
 
-def _check_counts(table: pa.Table, results: Results) -> None:
-    """Raise ValueError unless every score is that of the items: their number, photos and mean."""
-    metrics = _metrics(results)
+def _differences(table: pa.Table, metrics: Sequence[str], results: Results) -> Iterator[str]:
+    """Yield where a score is not that of the items: their number, photos or mean."""
     wanted = [(f"used.{name}", what) for name in metrics for what in ("count", "mean")]
     found = table.group_by("subtask").aggregate([("cluster", "count_distinct"), *wanted])
     here = {row["subtask"]: row for row in found.to_pylist()}
     if here.keys() != results.scores.keys():
-        raise ValueError(
+        yield (
             f"its sub-tasks are {', '.join(sorted(here))}, those of the scores "
             f"{', '.join(sorted(results.scores))}"
         )
@@ -327,63 +369,12 @@ def _check_counts(table: pa.Table, results: Results) -> None:
         for metric in metrics:
             score, n = scores.get(metric), row[f"used.{metric}_count"]
             if n != (score.n if score else 0):
-                raise ValueError(
-                    f"{n} items of '{subtask}' have the metric {metric}, not as scored"
-                )
+                yield f"{n} items of '{subtask}' have the metric {metric}, not as scored"
             if score and score.n == most and score.photos != row["cluster_count_distinct"]:
-                raise ValueError(f"the photos of '{subtask}' are others than those scored")
+                yield f"the photos of '{subtask}' are others than those scored"
             mean = row[f"used.{metric}_mean"]
             if score and metric not in RANKED and abs(score.value - mean) > 1e-6:
-                raise ValueError(f"the {metric} of '{subtask}' is another than that scored")
-
-
-def _load(path: Path) -> Results:
-    remedy = "delete it, or evaluate again"
-    data = read_json(path, damaged=remedy)
-    version = data.get("schema") if isinstance(data, dict) else None
-    if version != SCHEMA:
-        raise CompoclipError(
-            f"{path}: not a result file of this version (schema {version}, expected {SCHEMA}); "
-            f"{remedy}"
-        )
-    data.pop("clean", None)  # of earlier versions: scores without faulty items
-    try:
-        results: Results = _typed(data, Results)
-        _check(results)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CompoclipError(f"{path}: malformed result file ({error}); {remedy}") from error
-    if Path(results.items).name != results.items:
-        raise CompoclipError(f"{path}: its items file must lie beside it, not at {results.items}")
-    return replace(results, items=str(path.parent / results.items))
-
-
-def _check(results: Results) -> None:
-    """Raise ValueError, KeyError or TypeError for results that contradict themselves."""
-    for name in ("model", "benchmark", "items"):
-        if not getattr(results, name):
-            raise ValueError(f"{name} is empty")
-    if results.headline not in results.aggregates:
-        raise ValueError(f"no aggregate {results.headline!r}")
-    if not all(results.scores.values()):
-        raise ValueError("a sub-task without scores")
-    hints = get_type_hints(ModelIdentity)
-    for name in hints.keys() & results.identity.keys():
-        _typed(results.identity[name], hints[name], f"identity.{name}")
-    for rule in results.rules.values():
-        Aggregate.from_json(rule)
-    for metrics in (*results.scores.values(), results.aggregates):
-        for name, s in metrics.items():
-            if not (0 <= s.ties <= s.n <= s.expected and 1 <= s.photos <= s.n):
-                raise ValueError(
-                    f"{name}: {s.n} items of {s.expected}, {s.photos} photos, {s.ties} ties"
-                )
-            if (s.low is None) != (s.high is None) or (s.low or 0) > (s.high or 0):
-                raise ValueError(f"{name}: an interval from {s.low} to {s.high}")
-            if POSITIVE_SCORE in s.metric:
-                continue
-            for value in (s.value, s.low, s.high, s.chance, s.strict, s.fractional):
-                if value is not None and not -1e-9 <= value <= 1 + 1e-9:
-                    raise ValueError(f"{name}: {value} is outside of 0 to 1")
+                yield f"the {metric} of '{subtask}' is another than that scored"
 
 
 def _typed(value: Any, hint: Any, where: str = "") -> Any:
@@ -416,9 +407,10 @@ def _typed(value: Any, hint: Any, where: str = "") -> Any:
         }
     if kind is tuple and isinstance(value, list):
         return tuple(_typed(each, inner[0], where) for each in value)
-    if hint is float and type(value) in (int, float) and abs(value) <= _MOST:
+    number = type(value) in (int, float) and abs(value) <= _MOST
+    if hint is float and number:
         return float(value)
-    if hint is int and type(value) is int and 0 <= value <= _MOST:
+    if hint is int and number and type(value) is int and value >= 0:
         return value
     if hint is bool and type(value) is bool:
         return value

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,6 @@ from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encode import (
     EncodeOptions,
-    distinct_images,
-    distinct_texts,
     encode_contents,
 )
 from compoclip.evaluation.encoder import (
@@ -54,6 +53,7 @@ from compoclip.training.settings import WatchSettings
 from compoclip.training.watch import Watch, WatchedScore
 
 _LISTED_MISSING = 20
+_version = cache(version)
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,26 @@ def evaluate(
     ranks = options.ranks
     done = {}
     for job in jobs if ranks.first and not options.fresh else ():
-        if (found := _already(job, encoder, folder, options)) is not None:
-            done[job.benchmark.name] = found
+        benchmark = job.benchmark.name
+        path = folder / f"{file_stem(benchmark)}.json"
+        sweep_abandoned(folder.absolute())
+        if not path.is_file():
+            continue
+        try:
+            (found,) = load_results(path)
+        except CompoclipError as error:
+            note(f"measuring again: {error}")
+            continue
+        stamp = job.stamp(encoder, options)
+        if (
+            all(getattr(found, name) == value for name, value in stamp.items())
+            and found.missing_count == len(job.missing)
+            and Path(found.items).is_file()
+        ):
+            note(f"{benchmark}: already measured, {path}")
+            done[benchmark] = found
+        else:
+            note(f"{benchmark}: {path} is of other weights, data or draws and is replaced")
     known = ranks.exchange(list(done))[0]
     todo = [job for job in jobs if job.benchmark.name not in known]
     if todo:
@@ -201,14 +219,11 @@ def evaluate(
 
 
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
-    """Refuse what `evaluate` would refuse for lack of data; needs no model.
+    """Raise CompoclipError for what `evaluate` would refuse for lack of data; needs no model.
 
     Args:
         benchmarks: what is to be measured.
         allow_partial: whether a part of a benchmark will do.
-
-    Raises:
-        CompoclipError: images or annotations are missing, or nothing is left to score.
     """
     for benchmark in benchmarks:
         _Job(benchmark, allow_partial)
@@ -258,29 +273,6 @@ def watch_model(
     return Watch(settings, measure, out, about, ranks)
 
 
-def _already(job: _Job, encoder: Encoder, folder: Path, options: Options) -> Results | None:
-    """A result on disk that a new run would only repeat."""
-    path = folder / f"{file_stem(job.benchmark.name)}.json"
-    sweep_abandoned(folder.absolute())
-    if not path.is_file():
-        return None
-    try:
-        (found,) = load_results(path)
-    except CompoclipError as error:
-        note(f"measuring again: {error}")
-        return None
-    stamp = job.stamp(encoder, options)
-    if (
-        all(getattr(found, name) == value for name, value in stamp.items())
-        and found.missing_count == len(job.missing)
-        and Path(found.items).is_file()
-    ):
-        note(f"{job.benchmark.name}: already measured, {path}")
-        return found
-    note(f"{job.benchmark.name}: {path} is of other weights, data or draws and is replaced")
-    return None
-
-
 def _measure(
     name: str,
     encoder: Encoder,
@@ -292,7 +284,7 @@ def _measure(
 ) -> Results:
     start = time.monotonic()
     benchmark = job.benchmark
-    bad = {ref for ref in distinct_images([job.content]) if ref in features.bad}
+    bad = set(job.content.images) & features.bad.keys()
     content = job.content.without(bad.__contains__) if bad else job.content
     here = sum(content.counts().values())
     if not here:
@@ -333,8 +325,8 @@ def _measure(
         missing=missing[:_LISTED_MISSING],
         missing_count=len(missing),
         partial=here < sum(job.expected.values()) or len(items) < scored,
-        truncated_texts=sum(t in features.truncated for t in distinct_texts([content])),
-        versions={"python": platform.python_version(), **{p: version(p) for p in packages}},
+        truncated_texts=len(features.truncated.intersection(content.texts)),
+        versions={"python": platform.python_version(), **{p: _version(p) for p in packages}},
         seconds=round(encoding + time.monotonic() - start, 3),
         **job.stamp(encoder, options),
     )

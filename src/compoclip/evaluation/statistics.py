@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 Floats = NDArray[np.float64]
 Interval = tuple[float | None, float | None]
@@ -27,18 +27,14 @@ _SAME = 1e-9  # of the largest amount: sums closer than that are equal
 
 
 def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a proportion of n independent items.
+    """Return the Wilson score interval of a proportion of n independent items.
 
     Args:
         successes: how many are right; fractional where items with tied scores count in part.
-        n: number of items.
+        n: number of items; 0 gives (0, 1).
         level: confidence level.
 
-    Returns:
-        The lower and the upper bound; (0, 1) for no items, which say nothing.
-
-    Raises:
-        ValueError: unless 0 <= successes <= n.
+    Raises ValueError unless 0 <= successes <= n.
 
     Source: Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
     """
@@ -57,13 +53,10 @@ def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]
 
 
 def holm(pvalues: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p-values; reject those at or below the level.
+    """Return Holm's adjusted p-values, in the order given; reject those at or below the level.
 
     Args:
-        pvalues: of one family of tests. None, where nothing was tested, does not count.
-
-    Returns:
-        The adjusted values in the order given, None where they were None.
+        pvalues: of one family of tests. None, where nothing was tested, does not count and stays.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
     """
@@ -93,18 +86,15 @@ def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats
 
 
 def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
-    """Percentile interval of bootstrap draws.
+    """Return the percentile interval of bootstrap draws.
 
     The tails cut off are those that make the interval of a mean as wide as Student's: plain
-    percentiles are too narrow for few photos.
+    percentiles are too narrow for few photos. (None, None) without draws, and for one photo.
 
     Args:
         draws: (r,) values in the draws; undefined ones (nan) are left out.
         photos: number of photos that were redrawn.
         level: confidence level.
-
-    Returns:
-        The bounds; (None, None) without draws, and for one photo, which says nothing about others.
 
     Source: Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 4.3: the
     expanded percentile interval.
@@ -131,10 +121,7 @@ def sign_flip(adds: Floats) -> float:
     out in the tail too, and not below the exact share where sums lie on a grid of that amount.
 
     Args:
-        adds: (photos,) what each photo adds to the difference.
-
-    Returns:
-        The p-value; 1 where no photo adds anything.
+        adds: (photos,) what each photo adds to the difference; 1 where none adds anything.
 
     Sources: Fisher, The Design of Experiments (1935), section 21; Lugannani and Rice, Saddle Point
     Approximation for the Distribution of the Sum of Independent Random Variables (1980).
@@ -159,7 +146,10 @@ def sign_flip(adds: Floats) -> float:
         return 1.0
     # The tilt at which `total` is the mean of the tilted sum; K is the cumulant generating function
     # of a sum of signs times `size`.
-    tilt = _tilt(size, total)
+    high = total / float((size**2).sum())
+    while float((size * np.tanh(high * size)).sum()) < total:
+        high *= 2
+    tilt = optimize.brentq(lambda t: float((size * np.tanh(t * size)).sum()) - total, 0.0, high)
     cosh = np.cosh(np.minimum(tilt * size, 300))
     k = float((np.logaddexp(tilt * size, -tilt * size) - np.log(2)).sum())
     w = np.sqrt(2 * (tilt * total - k))
@@ -182,26 +172,9 @@ def _signed_sums(groups: Sequence[tuple[float, int]]) -> tuple[Floats, Floats] |
         chance = np.multiply.outer(chance, np.exp(ways - count * np.log(2))).ravel()
         order = np.argsort(sums)
         sums, chance = sums[order], chance[order]
-        new = np.flatnonzero(np.diff(sums, prepend=-np.inf) > _SAME)
+        new = np.append(0, np.flatnonzero(sums[1:] - sums[:-1] > _SAME) + 1)
         sums, chance = sums[new], np.add.reduceat(chance, new)
     return sums, chance
-
-
-def _tilt(size: Floats, total: float) -> float:
-    """Return the root of sum(size * tanh(tilt * size)) = total, by Newton's method in brackets."""
-    tilt, low, high = total / float((size**2).sum()), 0.0, np.inf
-    for _ in range(200):
-        tanh = np.tanh(tilt * size)
-        gap = float((size * tanh).sum()) - total
-        low, high = (tilt, high) if gap < 0 else (low, tilt)
-        slope = float((size**2 * (1 - tanh**2)).sum())
-        step = tilt - gap / slope if slope > 0 else np.inf
-        if not low < step < high:
-            step = 2 * tilt if np.isinf(high) else (low + high) / 2
-        if abs(step - tilt) <= 1e-10 * tilt:
-            break
-        tilt = step
-    return tilt
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Listed
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import (
     RANKED,
     MeanNode,
     evaluate,
     leaf,
     plan,
-    plan_or_none,
     resample,
     rows_of,
     ruled_values,
@@ -24,7 +24,6 @@ from compoclip.evaluation.items import (
     MAIN,
     POSITIVE_SCORE,
     Flags,
-    Indices,
     Items,
     Outcomes,
     Values,
@@ -91,25 +90,30 @@ def summarise(
         if not here.keys() & parts:
             continue
         gap = sum(lack(part, rule.metric or MAIN) for part in parts)
-        planned = plan_or_none if gap else plan
-        tree = planned(
-            rule, Listed(items.subtasks, items.labels, items.truth), frame.applies, frame.main
-        )
+        here_listed = Listed(items.subtasks, items.labels, items.truth)
+        tree = plan(rule, here_listed, frame.applies, frame.main)
+        if tree is None and not gap:
+            raise CompoclipError(
+                f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
+                "and image folders"
+            )
         if tree is None:
             continue
         if gap and listed is not None and rule.by_label():
             everywhere = {each: np.ones(len(listed.subtasks), bool) for each in frame.applies}
-            whole = plan_or_none(rule, listed, everywhere, frame.main)
+            whole = plan(rule, listed, everywhere, frame.main)
             count = Counter(listed.subtasks)  # items that no file lists may have any label
             all_items = sum(max(0, expected.get(part, 0) - count[part]) for part in parts)
             all_items += len(rows_of(whole)) if whole is not None else 0
             gap = max(0, all_items - len(rows_of(tree)))
         trees["", name] = tree, gap
 
-    drawn = [key for key, (tree, _) in trees.items() if not frame.independent(tree)]
+    # Of one proportion of items that share no photo the interval is Wilson's.
+    photos = {key: len(np.unique(frame.photos[rows_of(tree)])) for key, (tree, _) in trees.items()}
+    drawn = [k for k, (tree, _) in trees.items() if not tree.share or photos[k] < len(tree.rows)]
     draws = resample([trees[k][0] for k in drawn], frame.used, items.clusters, resamples, seed)
     draws_of = dict(zip(drawn, draws))
-    scores = {key: frame.score(*each, draws_of.get(key)) for key, each in trees.items()}
+    scores = {k: frame.score(*each, photos[k], draws_of.get(k)) for k, each in trees.items()}
     return Summary(
         {part: {name: s for (of, name), s in scores.items() if of == part} for part in here},
         {name: score for (of, name), score in scores.items() if not of},
@@ -120,37 +124,27 @@ class _Frame:
     """Per-item values of scored items by metric, "main" being each item's main metric.
 
     metrics: those of sub-tasks. main: the metric of rules that name none. used: what rules are
-    computed from (`ruled_values`).
+    computed from (`ruled_values`). photos: the number of each item's photo.
     """
 
     def __init__(self, items: Items) -> None:
-        names = tuple(items.outcomes)
-        n = len(items)
         main = Outcomes(
             *(
-                main_values({name: each[k] for name, each in items.outcomes.items()}, n)
+                main_values({name: each[k] for name, each in items.outcomes.items()}, len(items))
                 for k in range(len(Outcomes._fields))
             )
         )
         used = {name: each.used for name, each in items.outcomes.items()}
         applied = {**used, MAIN: main.used, POSITIVE_SCORE: items.positive}
-        self.metrics = (*names, POSITIVE_SCORE)
-        self.main = next((name for name in names if name in RANKED), MAIN)
+        self.metrics = (*items.outcomes, POSITIVE_SCORE)
+        self.main = next((name for name in items.outcomes if name in RANKED), MAIN)
         self.applies: dict[str, Flags] = {name: ~np.isnan(each) for name, each in applied.items()}
         self.outcomes = {**items.outcomes, MAIN: main}
         self.used = ruled_values(used, items.scores, items.positive)
         self.photos = np.unique(np.asarray(items.clusters), return_inverse=True)[1]
 
-    def photo_count(self, tree: MeanNode) -> int:
-        return len(np.unique(self.photos[rows_of(tree)]))
-
-    def independent(self, tree: MeanNode) -> bool:
-        """Return whether the tree is one proportion of items that share no photo."""
-        return tree.share and self.photo_count(tree) == len(tree.rows)
-
-    def score(self, tree: MeanNode, lacking: int, draws: Values | None) -> Score:
-        rows, photos = rows_of(tree), self.photo_count(tree)
-        leaves = [each for each, _ in tree.leaves()]
+    def score(self, tree: MeanNode, lacking: int, photos: int, draws: Values | None) -> Score:
+        rows, leaves = rows_of(tree), [each for each, _ in tree.leaves()]
         value = evaluate(tree, self.used)
         kind = "bootstrap"
         interval: Interval = (None, None)
@@ -162,8 +156,15 @@ class _Frame:
         elif photos > 1:
             kind, interval = "wilson", wilson(float(round(value * photos)), photos)
         low, high = interval
+
+        names = {each.metric for each in leaves} - {MAIN}
+        left = [each.rows for each in leaves if each.metric == MAIN]
+        for name in self.outcomes if left else ():  # the metrics that are the main ones of items
+            applies = [self.applies[name][part] for part in left]
+            names |= {name} if any(each.any() for each in applies) else set()
+            left = [part[~each] for part, each in zip(left, applies)]
         found = Score(
-            metric=self._metric_name(leaves),
+            metric="+".join(sorted(names)),
             value=value,
             n=len(rows),
             expected=len(rows) + lacking,
@@ -175,38 +176,26 @@ class _Frame:
         )
         if any(each.metric == POSITIVE_SCORE for each in leaves):
             return found
+        tied = []
+        for each in leaves:
+            if each.curve:  # equal scores of true and false items
+                scores = self.used[each.metric][each.rows]
+                both = np.intersect1d(scores[: each.true], scores[each.true :])
+                tied.append(each.rows[np.isin(scores, both)])
+            else:
+                tied.append(each.rows[self.outcomes[each.metric].tied[each.rows]])
+        strict, fractional = (
+            {
+                metric: self.used[metric] if metric in RANKED else each[k]
+                for metric, each in self.outcomes.items()
+            }
+            for k in (1, 2)
+        )
+        chances = {metric: each.chance for metric, each in self.outcomes.items()}
         return replace(
             found,
-            chance=float(
-                tree.walk(lambda each: self.outcomes[each.metric].chance[each.rows].mean())
-            ),
-            ties=len(np.unique(np.concatenate([self._tied(each) for each in leaves]))),
-            strict=evaluate(tree, self._policy("strict"), 0.0),
-            fractional=evaluate(tree, self._policy("fractional")),
+            chance=float(tree.walk(lambda each: chances[each.metric][each.rows].mean())),
+            ties=len(np.unique(np.concatenate(tied))),
+            strict=evaluate(tree, strict, 0.0),
+            fractional=evaluate(tree, fractional),
         )
-
-    def _policy(self, name: str) -> dict[str, Values]:
-        """Values under other tie policies; the scores of curves stay."""
-        return {
-            metric: self.used[metric] if metric in RANKED else getattr(each, name)
-            for metric, each in self.outcomes.items()
-        }
-
-    def _tied(self, leaf: MeanNode) -> Indices:
-        """Rows whose outcome hangs on equal scores, in a curve those of items of both kinds."""
-        if not leaf.curve:
-            return leaf.rows[self.outcomes[leaf.metric].tied[leaf.rows]]
-        scores = self.used[leaf.metric][leaf.rows]
-        both = np.intersect1d(scores[: leaf.true], scores[leaf.true :])
-        return leaf.rows[np.isin(scores, both)]
-
-    def _metric_name(self, leaves: list[MeanNode]) -> str:
-        """Return which metrics the leaves average, joined by "+"."""
-        names = {each.metric for each in leaves} - {MAIN}
-        rows = [each.rows for each in leaves if each.metric == MAIN]
-        left = np.concatenate([*rows, np.zeros(0, dtype=np.int64)])
-        for name in self.outcomes:
-            has = self.applies[name][left]
-            names |= {name} if has.any() else set()
-            left = left[~has]
-        return "+".join(sorted(names))

@@ -143,16 +143,13 @@ def percent(value: float) -> str:
 
 
 def results_text(results: Results) -> str:
-    """One benchmark as a table: sub-tasks and aggregates with interval, chance, ties and items.
+    """Return one benchmark as aligned text: sub-tasks, aggregates, and notes on the data.
 
     The headline is marked. Scores at or below chance are flagged. Where ties decide outcomes, their
     number is followed by the strict and the fractional value.
 
     Args:
         results: of one model on one benchmark.
-
-    Returns:
-        Aligned text, with notes on the data below the table.
     """
     scores = [
         (part, score)
@@ -234,20 +231,24 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     A cell is the score in percent with its 95 % interval. A benchmark of which only a part was
     measured says so. Marks tell what is significantly higher or lower than the base, corrected over
     all models. Where ties decide a headline, a line below gives the strict and the fractional
-    value.
+    value. Raises CompoclipError as `compare` does.
 
     Args:
         results: of all models.
         base: name of the model compared with.
-
-    Raises:
-        CompoclipError: as `compare` does.
     """
     models = list(dict.fromkeys(each.model for each in results))
     models.sort(key=lambda name: name != base)
     by_key = {(each.model, each.benchmark): each for each in results}
     benchmarks = list(dict.fromkeys(each.benchmark for each in results))
-    compared = _compared(results, base, models)
+    own = {model: [each for each in results if each.model == model] for model in models}
+    measured = {each.benchmark for each in own[base]}
+    others = [m for m in models if m != base and measured & {each.benchmark for each in own[m]}]
+    # (model, benchmark, sub-task or "" for the headline) -> difference to the base
+    compared: dict[tuple[str, str, str], Difference] = {}
+    for model, found in zip(others, compare_all(own[base], [own[m] for m in others], resamples=0)):
+        compared |= {(model, d.benchmark, ""): d for d in found.headlines}
+        compared |= {(model, d.benchmark, d.name): d for d in found.subtasks}
     rows: list[list[str]] = []
     ties = []
     for benchmark in benchmarks:
@@ -279,21 +280,3 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     )
     few = ((" ".join(filter(None, key[1:])), each) for key, each in compared.items())
     return "\n".join([table(rows, ["", *models, "chance"]), note, *not_judged(few), *ties])
-
-
-def _compared(
-    results: Sequence[Results], base: str, models: Sequence[str]
-) -> dict[tuple[str, str, str], Difference]:
-    """Return (model, benchmark, sub-task or "" for the headline) -> difference to the base."""
-    own = {model: [each for each in results if each.model == model] for model in models}
-    measured = {each.benchmark for each in own[base]}
-    others = [m for m in models if m != base and measured & {each.benchmark for each in own[m]}]
-    compared = compare_all(own[base], [own[model] for model in others], resamples=0)
-    return {
-        (model, d.benchmark, name): d
-        for model, each in zip(others, compared)
-        for name, d in (
-            *(("", headline) for headline in each.headlines),
-            *((subtask.name, subtask) for subtask in each.subtasks),
-        )
-    }

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
 
+from compoclip.evaluation.aggregate import stored_values
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.form import Record
 from compoclip.evaluation.groups import ScorePart
-from compoclip.evaluation.items import main_values, used_outcomes
+from compoclip.evaluation.items import MAIN
 from compoclip.evaluation.results import load_items
 from compoclip.report.looks import Album, Look, Picture, Piece, changed_runs, word_diff
 from compoclip.report.study import Study
-from compoclip.report.wording import cosine
+from compoclip.report.wording import MINUS
 
 Text = tuple[str, tuple[Piece, ...], bool | None]
 """A text on a card: label, runs, whether it fits the photo (None where that is not asked)."""
@@ -55,31 +57,32 @@ def card(
     reason: why it is shown, where it is not for models that differ."""
     row = records[base]
     wrong = next((record for model, record in records.items() if not right[model]), row)
-    content = FORMS[row["form"]].shown(row, wrong)
-    texts = _marked(content.texts)
-    about = next((text for _, text, true in content.texts if true is not False), part.name)
+    images, plain, columns = FORMS[row["form"]].shown(row, wrong)
+    texts = _marked(plain)
+    about = next((text for _, text, true in plain if true is not False), part.name)
     looks: tuple[Look, ...] = ()
-    if album.models and len(content.images) == 1:
+    if album.models and len(images) == 1:
         # Maps of what differs in the first text that has it, true ones first; of one photo alone.
         ordered = sorted(texts, key=lambda text: text[2] is False)
         differing = next((pieces for _, pieces, _ in ordered if changed_runs(pieces)), None)
         if differing is not None:
-            looks = album.looks(content.images[0][1], differing)
+            looks = album.looks(images[0][1], differing)
     return Card(
         part=part,
         item=row["item"],
         photos=tuple(
-            (label, f"{label} of the example “{about}”", album.add(key))
-            for label, key in content.images
+            (label, f"{label} of the example “{about}”", album.add(key)) for label, key in images
         ),
         texts=texts,
-        columns=tuple(heading for heading, _ in content.columns),
+        columns=tuple(heading for heading, _ in columns),
         lines=tuple(
             (
                 model,
                 tuple(
-                    cosine(each["scores"][place]) if place < len(each["scores"]) else "–"
-                    for _, place in content.columns
+                    f"{each['scores'][place]:.3f}".replace("-", MINUS)
+                    if place < len(each["scores"])
+                    else "–"
+                    for _, place in columns
                 ),
                 right[model],
             )
@@ -158,7 +161,7 @@ def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
         for subtask, item in first:
             if all((subtask, item) in other for other in rest):
                 common.setdefault(subtask, []).append(item)
-        rights = {m: main_values(used_outcomes(t), t.num_rows) > 0.5 for m, t in tables.items()}
+        rights = {m: stored_values(t)[MAIN] > 0.5 for m, t in tables.items()}
         found[benchmark] = {}
         for subtask, items in common.items():
             rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}
@@ -180,9 +183,10 @@ def examples(
     study: Study, items: AllItems, album: Album
 ) -> list[tuple[str, list[Tally], list[Card]]]:
     """(skill, tallies, cards): up to two won and two lost items for one model, one each where there
-    are several."""
+    are several; the first by hash."""
     if not study.others:
         return []
+    wanted = 2 if len(study.others) == 1 else 1
     found = []
     for skill, parts in study.skills.groups.items():
         rows = [items[part.benchmark][part.name] for part in parts]
@@ -192,27 +196,19 @@ def examples(
             won = sum(int((other & ~base).sum()) for base, other in ways)
             lost = sum(int((base & ~other).sum()) for base, other in ways)
             tallies.append((model, won, lost, sum(len(each.items) for each in rows)))
-        if cards := _cards(study, rows, album):
-            found.append((skill, tallies, cards))
-    return found
-
-
-def _cards(study: Study, rows: Sequence[CommonItems], album: Album) -> list[Card]:
-    """For each model the first items, by hash, that it wins and that it loses."""
-    order = sorted(
-        ((each, k) for each in rows for k in range(len(each.items))),
-        key=lambda p: p[0].hash_of(p[1]),
-    )
-    wanted = 2 if len(study.others) == 1 else 1
-    chosen: dict[tuple[int, int], tuple[CommonItems, int]] = {}
-    shown: set[str] = set()
-    for model in study.others:
-        for won in (True, False):
+        order = sorted(
+            ((each, k) for each in rows for k in range(len(each.items))),
+            key=lambda p: p[0].hash_of(p[1]),
+        )
+        chosen: dict[tuple[int, int], tuple[CommonItems, int]] = {}
+        shown: set[str] = set()
+        for model, won_by_it in product(study.others, (True, False)):
             taken = 0
             for each, k in order:
                 if taken == wanted or len(chosen) >= _MOST:
                     break
-                if each.right[model][k] != won or each.right[study.base][k] == won:
+                right = each.right[model][k]
+                if right != won_by_it or each.right[study.base][k] == won_by_it:
                     continue
                 if (id(each), k) not in chosen:
                     images = each.images(k)
@@ -221,16 +217,13 @@ def _cards(study: Study, rows: Sequence[CommonItems], album: Album) -> list[Card
                     shown |= images
                     chosen[id(each), k] = (each, k)
                 taken += 1
-    return [
-        card(
-            each.part,
-            each.records(k),
-            {m: bool(each.right[m][k]) for m in study.models},
-            study.base,
-            album,
-        )
-        for each, k in chosen.values()
-    ]
+        cards = []
+        for each, k in chosen.values():
+            rights = {m: bool(each.right[m][k]) for m in study.models}
+            cards.append(card(each.part, each.records(k), rights, study.base, album))
+        if cards:
+            found.append((skill, tallies, cards))
+    return found
 
 
 # --- The clearest and the worst item of every benchmark, for all models together. ---

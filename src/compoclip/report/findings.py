@@ -25,7 +25,6 @@ from compoclip.report.study import Study, Table
 from compoclip.report.wording import (
     count,
     listed,
-    p_value,
     percent,
     points,
     signed_interval,
@@ -77,11 +76,29 @@ def findings(study: Study) -> tuple[Findings, ...]:
         up, down, same = (
             tuple(d for d in differences if direction(d) == way) for way in (BETTER, WORSE, SAME)
         )
+        few = sum(d.p is None for d in same)
+        still = len(same) - few
+        parts = [
+            f"{word} on {listed([f'{d.name} ({points(d.difference)})' for d in changed])}"
+            for word, changed in ((BETTER, up), (WORSE, down))
+            if changed
+        ]
+        rest = f"; on {words_for(still, 'other skill')} no significant change" if still else ""
+        lead = f"Compared with {study.base}, {model} is {listed(parts)}{rest}."
+        if not parts and still:
+            lead = (
+                f"On none of the {words_for(still, 'skill')} does {model} differ significantly "
+                f"from {study.base}."
+            )
+        elif not parts:
+            lead = f"{model} cannot be compared with {study.base}:"
+        if few:
+            lead += f" {words_for(few, 'skill')} not judged: fewer than {FEWEST} photos."
         chance = _chance(study, model)
         found.append(
             Findings(
                 model=model,
-                lead=_lead(study, model, up, down, same),
+                lead=lead,
                 better=up,
                 worse=down,
                 same=same,
@@ -91,32 +108,6 @@ def findings(study: Study) -> tuple[Findings, ...]:
             )
         )
     return tuple(found)
-
-
-def _lead(
-    study: Study,
-    model: str,
-    up: Sequence[Difference],
-    down: Sequence[Difference],
-    same: Sequence[Difference],
-) -> str:
-    few = sum(d.p is None for d in same)
-    still = len(same) - few
-    parts = [
-        f"{word} on {listed([f'{d.name} ({points(d.difference)})' for d in found])}"
-        for word, found in ((BETTER, up), (WORSE, down))
-        if found
-    ]
-    unjudged = f" {words_for(few, 'skill')} not judged: fewer than {FEWEST} photos." if few else ""
-    if not parts and still:
-        return (
-            f"On none of the {words_for(still, 'skill')} does {model} differ significantly from "
-            f"{study.base}.{unjudged}"
-        )
-    if not parts:
-        return f"{model} cannot be compared with {study.base}:{unjudged}"
-    rest = f"; on {words_for(still, 'other skill')} no significant change" if still else ""
-    return f"Compared with {study.base}, {model} is {listed(parts)}{rest}.{unjudged}"
 
 
 def detail(d: Difference) -> str:
@@ -229,9 +220,17 @@ def skill_rows(study: Study) -> list[NumberRow]:
     rows = []
     for skill, parts in study.skills.groups.items():
         about, children = SKILLS.get(skill, ""), []
-        if len(parts) > 1:
-            children = [_subtask_row(study, p.benchmark, p.name) for p in parts]
-        elif skill in SKILLS:
+        for part in parts if len(parts) > 1 else ():
+            scores = [study.results[m][part.benchmark].main(part.name) for m in study.models]
+            changes: list[Difference | None] = [None]
+            for model in study.others:
+                found = study.comparisons[model].subtasks
+                changes += [
+                    d for d in found if (d.benchmark, d.name) == (part.benchmark, part.name)
+                ]
+            about_part = f"{part.benchmark}, {scores[0].metric}"
+            children.append(NumberRow(part.name, about_part, scores, changes))
+        if len(parts) == 1 and skill in SKILLS:
             about += f" ({parts[0].benchmark}, {parts[0].name})"
         rows.append(_row(study, study.skills, skill, about, children))
     return rows
@@ -243,15 +242,6 @@ def _row(
     scores = [table.scores[m][name] for m in study.models]
     changes = [None, *(table.differences[m][name] for m in study.others)]
     return NumberRow(name, about, scores, changes, parts)
-
-
-def _subtask_row(study: Study, benchmark: str, subtask: str) -> NumberRow:
-    scores = [study.results[m][benchmark].main(subtask) for m in study.models]
-    changes: list[Difference | None] = [None]
-    for model in study.others:
-        found = study.comparisons[model].subtasks
-        changes += [d for d in found if (d.benchmark, d.name) == (benchmark, subtask)]
-    return NumberRow(subtask, f"{benchmark}, {scores[0].metric}", scores, changes)
 
 
 def sizes(scores: Sequence[Score]) -> str:
@@ -270,7 +260,8 @@ def tip(change: Difference) -> str:
     """What is shown of a change where the pointer rests on it."""
     tested = change.verdict
     if change.p_holm is not None:
-        tested = f"p {p_value(change.p_holm)} after Holm"
+        p = "< 0.001" if change.p_holm < 0.001 else f"= {change.p_holm:.3f}"
+        tested = f"p {p} after Holm"
     return f"95 % interval of the change {signed_interval(change.low, change.high)}, {tested}"
 
 
@@ -283,31 +274,16 @@ Line = tuple[str, str, Score]
 """A number of a benchmark's own tables: sub-task or rule, model, score."""
 
 
-def subtask_lines(measured: Mapping[str, Results]) -> list[Line]:
-    """Every metric of every sub-task, by model."""
-    parts = dict.fromkeys(
-        (part, metric)
-        for each in measured.values()
-        for part, metrics in each.scores.items()
-        for metric in metrics
-    )
-    return [
-        (part, model, each.scores[part][metric])
-        for part, metric in parts
+def score_lines(measured: Mapping[str, Results], aggregates: bool) -> list[Line]:
+    """Return every aggregate, or every metric of every sub-task, by model."""
+    tables = {
+        model: {(name, ""): score for name, score in each.aggregates.items()}
+        if aggregates
+        else {(part, m): s for part, metrics in each.scores.items() for m, s in metrics.items()}
         for model, each in measured.items()
-        if metric in each.scores.get(part, {})
-    ]
-
-
-def rule_lines(measured: Mapping[str, Results]) -> list[Line]:
-    """Every aggregate, by model."""
-    rules = dict.fromkeys(rule for each in measured.values() for rule in each.aggregates)
-    return [
-        (rule, model, each.aggregates[rule])
-        for rule in rules
-        for model, each in measured.items()
-        if rule in each.aggregates
-    ]
+    }
+    order = dict.fromkeys(key for found in tables.values() for key in found)
+    return [(k[0], m, found[k]) for k in order for m, found in tables.items() if k in found]
 
 
 def remarks(measured: Mapping[str, Results]) -> list[str]:

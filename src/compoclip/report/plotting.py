@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -25,6 +25,9 @@ from compoclip.evaluation.groups import (
     RETRIEVAL,
     SENSITIVITY,
 )
+from compoclip.evaluation.published.beside import MeasuredCell
+from compoclip.evaluation.results import Score
+from compoclip.evaluation.statistics import Estimate
 from compoclip.files import write_atomically
 from compoclip.report.findings import BETTER, WORSE, direction
 from compoclip.report.study import Study
@@ -75,7 +78,20 @@ class Plot:
 
 def plot(title: str, alt: str, size: tuple[int, int], draw: Callable[[Axes, Theme], None]) -> Plot:
     """Draw once per theme; `size` in CSS pixels."""
-    return Plot(title, alt, _uri(size, draw, LIGHT), _uri(size, draw, DARK), *size)
+    uris = []
+    for theme in (LIGHT, DARK):
+        with rc_context(_style(theme)):
+            figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")
+            figure.patch.set_alpha(0.0)
+            axes = figure.add_subplot()
+            axes.patch.set_alpha(0.0)
+            draw(axes, theme)
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="svg", metadata=_NOTHING)
+        data = base64.b64encode(buffer.getvalue()).decode("ascii")
+        uris.append(f"data:image/svg+xml;base64,{data}")
+    light, dark = uris
+    return Plot(title, alt, light, dark, *size)
 
 
 Panel = tuple[str, Callable[[Axes, Theme], None]]
@@ -131,18 +147,6 @@ def _style(theme: Theme) -> dict[Any, object]:
     }
 
 
-def _uri(size: tuple[int, int], draw: Callable[[Axes, Theme], None], theme: Theme) -> str:
-    with rc_context(_style(theme)):
-        figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")
-        figure.patch.set_alpha(0.0)
-        axes = figure.add_subplot()
-        axes.patch.set_alpha(0.0)
-        draw(axes, theme)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata=_NOTHING)
-    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
-
-
 Box = tuple[float, float, float, float]
 
 
@@ -196,20 +200,8 @@ _LETTER = 7.0  # mean width of a letter at the label size, in pixels
 _SMALL = 5.6  # and at that of the grey labels
 
 
-class Ranged(Protocol):
-    """A value with its 95 % interval, None for none, in [0, 1]."""
-
-    @property
-    def value(self) -> float:
-        """The value."""
-
-    @property
-    def low(self) -> float | None:
-        """Lower end."""
-
-    @property
-    def high(self) -> float | None:
-        """Upper end."""
+Ranged = Score | Estimate | MeasuredCell
+"""A value with its 95 % interval, None for none, in [0, 1]."""
 
 
 def ends(each: Ranged) -> tuple[float, float]:
@@ -376,14 +368,15 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 def changes(study: Study) -> list[Plot]:
     """One plot a model: the change of every skill against the base with its interval."""
     everything = [d for m in study.others for d in study.skills.differences[m].values()]
-    reach = 100 * max([0.02, *(abs(v) for d in everything for v in _reaches(d))]) * 1.08
+    spans = {id(d): ends(Estimate(d.difference, d.low, d.high)) for d in everything}
+    reach = 100 * max([0.02, *(abs(v) for span in spans.values() for v in span)]) * 1.08
 
     def draw(axes: Axes, theme: Theme, rows: Sequence[Difference]) -> None:
         axes.axvline(0, color=theme.soft, linewidth=1)
         for y, d in enumerate(reversed(rows)):
             way = direction(d)
             colour = {BETTER: theme.better, WORSE: theme.worse}.get(way, theme.soft)
-            axes.plot([100 * v for v in _reaches(d)], [y, y], color=colour, linewidth=2)
+            axes.plot([100 * v for v in spans[id(d)]], [y, y], color=colour, linewidth=2)
             axes.plot(
                 100 * d.difference,
                 y,
@@ -413,11 +406,6 @@ def changes(study: Study) -> list[Plot]:
         size = (WIDTH, 66 + 25 * len(rows))
         plots.append(plot(model, alt, size, partial(draw, rows=rows)))
     return plots
-
-
-def _reaches(d: Difference) -> tuple[float, float]:
-    """The ends of the interval; where there is none, the difference itself."""
-    return (d.difference, d.difference) if d.low is None or d.high is None else (d.low, d.high)
 
 
 def invariance(study: Study) -> list[Plot]:

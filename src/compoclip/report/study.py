@@ -89,7 +89,14 @@ def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: in
         CompoclipError: results are missing, malformed or contradictory.
     """
     results = _by_model(paths)
-    models = _base_first(results, base)
+    if base is not None and base not in results:
+        raise UsageError(f"--base {base}: no results of that model; there are {', '.join(results)}")
+    if base is None:
+        identities = {m: next(iter(each.values())).identity for m, each in results.items()}
+        parents = Counter(i.get("base") for i in identities.values() if i.get("base"))
+        children = {m: parents[identity.get("weights")] for m, identity in identities.items()}
+        base = max(results, key=lambda m: children[m])  # the first one where none has children
+    models = (base, *(m for m in results if m != base))
     benchmarks = tuple(dict.fromkeys(name for model in models for name in results[model]))
     common = tuple(name for name in benchmarks if all(name in results[m] for m in models))
     if not common:
@@ -140,19 +147,3 @@ def _by_model(paths: Sequence[Path]) -> dict[str, dict[str, Results]]:
     for results in found.values():
         require_one_checkpoint(list(results.values()))
     return found
-
-
-def _base_first(
-    results: Mapping[str, Mapping[str, Results]], wanted: str | None
-) -> tuple[str, ...]:
-    models = list(results)
-    if wanted is not None and wanted not in results:
-        raise UsageError(
-            f"--base {wanted}: no results of that model; there are {', '.join(models)}"
-        )
-    if wanted is None:
-        identities = {m: next(iter(each.values())).identity for m, each in results.items()}
-        parents = Counter(i.get("base") for i in identities.values() if i.get("base"))
-        children = {m: parents[identity.get("weights")] for m, identity in identities.items()}
-        wanted = max(models, key=lambda m: children[m])  # the first one where none has children
-    return (wanted, *(m for m in models if m != wanted))

@@ -69,7 +69,12 @@ def read_run(folder: Path) -> Run:
         curves[name] = _curve(series)
         if name == "loss":
             curves |= measured
-    speed = _speed(steps)
+    speed = []
+    for before, after in pairwise(steps):
+        if all(_number(each.get(key)) for each in (before, after) for key in ("images", "seconds")):
+            seconds = after["seconds"] - before["seconds"]
+            if seconds > 0:
+                speed.append((after["step"], (after["images"] - before["images"]) / seconds))
     if speed:
         curves["images per second"] = _curve(speed)
     lost = sum(isinstance(each.get("skipped"), str) for each in records)
@@ -81,17 +86,6 @@ def read_run(folder: Path) -> Run:
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _speed(steps: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    """Images a second between logged steps."""
-    found = []
-    for before, after in pairwise(steps):
-        if all(_number(each.get(key)) for each in (before, after) for key in ("images", "seconds")):
-            seconds = after["seconds"] - before["seconds"]
-            if seconds > 0:
-                found.append((after["step"], (after["images"] - before["images"]) / seconds))
-    return found
 
 
 def _measured(records: Sequence[Mapping[str, Any]]) -> dict[str, LogCurve]:

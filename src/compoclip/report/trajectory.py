@@ -41,7 +41,45 @@ def trajectory_plot(
     """
 
     def draw(axes: Axes, theme: Theme, axis: str) -> None:
-        _lines(axes, theme, measured, axis)
+        tuned = next(iter(measured.lines.values()))[-1]
+        for k, (scope, line) in enumerate(measured.lines.items(), 1):
+            across, up = zip(*(_place(point, axis) for point in line))
+            axes.plot(
+                across,
+                up,
+                color=theme.model(k),
+                linestyle=DASHES[(k - 1) % len(DASHES)],
+                marker=MARKERS[k % len(MARKERS)],
+                markersize=4,
+                linewidth=1.3,
+                label=_SCOPES[scope],
+                zorder=2,
+            )
+            for point in line[:-1]:
+                if f"{point.mix.alpha:g}" in _TOLD:
+                    axes.annotate(
+                        f"{point.mix.alpha:g}",
+                        _place(point, axis),
+                        textcoords="offset points",
+                        xytext=_BESIDE[(k - 1) % len(_BESIDE)],
+                        fontsize=9,
+                        color=theme.model(k),
+                    )
+        for point, name, marker in ((measured.base, "base", "o"), (tuned, "tuned", "D")):
+            x, y = point.scores[axis], point.scores[COMPOSITION]
+            axes.errorbar(
+                100 * x.value,
+                100 * y.value,
+                xerr=error_bar(x),
+                yerr=error_bar(y),
+                fmt=marker,
+                color=theme.ink,
+                ecolor=theme.soft,
+                elinewidth=0.9,
+                markersize=8,
+                label=f"{name}, 95 % interval",
+                zorder=3,
+            )
         if rule is not None and chosen is not None:
             axes.plot(
                 *_place(chosen, axis),
@@ -72,48 +110,6 @@ def trajectory_plot(
         if {axis, COMPOSITION} <= set(measured.axes)
     ]
     return write_figure(stem, panels, _SIZE) if panels else ()
-
-
-def _lines(axes: Axes, theme: Theme, measured: Sweep, axis: str) -> None:
-    tuned = next(iter(measured.lines.values()))[-1]
-    for k, (scope, line) in enumerate(measured.lines.items(), 1):
-        across, up = zip(*(_place(point, axis) for point in line))
-        axes.plot(
-            across,
-            up,
-            color=theme.model(k),
-            linestyle=DASHES[(k - 1) % len(DASHES)],
-            marker=MARKERS[k % len(MARKERS)],
-            markersize=4,
-            linewidth=1.3,
-            label=_SCOPES[scope],
-            zorder=2,
-        )
-        for point in line[:-1]:
-            if f"{point.mix.alpha:g}" in _TOLD:
-                axes.annotate(
-                    f"{point.mix.alpha:g}",
-                    _place(point, axis),
-                    textcoords="offset points",
-                    xytext=_BESIDE[(k - 1) % len(_BESIDE)],
-                    fontsize=9,
-                    color=theme.model(k),
-                )
-    for point, name, marker in ((measured.base, "base", "o"), (tuned, "tuned", "D")):
-        x, y = point.scores[axis], point.scores[COMPOSITION]
-        axes.errorbar(
-            100 * x.value,
-            100 * y.value,
-            xerr=error_bar(x),
-            yerr=error_bar(y),
-            fmt=marker,
-            color=theme.ink,
-            ecolor=theme.soft,
-            elinewidth=0.9,
-            markersize=8,
-            label=f"{name}, 95 % interval",
-            zorder=3,
-        )
 
 
 def _place(point: Point, axis: str) -> tuple[float, float]:

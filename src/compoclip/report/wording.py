@@ -30,16 +30,6 @@ def signed_interval(low: float | None, high: float | None) -> str:
     return "–" if low is None or high is None else f"{points(low)} to {points(high)}"
 
 
-def cosine(value: float) -> str:
-    """A cosine with three decimals."""
-    return f"{value:.3f}".replace("-", MINUS)
-
-
-def p_value(p: float) -> str:
-    """A p-value with its sign of comparison: "= 0.012", "< 0.001"."""
-    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
-
-
 def count(n: int) -> str:
     """A whole number with separated thousands."""
     return f"{n:,}"

@@ -24,7 +24,6 @@ from compoclip.evaluation.groups import (
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.published.beside import (
     Measured,
-    TableEntry,
     beside,
     entries_of,
     header,
@@ -33,7 +32,6 @@ from compoclip.evaluation.published.beside import (
     shown,
 )
 from compoclip.evaluation.published.read import (
-    PublishedRow,
     PublishedTable,
     published_table,
     table_names,
@@ -59,11 +57,10 @@ from compoclip.report.findings import (
     invariance_rows,
     profile_rows,
     remarks,
-    rule_lines,
+    score_lines,
     sizes,
     skill_rows,
     strength,
-    subtask_lines,
     tied,
     tip,
 )
@@ -93,11 +90,7 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
         study: the results.
         folder: where the files go.
 
-    Returns:
-        The paths written.
-
-    Raises:
-        CompoclipError: a file cannot be written.
+    Returns the paths written. Raises CompoclipError when a file cannot be written.
     """
     headlines = {
         m: {b: study.results[m][b].headline_score for b in study.common} for m in study.models
@@ -106,8 +99,17 @@ def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
         "overall": _by_model(study, "Overall", study.profile.scores),
         "skills": _by_model(study, "Skills", study.skills.scores),
         "benchmarks": _by_model(study, "Headline scores of the benchmarks", headlines),
-        "subtasks": partial(_subtasks, study),
     }
+    rows = []
+    for benchmark in study.common:
+        for part in study.results[study.base][benchmark].scores:
+            metric = study.results[study.base][benchmark].main(part).metric
+            scores = [study.results[m][benchmark].scores[part][metric] for m in study.models]
+            cells = [f"{percent(s.value)} [{span(s.low, s.high)}]" for s in scores]
+            rows.append([benchmark, part, metric, *cells, percent(scores[0].chance)])
+    head = ["benchmark", "sub-task", "metric", *study.models, "chance"]
+    remark = ["In percent [95 %]."]
+    found["subtasks"] = partial(laid_out, rows, head, title="Sub-tasks", left=3, notes=remark)
     for model, comparison in study.comparisons.items():
         name = "".join(c if c.isalnum() or c in "-_." else "_" for c in model)
         found[f"compare-{name}"] = partial(comparison_text, comparison)
@@ -140,19 +142,6 @@ def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]
             best = percent(pick(scores[m][name].value for m in study.models))
             strong += [(k, column) for k in range(0, len(rows) - 1, 2) if rows[k][column] == best]
     return partial(laid_out, rows, ["model", *base], title=title, strong=strong, notes=[_NOTE])
-
-
-def _subtasks(study: Study, layout: Layout) -> str:
-    """A row a sub-task of every benchmark, a column a model."""
-    rows = []
-    for benchmark in study.common:
-        for part in study.results[study.base][benchmark].scores:
-            metric = study.results[study.base][benchmark].main(part).metric
-            found = [study.results[m][benchmark].scores[part][metric] for m in study.models]
-            cells = [f"{percent(s.value)} [{span(s.low, s.high)}]" for s in found]
-            rows.append([benchmark, part, metric, *cells, percent(found[0].chance)])
-    header = ["benchmark", "sub-task", "metric", *study.models, "chance"]
-    return laid_out(rows, header, layout, title="Sub-tasks", left=3, notes=["In percent [95 %]."])
 
 
 # --- How much of each benchmark was measured, and what an audit found in it. ---
@@ -274,7 +263,7 @@ def published_rows(study: Study, table: PublishedTable) -> list[Measured]:
     """
     names = {name for c in table.columns for s, _ in c.terms for name in (s.benchmark, s.instead)}
     entries = [
-        TableEntry(model, {"": [each for each in results.values() if each.reader_name in names]})
+        (model, {"": [each for each in results.values() if each.reader_name in names]})
         for model, results in study.results.items()
     ]
     return beside(table, entries)
@@ -294,11 +283,18 @@ def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[Plot], 
         measured: dict[str, None] = {}
         for up, label in others.items():
             x, y = places[across], places[up]
-            grey = [
-                (_row_name(row, table), one / 100, other / 100)
-                for row in table.rows
-                if (one := row.values[x]) is not None and (other := row.values[y]) is not None
-            ]
+            grey = []
+            for row in table.rows:
+                one, other = row.values[x], row.values[y]
+                if one is None or other is None:
+                    continue
+                labels = dict(zip(table.row_labels, row.labels))  # "FSC-CLIP (COCO, LoRA)"
+                method = labels.pop("method", "")
+                more = [
+                    name if label == "yes" else label for name, label in labels.items() if label
+                ]
+                method += f" ({', '.join(more)})" if more else ""
+                grey.append((method, one / 100, other / 100))
             dots = [
                 Dot(each.name, study.models.index(each.name), one_cell, other_cell)
                 for each in ours
@@ -318,14 +314,6 @@ def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[Plot], 
             )
         found.append((table, plots, list(measured)))
     return found
-
-
-def _row_name(row: PublishedRow, table: PublishedTable) -> str:
-    """Method first: "FSC-CLIP (COCO, LoRA)"."""
-    labels = dict(zip(table.row_labels, row.labels))
-    method = labels.pop("method", "")
-    more = [name if label == "yes" else label for name, label in labels.items() if label]
-    return f"{method} ({', '.join(more)})" if more else method
 
 
 # --- Results and runs -> one HTML file that needs nothing else. ---
@@ -403,8 +391,8 @@ def render(
         lstrip_blocks=True,
     )
     functions = (
-        chance_flag, count, detail, direction, interval, listed, points, remarks, rule_lines,
-        sizes, strength, subtask_lines, tip, words_for,
+        chance_flag, count, detail, direction, interval, listed, points, remarks, score_lines,
+        sizes, strength, tip, words_for,
     )  # fmt: skip
     environment.globals |= {each.__name__: each for each in functions}
     environment.globals |= {

@@ -20,7 +20,9 @@ from compoclip.evaluation.items import EncodedFeatures, Items
 
 FORMS: Mapping[Form, ItemForm[Any]] = {
     **ONE_BY_ONE,
-    **{each.name: each for each in (BinaryForm(), RetrievalForm(), ClassificationForm())},
+    Form.BINARY: BinaryForm(Form.BINARY, 1, 1, answers=2, metrics=("auc", "accuracy")),
+    Form.RETRIEVAL: RetrievalForm(),
+    Form.CLASSIFICATION: ClassificationForm(),
 }
 
 

@@ -105,6 +105,13 @@ def _share(metric: Comparisons, ranks: tuple[int, ...]) -> float:
 
 
 SEVERAL = -1
+_BUCKETS = {
+    "both above": "a>>c b>>c",
+    "only first above": "a>>c c>>b",
+    "only second above": "c>>a b>>c",
+    "both below": "c>>a c>>b",
+}
+BUCKETS = (*_BUCKETS, "tie")
 
 
 @dataclass(eq=False)
@@ -114,10 +121,12 @@ class CaseForm(ItemForm[Cases]):
     An item's scores are those of all its images with all its texts, image by image; without an
     image those of all pairs of texts.
 
-    images, texts: how many an item has. answers: among which `truth` names one. comparisons: metric
-    -> `Comparisons`, the main one first. matching: scores of matching pairs, whose mean is the
-    positive score. right, wrong: scores that a margin compares. called, headings: what texts and
-    scores are called on a card. true: whether each text is true.
+    images, texts: how many an item has; SEVERAL: as many as there are candidates. answers: among
+    how many `truth` names one. comparisons: metric -> `Comparisons`, the main one first. matching:
+    scores of matching pairs, whose mean is the positive score. right, wrong: scores that a margin
+    compares. All three are empty where the candidate at `truth` is right and the others are wrong.
+    called, headings: what texts and scores are called on a card. true: whether each text is true.
+    buckets: value of the column "bucket" -> `Comparisons` that hold; "tie" where none do.
     """
 
     name: Form
@@ -132,6 +141,7 @@ class CaseForm(ItemForm[Cases]):
     called: tuple[str, ...] = ()
     headings: tuple[str, ...] = ()
     true: tuple[bool | None, ...] = (True, True, False)
+    buckets: Mapping[str, str] = field(default_factory=dict)
 
     ties = TiePolicy.STRICT
     together = False
@@ -140,26 +150,23 @@ class CaseForm(ItemForm[Cases]):
         self.metrics = self.metrics or tuple(self.comparisons)
         self.in_pairs = self.images != 0
 
-    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """Check numbers (or arrays) of images and texts: (fits, candidates, number of scores)."""
-        fits = (images == self.images) & (texts == self.texts)
-        return fits, self.answers, self.images * self.texts or 3
-
     def candidates(self, case: Case) -> int:
         """Return the number of candidates; raise CompoclipError for a case that does not fit."""
         images, texts = len(case.images), len(case.texts)
-        fits, count, _ = self.shape(images, texts)
-        if not fits or not 0 <= case.truth < count:
+        scores = images * texts if self.images else 3
+        if not self.fits(*(np.array(n) for n in (images, texts, scores, case.truth))):
             raise CompoclipError(
                 f"item '{case.id}' of sub-task '{case.subtask}' has {images} images, {texts} texts "
                 f"and truth {case.truth}, which is no {case.form} item; check the annotation file"
             )
-        return int(count)
+        return self.answers or max(images, texts)
 
     def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
         """Return which stored items have the form's shape, and one of its candidates as truth."""
-        fitting, candidates, wanted = self.shape(images, texts)
-        found: Flags = fitting & (scores == wanted) & (truth >= 0) & (truth < candidates)
+        found: Flags = (truth >= 0) & (truth < (self.answers or np.maximum(images, texts)))
+        for count, wanted in ((images, self.images), (texts, self.texts)):
+            found &= count >= 2 if wanted == SEVERAL else count == wanted
+        found &= scores == (images * texts if self.images else 3)
         return found
 
     def rules(self, content: Cases, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
@@ -168,8 +175,45 @@ class CaseForm(ItemForm[Cases]):
         return {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}, "micro"
 
     def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
-        """Judge every case under its sub-task's tie policy, and the groups of `Benchmark.joint`."""
-        items = _scored(content, features, benchmark.ties)
+        """Judge every case under its sub-task's tie policy, and the groups of `Benchmark.joint`.
+
+        All cases of a form and number of candidates are judged at once.
+        """
+        blocks: dict[tuple[Form, int], list[int]] = defaultdict(list)
+        for position, case in enumerate(content):
+            blocks[case.form, ONE_BY_ONE[case.form].candidates(case)].append(position)
+
+        n = len(content)
+        here = [form for key, form in ONE_BY_ONE.items() if any(key is each for each, _ in blocks)]
+        outcomes = {metric: Outcomes.nowhere(n) for form in here for metric in form.metrics}
+        scores: list[Sequence[float]] = [()] * n
+        positive = np.zeros(n)
+        buckets: list[str | None] = [None] * n
+        for (name, _), positions in blocks.items():
+            form, block, rows = ONE_BY_ONE[name], [content[p] for p in positions], positions
+            images = features.image_index(ref for case in block for ref in case.images)
+            texts = features.text_index(text for case in block for text in case.texts)
+            images, texts = images.reshape(len(block), -1), texts.reshape(len(block), -1)
+            if images.shape[1]:
+                pairs = np.broadcast_arrays(images[:, :, None], texts[:, None, :])
+                values = features.scores(*pairs).reshape(len(block), -1)
+            else:
+                left, right = texts[:, [0, 0, 1]], texts[:, [1, 2, 2]]
+                values = cosines(features.texts, left, features.texts, right)
+            truth = np.array([case.truth for case in block])
+            first = first_wins((case.subtask for case in block), benchmark.ties, form.ties)
+            for metric, found in form.judge(values, truth, first).items():
+                for whole, part in zip(outcomes[metric], found):
+                    whole[rows] = part
+            own = values[np.arange(len(block)), truth]
+            positive[rows] = values[:, form.matching].mean(axis=1) if form.matching else own
+            held = {each: Comparisons(text).hold(values) for each, text in form.buckets.items()}
+            for k, (position, row) in enumerate(zip(positions, values.tolist())):
+                scores[position] = row
+                if held:
+                    buckets[position] = next((b for b, each in held.items() if each[k]), "tie")
+        extra: Columns = {"bucket": buckets} if any(buckets) else {}
+        items = Items.of_cases(content, scores, positive, outcomes, extra)
         if not benchmark.joint:
             return items
         sizes = group_sizes(benchmark.content.cases, benchmark.joint)
@@ -190,43 +234,30 @@ class CaseForm(ItemForm[Cases]):
             for metric, text in self.comparisons.items()
         }
 
-    def positive(self, scores: Scores, truth: Indices) -> Scores:
-        """Return the mean score of the matching pairs; (n,)."""
-        mean: Scores = scores[:, self.matching].mean(axis=1)
-        return mean
-
-    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
-        """Return further columns of the table of items."""
-        return {}
-
     def margin(self, scores: Sequence[float], truth: int) -> float:
         """Return the worst of the right scores minus the best of the wrong ones."""
-        return min(scores[k] for k in self.right) - max(scores[k] for k in self.wrong)
+        if len(scores) < 2:
+            return float("nan")
+        wrong = self.wrong or [k for k in range(len(scores)) if k != truth]
+        return min(scores[k] for k in self.right or (truth,)) - max(scores[k] for k in wrong)
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
         """Return the photos, if there are any, the texts, and all scores."""
         several = len(row["images"]) > 1
         photos = [(f"Photo {k}" if several else "Photo", i) for k, i in enumerate(row["images"], 1)]
         texts = list(zip(self.called, row["texts"], self.true))
-        return ShownItem(photos, texts, [(name, k) for k, name in enumerate(self.headings)])
+        return photos, texts, [(name, k) for k, name in enumerate(self.headings)]
 
 
 class ChoiceForm(CaseForm):
-    """One image and K texts, or one text and K images, of which one is right: accuracy, chance 1/K.
-
-    images, texts: 1, and SEVERAL of the candidates.
-    """
-
-    def shape(self, images: Any, texts: Any) -> tuple[Any, Any, Any]:
-        """One of a kind, and at least two candidates of the other."""
-        one, several = (images, texts) if self.images == 1 else (texts, images)
-        return (one == 1) & (several >= 2), several, several
+    """One image and K texts, or one text and K images, of which one is right: accuracy, chance
+    1/K."""
 
     def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
         """accuracy: the right candidate scores best."""
         best = scores.max(axis=1)
         tied = (scores == best[:, None]).sum(axis=1)
-        top = self.positive(scores, truth) == best
+        top = scores[np.arange(len(scores)), truth] == best
         strict = (top & (tied == 1)).astype(np.float64)
         outcomes = Outcomes(
             used=np.where(first, scores.argmax(axis=1) == truth, strict).astype(np.float64),
@@ -235,15 +266,6 @@ class ChoiceForm(CaseForm):
             chance=np.full(len(scores), 1.0 / scores.shape[1]),
         )
         return {"accuracy": outcomes}
-
-    def positive(self, scores: Scores, truth: Indices) -> Scores:
-        """Return the score of the right candidate."""
-        picked: Scores = scores[np.arange(len(scores)), truth]
-        return picked
-
-    def margin(self, scores: Sequence[float], truth: int) -> float:
-        """Return the score of the right candidate minus that of the best other one."""
-        return scores[truth] - max(score for k, score in enumerate(scores) if k != truth)
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
         """Return the right candidate and the best wrong one."""
@@ -254,30 +276,18 @@ class ChoiceForm(CaseForm):
         images, texts = row["images"], row["texts"]
         if self.images == 1:
             named = [(self.called[0], texts[truth], True), (self.called[1], texts[rival], False)]
-            return ShownItem([("Photo", images[0])], named, columns)
+            return [("Photo", images[0])], named, columns
         photos = [("Right photo", images[truth]), ("Wrong photo", images[rival])]
-        return ShownItem(photos, [("Text", texts[0], None)], columns)
+        return photos, [("Text", texts[0], None)], columns
 
 
-BUCKETS = ("both above", "only first above", "only second above", "both below", "tie")
-
-
-class TripleForm(CaseForm):
-    """A form of triples, whose items have the column "bucket"."""
-
-    def columns(self, scores: Scores) -> Mapping[str, Sequence[str]]:
-        """Return the bucket of each case; the five partition them."""
-        p, q, n = scores[:, 0], scores[:, 1], scores[:, 2]
-        tests = [(p > n) & (q > n), (p > n) & (q < n), (p < n) & (q > n), (p < n) & (q < n)]
-        return {"bucket": [BUCKETS[k] for k in np.select(tests, list(range(4)), default=4)]}
-
-
+_CHOICE: dict[str, Any] = {"metrics": ("accuracy",), "matching": (), "right": (), "wrong": ()}
 _ONE_BY_ONE = (
     ChoiceForm(
         Form.CHOOSE_TEXT,
         images=1,
         texts=SEVERAL,
-        metrics=("accuracy",),
+        **_CHOICE,
         called=("Caption", "Foil"),
         headings=("caption", "foil"),
     ),
@@ -285,7 +295,7 @@ _ONE_BY_ONE = (
         Form.CHOOSE_IMAGE,
         images=SEVERAL,
         texts=1,
-        metrics=("accuracy",),
+        **_CHOICE,
         headings=("right photo", "wrong photo"),
     ),
     # Thrush et al., Winoground, CVPR 2022. Scores are s(0,0) s(0,1) s(1,0) s(1,1) of (image, text).
@@ -307,7 +317,7 @@ _ONE_BY_ONE = (
     # al., SugarCrepe++, NeurIPS 2024 (augmented is its ITT); Kamath et al., The Hard Positive Truth
     # about Vision-Language Compositionality, ECCV 2024. Chance: 1/3, 1/2, 1/2, 1/3, 1/3. The last
     # two are no accuracies: they are strict whatever the policy.
-    TripleForm(
+    CaseForm(
         Form.TRIPLE,
         images=1,
         texts=3,
@@ -322,6 +332,7 @@ _ONE_BY_ONE = (
         right=(0, 1),
         called=("Caption", "Rewording", "Foil"),
         headings=("caption", "rewording", "foil"),
+        buckets=_BUCKETS,
     ),
     # One image, a short true text, and two texts that add to it: one truly, one falsely. CS-CLIP,
     # arXiv 2602.23906, 2026. ht: a wrong detail makes the text worse, chance 1/2. cor: the order of
@@ -351,44 +362,6 @@ _ONE_BY_ONE = (
     ),
 )
 ONE_BY_ONE: Mapping[Form, CaseForm] = {each.name: each for each in _ONE_BY_ONE}
-
-
-def _scored(cases: Cases, features: EncodedFeatures, ties: Mapping[str, TiePolicy]) -> Items:
-    """Score every case and judge it, all cases of a form and number of candidates at once."""
-    blocks: dict[tuple[Form, int], list[int]] = defaultdict(list)
-    for position, case in enumerate(cases):
-        blocks[case.form, ONE_BY_ONE[case.form].candidates(case)].append(position)
-
-    n = len(cases)
-    here = [form for name, form in ONE_BY_ONE.items() if any(name is each for each, _ in blocks)]
-    outcomes = {metric: Outcomes.nowhere(n) for form in here for metric in form.metrics}
-    scores: list[Sequence[float]] = [()] * n
-    positive = np.zeros(n)
-    extra: Columns = {}
-    for (name, _), positions in blocks.items():
-        form, block, rows = ONE_BY_ONE[name], [cases[p] for p in positions], np.array(positions)
-        images = features.image_index(ref for case in block for ref in case.images)
-        texts = features.text_index(text for case in block for text in case.texts)
-        images, texts = images.reshape(len(block), -1), texts.reshape(len(block), -1)
-        if images.shape[1]:
-            pairs = np.broadcast_arrays(images[:, :, None], texts[:, None, :])
-            values = features.scores(*pairs).reshape(len(block), -1)
-        else:
-            left, right = texts[:, [0, 0, 1]], texts[:, [1, 2, 2]]
-            values = cosines(features.texts, left, features.texts, right)
-        truth = np.array([case.truth for case in block])
-        first = first_wins((case.subtask for case in block), ties, form.ties)
-        for metric, found in form.judge(values, truth, first).items():
-            for whole, part in zip(outcomes[metric], found):
-                whole[rows] = part
-        positive[rows] = form.positive(values, truth)
-        for position, row in zip(positions, values.tolist()):
-            scores[position] = row
-        for column, entries in form.columns(values).items():
-            filled = np.array(extra.get(column, [None] * n), dtype=object)
-            filled[rows] = entries
-            extra[column] = filled.tolist()
-    return Items.of_cases(cases, scores, positive, outcomes, extra)
 
 
 # --- Metrics of groups of items: a group is right when all of its items are. ---
@@ -449,9 +422,6 @@ class BinaryForm(CaseForm):
 
     together = True
 
-    def __init__(self) -> None:
-        super().__init__(Form.BINARY, 1, 1, answers=2, metrics=("auc", "accuracy"))
-
     def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
         """Score the cases. Those of the values of `Benchmark.tuned_on` only set thresholds.
 
@@ -474,7 +444,17 @@ class BinaryForm(CaseForm):
             features.image_index(content.images), features.text_index(content.texts)
         )
         truth = np.array([case.truth == 1 for case in content], dtype=bool)
-        rows_of = _rows(content, truth, benchmark.tuned_on)
+        names = np.asarray([case.subtask for case in content], dtype=object)
+        rows_of = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
+        needed = {dev: part for part, dev in benchmark.tuned_on.items() if part in rows_of}
+        for name in (*rows_of, *needed):
+            kinds = truth[rows_of[name]] if name in rows_of else np.empty(0, dtype=bool)
+            if kinds.all() or not kinds.any():
+                of = f", which set the threshold of '{needed[name]}'," if name in needed else ""
+                raise CompoclipError(
+                    f"sub-task '{name}': among the {len(kinds)} items{of} there must be true and "
+                    "false ones; get their images and the whole annotation file"
+                )
         thresholds = {
             part: balanced_threshold(scores[rows_of[dev]], truth[rows_of[dev]])
             for part, dev in benchmark.tuned_on.items()
@@ -504,32 +484,15 @@ class BinaryForm(CaseForm):
             [content[row] for row in kept],
             scores=[[float(score)] for score in scores[kept]],
             positive=np.where(truth, scores, np.nan)[kept].astype(np.float64),
-            outcomes={metric: each.take(kept) for metric, each in outcomes.items()},
+            outcomes={
+                metric: Outcomes(*(values[kept] for values in each))
+                for metric, each in outcomes.items()
+            },
             extra={"threshold": limits[kept].tolist()} if thresholds else {},
         )
-
-    def margin(self, scores: Sequence[float], truth: int) -> float:
-        """Return nan: an item has one score."""
-        return float("nan")
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
         """Return the photo, and the text with what is true of it."""
         said, true = ("True", True) if row["truth"] else ("False", False)
         texts = [(said, row["texts"][0], true)]
-        return ShownItem([("Photo", row["images"][0])], texts, [("cosine", 0)])
-
-
-def _rows(cases: Sequence[Case], truth: Flags, tuned_on: Mapping[str, str]) -> dict[str, Indices]:
-    """Return the rows of each sub-task, all of which must have true and false cases."""
-    names = np.asarray([case.subtask for case in cases], dtype=object)
-    found = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
-    needed = {dev: part for part, dev in tuned_on.items() if part in found}
-    for name in (*found, *needed):
-        kinds = truth[found[name]] if name in found else np.empty(0, dtype=bool)
-        if kinds.all() or not kinds.any():
-            purpose = f", which set the threshold of '{needed[name]}'," if name in needed else ""
-            raise CompoclipError(
-                f"sub-task '{name}': among the {len(kinds)} items{purpose} there must be true and "
-                "false ones; get their images and the whole annotation file"
-            )
-    return found
+        return [("Photo", row["images"][0])], texts, [("cosine", 0)]

@@ -90,6 +90,7 @@ class ClassificationForm(ItemForm[Classification]):
         if len(content.classes) > 5:
             outcomes["top5"] = ranks.within(5, first)
         listed = content.listed
+        names, scores = ranks.shown(content.classes)
         items = Items(
             ids=image_names(content.images),
             forms=[str(self.name)] * len(content.images),
@@ -97,38 +98,35 @@ class ClassificationForm(ItemForm[Classification]):
             labels=list(listed.labels),
             truth=list(listed.truth),
             images=[(image_key(ref),) for ref in content.images],
-            texts=ranks.named(content.classes),
-            scores=ranks.shown_scores(),
+            texts=names,
+            scores=scores,
             clusters=[ref.photo for ref in content.images],
             positive=ranks.best_score.astype(np.float64),
             outcomes=outcomes,
             extra={"rank": [int(r) for r in ranks.rank]},
         )
-        return _with_auc(items, content, images @ classes.T) if content.metric == "auc" else items
+        if content.metric != "auc":
+            return items
+        truth = np.array(content.labels) == 1
+        if len(content.classes) != 2 or truth.all() or not truth.any():
+            raise CompoclipError(
+                f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
+                f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
+            )
+        odds = log_odds(images @ classes.T)[:, 1].astype(np.float32)
+        return replace(
+            items,
+            truth=truth.astype(int).tolist(),
+            texts=[(content.classes[1],)] * len(items),
+            scores=[[float(each)] for each in odds],
+            outcomes={"auc": _placed(odds, truth, 0.5), **items.outcomes},
+        )
 
     def rules(
         self, content: Classification, subtasks: Sequence[str]
     ) -> tuple[dict[str, Aggregate], str]:
         """The rules of `classification_rules`; the one named after the metric is quoted."""
         return classification_rules(content), content.metric
-
-
-def _with_auc(items: Items, content: Classification, cosines: Scores) -> Items:
-    """The items of a two-class set, to be ranked by the probability of class 1."""
-    truth = np.array(content.labels) == 1
-    if len(content.classes) != 2 or truth.all() or not truth.any():
-        raise CompoclipError(
-            f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
-            f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
-        )
-    odds = log_odds(cosines)[:, 1].astype(np.float32)
-    return replace(
-        items,
-        truth=truth.astype(int).tolist(),
-        texts=[(content.classes[1],)] * len(items),
-        scores=[[float(each)] for each in odds],
-        outcomes={"auc": _placed(odds, truth, 0.5), **items.outcomes},
-    )
 
 
 def _several(content: Classification, cosines: Scores) -> Items:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -21,17 +20,14 @@ Record = Mapping[str, Any]
 """A row of a table of items (`items.COLUMNS`)."""
 
 
-@dataclass(frozen=True)
-class ShownItem:
-    """The contents of an item's card.
-
-    images: (label, key). texts: (label, text, whether it is true of the image, None where that is
-    not the question). columns: (heading, place of the score among the item's scores).
-    """
-
-    images: Sequence[tuple[str, str]]
-    texts: Sequence[tuple[str, str, bool | None]]
-    columns: Sequence[tuple[str, int]]
+ShownItem = tuple[
+    Sequence[tuple[str, str]],
+    Sequence[tuple[str, str, bool | None]],
+    Sequence[tuple[str, int]],
+]
+"""The contents of an item's card: images as (label, key); texts as (label, text, whether it is true
+of the image, None where that is not the question); columns as (heading, place of the score among
+the item's scores)."""
 
 
 class ItemForm(ABC, Generic[C]):
@@ -96,10 +92,10 @@ class ItemForm(ABC, Generic[C]):
         columns = [("right one", 0), ("best rival", 1)]
         if len(row["texts"]) == 1 and len(wrong["images"]) > 1:  # found the wrong photo
             pair = [("Right photo", row["images"][0]), ("Wrong photo", wrong["images"][1])]
-            return ShownItem(pair, [("Text", row["texts"][0], None)], columns)
+            return pair, [("Text", row["texts"][0], None)], columns
         named: list[tuple[str, str, bool | None]] = [("Right", row["texts"][0], True)]
         named += [("Chosen", text, False) for text in wrong["texts"][1:2]]
-        return ShownItem([("Photo", row["images"][0])], named, columns)
+        return [("Photo", row["images"][0])], named, columns
 
 
 def first_wins(subtasks: Iterable[str], ties: Mapping[str, TiePolicy], default: TiePolicy) -> Flags:

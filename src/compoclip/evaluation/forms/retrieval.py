@@ -62,6 +62,8 @@ class RetrievalForm(ItemForm[Retrieval]):
         paths = [ref.photo for ref in content.images]
         names, caption = image_names(content.images), text_names(content)
         n = len(asked_images) + len(asked_texts)
+        found_texts, text_scores = i2t.shown(content.texts)
+        found_images, image_scores = t2i.shown(keys)
         to_text, to_image = first_wins(("i2t", "t2i"), benchmark.ties, self.ties)
         return Items(
             ids=[names[i] for i in asked_images] + [caption[t] for t in asked_texts],
@@ -69,9 +71,9 @@ class RetrievalForm(ItemForm[Retrieval]):
             subtasks=["i2t"] * len(asked_images) + ["t2i"] * len(asked_texts),
             labels=[{}] * n,
             truth=[0] * n,
-            images=[(keys[i],) for i in asked_images] + t2i.named(keys),
-            texts=i2t.named(content.texts) + [(content.texts[t],) for t in asked_texts],
-            scores=i2t.shown_scores() + t2i.shown_scores(),
+            images=[(keys[i],) for i in asked_images] + found_images,
+            texts=found_texts + [(content.texts[t],) for t in asked_texts],
+            scores=text_scores + image_scores,
             clusters=linked(
                 [[paths[i]] for i in asked_images]
                 + [[paths[i] for i in images_of[t]] for t in asked_texts]
@@ -137,18 +139,13 @@ class RetrievalRanks:
             chance=_any_drawn(np.full(len(everyone), k), everyone, self.right),
         )
 
-    def named(self, names: Sequence[str]) -> list[tuple[str, ...]]:
-        """Names of the best right candidate and, where there is a wrong one, of its best rival."""
-        return [
-            (names[best],) if rival < 0 else (names[best], names[rival])
-            for best, rival in zip(self.best, self.rival)
-        ]
-
-    def shown_scores(self) -> list[Sequence[float]]:
-        """Their scores."""
-        return [
-            [float(best)] if rival < 0 else [float(best), float(score)]
-            for best, rival, score in zip(self.best_score, self.rival, self.rival_score)
+    def shown(self, names: Sequence[str]) -> tuple[list[tuple[str, ...]], list[Sequence[float]]]:
+        """Names and scores of the best right candidate and, where there is a wrong one, of its
+        best rival."""
+        pairs = [(b,) if r < 0 else (b, r) for b, r in zip(self.best, self.rival)]
+        scores = zip(self.best_score.tolist(), self.rival_score.tolist())
+        return [tuple(names[k] for k in pair) for pair in pairs], [
+            both[: len(pair)] for pair, both in zip(pairs, scores)
         ]
 
 
@@ -161,39 +158,36 @@ def rank(queries: Scores, gallery: Scores, right: Sequence[Sequence[int]]) -> Re
     """
     distinct, place = merge_equal(gallery)
     m, step = len(gallery), max(1, SCORES_AT_ONCE // max(len(gallery), 1))
-    blocks: list[tuple[np.ndarray, ...]] = []
+    none = np.empty(0, dtype=np.int64)
+    blocks: list[tuple[np.ndarray, ...]] = [] if len(queries) else [(none,) * 9]
     for start in range(0, len(queries), step):
         scores = queries[start : start + step] @ distinct.T
         if len(distinct) < m:
             scores = scores[:, place]
-        blocks.append(_rank_block(scores, right[start : start + step]))
-    none = (np.empty(0, dtype=np.int64),) * 9
-    columns = map(np.concatenate, zip(*(blocks or [none])))
-    return RetrievalRanks(m, *columns)
-
-
-def _rank_block(scores: Scores, right: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:
-    """Return the columns of `RetrievalRanks` for a block of scores (b, m); overwrites `scores`."""
-    counts = np.array([len(each) for each in right], dtype=np.int64)
-    rows = np.repeat(np.arange(len(right)), counts)
-    columns = np.concatenate([np.sort(np.asarray(each, dtype=np.int64)) for each in right])
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    own = scores[rows, columns]
-    best_score = np.maximum.reduceat(own, starts)
-    is_best = own == best_score[rows]
-    best = np.minimum.reduceat(np.where(is_best, columns, scores.shape[1]), starts)
-    equal_right = np.add.reduceat(is_best.astype(np.int64), starts)
-    level = scores == best_score[:, None]
-    equal = np.count_nonzero(level, axis=1)
-    before = np.zeros(len(right), dtype=np.int64)
-    for row in np.flatnonzero(equal > equal_right):
-        before[row] = np.count_nonzero(level[row, : best[row]])
-    better = np.count_nonzero(scores > best_score[:, None], axis=1)
-    scores[rows, columns] = -np.inf
-    rival = scores.argmax(axis=1)
-    rival_score = scores[np.arange(len(scores)), rival]
-    rival = np.where(np.isneginf(rival_score), -1, rival)
-    return better, equal, equal_right, before, counts, best, rival, best_score, rival_score
+        wanted = right[start : start + step]
+        counts = np.array([len(each) for each in wanted], dtype=np.int64)
+        rows = np.repeat(np.arange(len(wanted)), counts)
+        columns = np.concatenate([np.sort(np.asarray(each, dtype=np.int64)) for each in wanted])
+        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        own = scores[rows, columns]
+        best_score = np.maximum.reduceat(own, starts)
+        is_best = own == best_score[rows]
+        best = np.minimum.reduceat(np.where(is_best, columns, m), starts)
+        equal_right = np.add.reduceat(is_best.astype(np.int64), starts)
+        level = scores == best_score[:, None]
+        equal = np.count_nonzero(level, axis=1)
+        before = np.zeros(len(wanted), dtype=np.int64)
+        for row in np.flatnonzero(equal > equal_right):
+            before[row] = np.count_nonzero(level[row, : best[row]])
+        better = np.count_nonzero(scores > best_score[:, None], axis=1)
+        scores[rows, columns] = -np.inf
+        rival = scores.argmax(axis=1)
+        rival_score = scores[np.arange(len(scores)), rival]
+        rival = np.where(np.isneginf(rival_score), -1, rival)
+        blocks.append(
+            (better, equal, equal_right, before, counts, best, rival, best_score, rival_score)
+        )
+    return RetrievalRanks(m, *map(np.concatenate, zip(*blocks)))
 
 
 def _any_drawn(draws: Indices, total: Indices, right: Indices) -> Values:

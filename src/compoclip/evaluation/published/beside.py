@@ -14,13 +14,9 @@ from compoclip.evaluation.tables import Layout, laid_out, span
 STANDS_IN = "another edition of the captions stands in"
 
 
-@dataclass(frozen=True)
-class TableEntry:
-    """Results that make one row. blocks: block of the table -> one model's results; in a table
-    without blocks, or for one model in all blocks, the only key is ""."""
-
-    name: str
-    blocks: Mapping[str, Sequence[Results]]
+TableEntry = tuple[str, Mapping[str, Sequence[Results]]]
+"""What makes one row: its name, and block of the table -> one model's results. In a table without
+blocks, or for one model in all blocks, the only block is ""."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,11 @@ class MeasuredCell:
     of: int
     marks: tuple[str, ...] = ()
 
+    @property
+    def signs(self) -> str:
+        """The signs of the marks, each once."""
+        return "".join(dict.fromkeys(_MARKS.get(mark, "+") for mark in self.marks))
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -61,18 +62,15 @@ class Measured:
 
 
 def entries_of(results: Sequence[Results]) -> list[TableEntry]:
-    """Make one entry a model, in order of appearance.
+    """Make one entry per model, in order of appearance.
 
     Args:
         results: of any models and benchmarks.
-
-    Returns:
-        The entries, for `beside`.
     """
     models: dict[str, list[Results]] = {}
     for each in results:
         models.setdefault(each.model, []).append(each)
-    return [TableEntry(name, {"": found}) for name, found in models.items()]
+    return [(name, {"": found}) for name, found in models.items()]
 
 
 def beside(
@@ -95,29 +93,28 @@ def beside(
     Raises:
         CompoclipError: a model has two results that fit one column.
     """
-    rows = [
-        _row(table, entry, edition, allow_partial)
-        for entry in entries
-        for edition in sorted({_split(r)[1] for of in entry.blocks.values() for r in of})
-    ]
+    rows = []
+    for name, blocks in entries:
+        editions = {r.reader_name.partition("@")[2] for of in blocks.values() for r in of}
+        rows += [_row(table, name, blocks, each, allow_partial) for each in sorted(editions)]
     return [row for row in rows if row.covered]
 
 
-def _split(results: Results) -> tuple[str, str]:
-    """Return the name that the reader gives the benchmark, and the edition of its items."""
-    name, _, edition = results.reader_name.partition("@")
-    return name, edition
-
-
-def _row(table: PublishedTable, entry: TableEntry, edition: str, allow_partial: bool) -> Measured:
-    blocks: dict[str, dict[str, Results]] = {block: {} for block in entry.blocks}
+def _row(
+    table: PublishedTable,
+    model: str,
+    entry: Mapping[str, Sequence[Results]],
+    edition: str,
+    allow_partial: bool,
+) -> Measured:
+    blocks: dict[str, dict[str, Results]] = {block: {} for block in entry}
     for block, named in blocks.items():
-        for each in entry.blocks[block]:
-            name, own = _split(each)
+        for each in entry[block]:
+            name, _, own = each.reader_name.partition("@")
             if own == edition and name in named:
                 raise CompoclipError(
-                    f"{entry.name}: {named[name].benchmark} and {each.benchmark} are both results "
-                    f"of {name}; give the one to be shown"
+                    f"{model}: {named[name].benchmark} and {each.benchmark} are both results of "
+                    f"{name}; give the one to be shown"
                 )
             if own == edition:
                 named[name] = each
@@ -125,26 +122,27 @@ def _row(table: PublishedTable, entry: TableEntry, edition: str, allow_partial: 
     missing: dict[str, tuple[str, ...]] = {}
     for column in table.columns:
         have: list[tuple[Score, float, bool]] = []
-        lacking: list[PublishedNumber] = []
-        broken: list[PublishedNumber] = []
+        lacking: dict[str, bool] = {}  # name -> whether a part of it is there
         for source, weight in column.terms:
-            score = _score(blocks.get(source.block, blocks.get("", {})), source)
-            if score is None:
-                lacking.append(source)
-                continue
-            have.append((*score[:1], weight, score[1]))
-            if column.derived and score[0].n < score[0].expected:
-                broken.append(source)
-        excused = bool(allow_partial and have and column.derived)
-        why = (lacking if column.difference else []) if excused else lacking + broken
+            found = _score(blocks.get(source.block, blocks.get("", {})), source)
+            have += [(found[0], weight, found[1])] if found else []
+            if found is None or (column.derived and found[0].n < found[0].expected):
+                words = (source.benchmark, source.score, source.metric)
+                block = table.blocks.get(source.block, "")
+                name = " ".join(word for word in words if word) + (f" ({block})" if block else "")
+                lacking[name] = lacking.get(name, True) and found is not None
+        absent = [name for name, part in lacking.items() if not part]
+        why = [*absent, *(name for name, part in lacking.items() if part)]
+        if allow_partial and have and column.derived:
+            why = absent if column.difference else []
         if why:
-            missing[column.id] = tuple(dict.fromkeys(_named(table, each) for each in why))
+            missing[column.id] = tuple(why)
             cells.append(None)
             continue
         scale = 1.0 if column.difference else 1.0 / sum(weight for _, weight, _ in have)
         scores = [score for score, _, _ in have]
         marks = ["partial"] * any(score.n < score.expected for score in scores)
-        if lacking:
+        if len(have) < len(column.terms):
             marks.append(f"{len(have)} of {len(column.terms)} parts")
         marks += [STANDS_IN] * any(stands_in for _, _, stands_in in have)
         chance = sum(weight * scale * score.chance for score, weight, _ in have)
@@ -161,7 +159,7 @@ def _row(table: PublishedTable, entry: TableEntry, edition: str, allow_partial: 
                 marks=tuple(marks),
             )
         )
-    return Measured(entry.name, edition, tuple(cells), missing)
+    return Measured(model, edition, tuple(cells), missing)
 
 
 def _score(results: Mapping[str, Results], source: PublishedNumber) -> tuple[Score, bool] | None:
@@ -176,13 +174,6 @@ def _score(results: Mapping[str, Results], source: PublishedNumber) -> tuple[Sco
     return None if found is None else (found, name != source.benchmark)
 
 
-def _named(table: PublishedTable, source: PublishedNumber) -> str:
-    """Return the benchmark, score and metric of a source, as text."""
-    name = " ".join(word for word in (source.benchmark, source.score, source.metric) if word)
-    block = table.blocks.get(source.block, "")
-    return f"{name} ({block})" if block else name
-
-
 # --- The table with our rows below it, as text cells and as JSON. ---
 
 PUBLISHED, MEASURED, INTERVAL, CHANCE = "published", "measured", "95 % interval", "chance"
@@ -194,13 +185,8 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class TableLine:
-    """One line of the shown table. source: PUBLISHED, MEASURED, INTERVAL or CHANCE."""
-
-    source: str
-    labels: tuple[str, ...]
-    cells: tuple[str, ...]
+TableLine = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""One line of the shown table: PUBLISHED, MEASURED, INTERVAL or CHANCE; row labels; cells."""
 
 
 def header(table: PublishedTable) -> tuple[str, ...]:
@@ -219,36 +205,25 @@ def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[TableLine
     column is made of, "~" another edition of the captions.
     """
     digits = [2 if column.id == "meta" else 1 for column in table.columns]
-    shown = [
-        TableLine(
-            PUBLISHED,
-            row.labels,
-            tuple("-" if v is None else f"{v:.{k}f}" for v, k in zip(row.values, digits)),
-        )
-        for row in table.rows
-    ]
+    shown: list[TableLine] = []
+    for row in table.rows:
+        printed = ("-" if v is None else f"{v:.{k}f}" for v, k in zip(row.values, digits))
+        shown.append((PUBLISHED, row.labels, tuple(printed)))
     place = table.row_labels.index("method") if "method" in table.row_labels else 0
     blank = ("",) * len(table.row_labels)
     for each in measured:
         name = f"{each.name} [{each.edition} items]" if each.edition else each.name
-        values = tuple(
-            "-" if c is None else f"{100 * c.value:.1f}{''.join(_signs(c))}" for c in each.cells
-        )
+        values = tuple("-" if c is None else f"{100 * c.value:.1f}{c.signs}" for c in each.cells)
         intervals = tuple("-" if c is None else span(c.low, c.high) for c in each.cells)
-        shown.append(TableLine(MEASURED, (*blank[:place], name, *blank[place + 1 :]), values))
-        shown.append(TableLine(INTERVAL, blank, intervals))
+        shown.append((MEASURED, (*blank[:place], name, *blank[place + 1 :]), values))
+        shown.append((INTERVAL, blank, intervals))
     chances = []
     for cells in zip(*(each.cells for each in measured)):
         known = {f"{100 * c.chance:.1f}" for c in cells if c is not None and c.chance is not None}
         chances.append(known.pop() if len(known) == 1 else "-")
     if set(chances) - {"-"}:
-        shown.append(TableLine(CHANCE, blank, tuple(chances)))
+        shown.append((CHANCE, blank, tuple(chances)))
     return shown
-
-
-def _signs(cell: MeasuredCell) -> dict[str, None]:
-    """Return the signs of the cell's marks, each once."""
-    return dict.fromkeys(_MARKS.get(mark, "+") for mark in cell.marks)
 
 
 def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
@@ -273,7 +248,7 @@ def notes(table: PublishedTable, measured: Sequence[Measured]) -> list[str]:
                 f"{each.name}: measured on the items of '{each.edition}', not the official ones; "
                 "not comparable with the published rows"
             )
-    signs = {sign for each in measured for cell in each.cells if cell for sign in _signs(cell)}
+    signs = {sign for each in measured for cell in each.cells if cell for sign in cell.signs}
     found += [f"{sign} {meaning}" for sign, meaning in _MEANINGS.items() if sign in signs]
     if len(table.blocks) > 1 and measured:
         found.append(
@@ -288,12 +263,12 @@ def shown(table: PublishedTable, measured: Sequence[Measured], layout: Layout = 
     every = lines(table, measured)
     heads = header(table)
     return laid_out(
-        [(line.source, *line.labels, *line.cells) for line in every],
+        [(source, *labels, *cells) for source, labels, cells in every],
         ("source", *heads[1:]) if layout == "csv" else heads,
         layout,
         title=table.title,
         left=1 + len(table.row_labels),
-        muted=[k for k, line in enumerate(every) if line.source == PUBLISHED],
+        muted=[k for k, (source, _, _) in enumerate(every) if source == PUBLISHED],
         notes=notes(table, measured),
     )
 

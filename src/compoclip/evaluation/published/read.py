@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 
 _REMEDY = "install compoclip again"
+_FOLDER = Path(__file__).parent / "tables"
 
 
 @dataclass(frozen=True)
@@ -89,70 +89,56 @@ class PublishedTable:
 @cache
 def table_names() -> tuple[str, ...]:
     """Return the sorted ids of the published tables that come with the package."""
-    return tuple(sorted(p.name[:-5] for p in _folder().iterdir() if p.name.endswith(".json")))
+    return tuple(sorted(each.stem for each in _FOLDER.glob("*.json")))
 
 
 def published_table(name: str) -> PublishedTable:
-    """Read a published table.
+    """Read a published table; raise UsageError for an unknown one.
 
     Args:
         name: its id, one of `table_names`.
-
-    Returns:
-        The table.
-
-    Raises:
-        UsageError: there is no such table.
     """
     if name not in table_names():
         raise UsageError(f"no published table '{name}'; one of {', '.join(table_names())}")
-    return read_table(_folder() / f"{name}.json")
+    return read_table(_FOLDER / f"{name}.json")
 
 
 def read_table(path: Path) -> PublishedTable:
     """The table in a file. Raises CompoclipError naming the file when it is malformed."""
     data = read_json(path, damaged=_REMEDY)
     try:
-        return _table(path.stem, data)
+        blocks = {each["id"]: each["label"] for each in data.get("blocks", ())}
+        columns: dict[str, Column] = {}
+        for each in data["columns"]:
+            column = _column(each, columns)
+            if column.id in columns or not column.terms:
+                raise ValueError(f"column {column.id!r} is there twice, or made of nothing")
+            if not {source.block for source, _ in column.terms} <= set(blocks or [""]):
+                raise ValueError(f"column {column.id!r} is of an unknown block")
+            columns[column.id] = column
+        row_labels, rows = tuple(data["row_labels"]), []
+        for each in data["rows"]:
+            values = tuple(None if v is None else float(v) for v in each["values"])
+            labels, marks = tuple(map(str, each["labels"])), dict(each.get("marks", {}))
+            if (len(labels), len(values)) != (len(row_labels), len(columns)):
+                raise ValueError(f"row {labels} does not fit the columns")
+            if not marks.keys() <= columns.keys():
+                raise ValueError(f"row {labels} marks an unknown column")
+            rows.append(PublishedRow(labels, values, marks, each.get("note", "")))
+        return PublishedTable(
+            id=path.stem,
+            title=data["title"],
+            paper=data["paper"],
+            table=data.get("table", ""),
+            models=data["models"],
+            row_labels=row_labels,
+            blocks=blocks,
+            columns=tuple(columns.values()),
+            rows=tuple(rows),
+            notes=tuple(data.get("notes", ())),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CompoclipError(f"{path}: malformed table ({error!r}); {_REMEDY}") from error
-
-
-def _folder() -> Path:
-    return Path(str(files(__package__))) / "tables"
-
-
-def _table(name: str, data: Mapping[str, Any]) -> PublishedTable:
-    blocks = {each["id"]: each["label"] for each in data.get("blocks", ())}
-    columns: dict[str, Column] = {}
-    for each in data["columns"]:
-        column = _column(each, columns)
-        if column.id in columns or not column.terms:
-            raise ValueError(f"column {column.id!r} is there twice, or made of nothing")
-        if not {source.block for source, _ in column.terms} <= set(blocks or [""]):
-            raise ValueError(f"column {column.id!r} is of an unknown block")
-        columns[column.id] = column
-    row_labels, rows = tuple(data["row_labels"]), []
-    for each in data["rows"]:
-        values = tuple(None if v is None else float(v) for v in each["values"])
-        labels, marks = tuple(map(str, each["labels"])), dict(each.get("marks", {}))
-        if (len(labels), len(values)) != (len(row_labels), len(columns)):
-            raise ValueError(f"row {labels} does not fit the columns")
-        if not marks.keys() <= columns.keys():
-            raise ValueError(f"row {labels} marks an unknown column")
-        rows.append(PublishedRow(labels, values, marks, each.get("note", "")))
-    return PublishedTable(
-        id=name,
-        title=data["title"],
-        paper=data["paper"],
-        table=data.get("table", ""),
-        models=data["models"],
-        row_labels=row_labels,
-        blocks=blocks,
-        columns=tuple(columns.values()),
-        rows=tuple(rows),
-        notes=tuple(data.get("notes", ())),
-    )
 
 
 def _column(data: Mapping[str, Any], earlier: Mapping[str, Column]) -> Column:
