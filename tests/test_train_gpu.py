@@ -28,7 +28,7 @@ from compoclip.training import loop, state
 from compoclip.training.log import read_log
 from compoclip.training.run import reading_processes, run_training
 from compoclip.training.settings import RunSettings
-from compoclip.training.state import StateWriter, save_state
+from compoclip.training.state import StateWriter
 from train_helpers import write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
@@ -74,16 +74,16 @@ def new_model(folder: Path) -> LoadedModel:
 @pytest.fixture
 def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of all states that are saved; each must be finite throughout."""
-    steps = []
+    steps, write = [], state._write
 
-    def checked(folder: Path, *arguments: Any, **more: Any) -> None:
-        save_state(folder, *arguments, **more)
+    def checked(folder: Path, *arguments: Any) -> None:
+        write(folder, *arguments)
         (saved,) = folder.glob("step-*")
         for name, tensor in load_file(saved / "tensors.safetensors").items():
             assert tensor.isfinite().all(), (saved.name, name)
         steps.append(int(saved.name.removeprefix("step-")))
 
-    monkeypatch.setattr(state, "save_state", checked)
+    monkeypatch.setattr(state, "_write", checked)
     return steps
 
 
@@ -294,7 +294,7 @@ def test_after_its_loss_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.Mo
     """To learn that it was good; numbers are read on the steps that are logged."""
     source = open_source(str(write_data(tmp_path / "data")))
     waits: list[int] = []
-    step, learning_rate, take = loop.step, loop.learning_rate, loop._Ahead.take
+    step, learning_rate, take = loop.step, loop.learning_rate, loop.TrainingLoop.take
 
     def taken(self: Any) -> None:  # the host makes batches, here and in workers
         before = operations.count + lists.count
@@ -312,7 +312,7 @@ def test_after_its_loss_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.Mo
             waits[-1] += operations.count + lists.count
         return learning_rate(*arguments)
 
-    monkeypatch.setattr(loop._Ahead, "take", taken)
+    monkeypatch.setattr(loop.TrainingLoop, "take", taken)
     monkeypatch.setattr(loop, "step", stepped)
     monkeypatch.setattr(loop, "learning_rate", before_a_step)
     settings = RunSettings(out=tmp_path / "run", log_every=4, save_every=0)

@@ -62,16 +62,13 @@ def require_together(
         f"--ema {settings.ema:g}: must be at least 0 and below 1": not 0 <= settings.ema < 1,
         "--on measures the whole model, which --fsdp never holds at once: leave one out and "
         "evaluate the checkpoint": fsdp and watch is not None,
+        "--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16": (
+            settings.precision == "fp16" and torch.device(settings.device).type == "cpu"
+        ),
     }
     for what, found in wrong.items():
         if found:
             raise UsageError(what)
-
-
-def require_precision(settings: RunSettings) -> None:
-    """Raise UsageError for fp16 on a CPU, which gains nothing there."""
-    if settings.precision == "fp16" and torch.device(settings.device).type == "cpu":
-        raise UsageError("--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16")
 
 
 def require_trainable(source: Source) -> None:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compoclip.data.batch import Batch
-from compoclip.data.drawn import PlanCounts
 from compoclip.data.loader import BatchLoader
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import ALONE, Features, IndexRequest, Ints, Peers
@@ -247,31 +246,6 @@ def _lengths(batch: Batch, request: IndexRequest, count: int) -> list[int]:
         return [0] * count
 
 
-class RewriteCounts:
-    """What the caption plan made, over all ranks and since the first start of a run.
-
-    Only batches whose step is done count: what else was drawn is drawn again after a resume.
-    """
-
-    def __init__(self, before: Mapping[str, Any]) -> None:
-        """before: `total` of the state that the run goes on from, {} at its start."""
-        self._before = PlanCounts.from_json(before) if before else PlanCounts()
-        self._own = PlanCounts()
-
-    def step_is_done(self, drawn: PlanCounts) -> None:
-        """drawn: what this rank has drawn since it started, the batch of the step included."""
-        self._own = PlanCounts()
-        self._own.add(drawn)
-
-    def total(self, ranks: Ranks) -> dict[str, Any]:
-        """The counts as `PlanCounts.to_json` has them; all ranks must call it."""
-        total = PlanCounts()
-        total.add(self._before)
-        for part in ranks.exchange(self._own.to_json()):
-            total.add(PlanCounts.from_json(part))
-        return total.to_json()
-
-
 def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> None:
     """Let batch norms that learn take their statistics over the global batch.
 
@@ -290,19 +264,3 @@ def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> N
             "taken over several processes: freeze that tower, train on GPUs, or in one process"
         )
     nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
-
-
-def require_same_step(step: int, ranks: Ranks) -> None:
-    """Raise CompoclipError unless all ranks go on from the same step."""
-    steps = ranks.exchange(step)
-    if len(set(steps)) > 1:
-        raise CompoclipError(
-            f"the processes found training states of different steps ({sorted(set(steps))}): --out "
-            "must be on a disk that all machines share"
-        )
-
-
-def seed_dropout(step: int, ranks: Ranks) -> None:
-    """Let dropout draw other masks on every rank; rank 0 draws what one process would."""
-    if not ranks.first:
-        torch.manual_seed(torch.initial_seed() + 1_000_003 * ranks.rank + step)

@@ -8,7 +8,7 @@ the gradients over the ranks, which FSDP takes while it splits them.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -106,12 +106,6 @@ def like(tensor: Tensor, parameter: Tensor) -> Tensor:
     return distribute_tensor(
         tensor.to(parameter.device), parameter.device_mesh, parameter.placements
     )
-
-
-def full_state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The state dict of a network, collected tensor by tensor; all ranks must go through it."""
-    for name, tensor in network.state_dict().items():
-        yield name, whole(tensor.detach())
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Ranks) -> Tensor:
