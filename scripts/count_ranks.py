@@ -42,7 +42,7 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
 from compoclip.ranks import Ranks
-from compoclip.training.distributed import SharedBatches
+from compoclip.training.distributed import shared_batches
 from compoclip.training.step import weighted_loss
 
 WORDS = ("cat", "dog", "red", "blue", "on", "the", "a", "table", "man", "woman", "street", "near")
@@ -199,7 +199,7 @@ def counts_of(model: LoadedModel, recipe: str, world: int, repeats: int = 3) -> 
     method = load_recipe(recipe)()
     prepare = Preparation(model.tokenizer, model.encoder.text_planner(0))
     loader, ranks = Loader(batch_of(PART, model, method), prepare), Alike(0, world)
-    shared = SharedBatches(cast(BatchLoader, loader), ranks, lambda: 0).steps(0, 2 + repeats)
+    shared = shared_batches(cast(BatchLoader, loader), ranks, lambda: 0, 0, 2 + repeats)
     host, losses, kept = [], [], 0
     for number in range(2 + repeats):  # the first say which indices losses want
         loader.work()

@@ -16,7 +16,7 @@ from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
 
 if TYPE_CHECKING:
     import torch
@@ -253,33 +253,32 @@ def device_named(text: str) -> torch.device:
     if text == "auto":
         text = "cuda" if torch.cuda.is_available() else "cpu"
     match = re.fullmatch(r"(cpu|mps|cuda)(?::(\d+))?", text)
-    if match is None or (match[2] and match[1] != "cuda"):
-        raise UsageError(
-            f"--device '{text}' is not one of cpu, cuda, cuda:N, mps; use --device cpu"
-        )
-    if match[1] == "mps" and not torch.backends.mps.is_available():
-        raise UsageError("--device mps: there is no Apple GPU here; use --device cpu")
-    if match[1] == "cuda":
-        have = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if not have:
-            raise UsageError(f"--device {text}: no CUDA device is available here; use --device cpu")
-        if int(match[2] or 0) >= have:
-            raise UsageError(f"--device {text}: the CUDA devices here end at cuda:{have - 1}")
-        rank, world = launched()
-        if world > 1:
-            if match[2]:
-                raise UsageError(
-                    f"--device {text}: under torchrun every process takes a GPU of its own; "
-                    "use --device cuda"
-                )
-            own = int(os.environ.get("LOCAL_RANK", rank))
-            if own >= have:
-                raise UsageError(
-                    f"more processes than the {have} CUDA devices here; start torchrun with "
-                    f"--nproc-per-node {have}"
-                )
-            return torch.device("cuda", own)
-    return torch.device(text)
+    kind, number = match.groups() if match else ("", None)
+    cuda = kind == "cuda"
+    have = torch.cuda.device_count() if cuda and torch.cuda.is_available() else 0
+    rank, world = launched() if cuda else (0, 1)
+    own = int(os.environ.get("LOCAL_RANK", rank)) if world > 1 else 0
+    refuse(
+        {
+            f"--device '{text}' is not one of cpu, cuda, cuda:N, mps; use --device cpu": (
+                not kind or (number and not cuda)
+            ),
+            "--device mps: there is no Apple GPU here; use --device cpu": (
+                kind == "mps" and not torch.backends.mps.is_available()
+            ),
+            f"--device {text}: no CUDA device is available here; use --device cpu": (
+                cuda and not have
+            ),
+            f"--device {text}: the CUDA devices here end at cuda:{have - 1}": (
+                cuda and int(number or 0) >= have
+            ),
+            f"--device {text}: under torchrun every process takes a GPU of its own; "
+            "use --device cuda": world > 1 and number,
+            f"more processes than the {have} CUDA devices here; start torchrun with "
+            f"--nproc-per-node {have}": world > 1 and own >= have,
+        }
+    )
+    return torch.device("cuda", own) if world > 1 else torch.device(text)
 
 
 # --- Errors told between ranks. ---

@@ -39,7 +39,7 @@ from compoclip.data.kept import (
 )
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
@@ -142,24 +142,23 @@ def kept_at(method: Method, settings: RunSettings) -> KeptAt:
     Returns "tower" when all of the image tower is frozen, "trunk" when its projection learns.
     Raises UsageError where features would change, or no image would be shown twice.
     """
-    if settings.crops and not settings.crop:
-        raise UsageError("--crops are random crops: leave --no-crop out")
-    if not (settings.cache_frozen or settings.features):
-        return ""
-    if settings.crop and not settings.crops:
-        raise UsageError(
-            "--cache-frozen: random crops make every image a new one: add --no-crop, or a fixed "
-            "number of --crops, or leave it out"
-        )
+    asked = settings.cache_frozen or settings.features
     adapted = method.lora is not None and method.lora.towers == "text"
-    if not method.trains.image_tower or adapted:
-        return "tower"
-    if "image-trunk" in settings.freeze:
-        return "trunk"
-    raise UsageError(
-        f"--cache-frozen: {method.name} trains the image tower, so features change at every step: "
-        "freeze it (--freeze image or image-trunk), or leave it out"
+    still = not method.trains.image_tower or adapted
+    refuse(
+        {
+            "--crops are random crops: leave --no-crop out": settings.crops and not settings.crop,
+            "--cache-frozen: random crops make every image a new one: add --no-crop, or a fixed "
+            "number of --crops, or leave it out": asked and settings.crop and not settings.crops,
+            f"--cache-frozen: {method.name} trains the image tower, so features change at every "
+            "step: freeze it (--freeze image or image-trunk), or leave it out": (
+                asked and not still and "image-trunk" not in settings.freeze
+            ),
+        }
     )
+    if not asked:
+        return ""
+    return "tower" if still else "trunk"
 
 
 def frozen_features(
@@ -196,10 +195,8 @@ def frozen_features(
     if at == "trunk":
         model.encoder.require_trunk()
     photos, digest = _shown_photos(source, method)
-    if not photos:
-        raise UsageError(
-            f"--cache-frozen: {method.name} shows composites alone, each of them new: leave it out"
-        )
+    alone = f"{method.name} shows composites alone, each of them new"
+    refuse({f"--cache-frozen: {alone}: leave it out": not photos})
     places = list(photos.values())
     maker = _Maker(model, source, method, transform, settings.precision, at, places, digest)
     spec = maker.spec

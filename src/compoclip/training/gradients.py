@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -46,11 +48,10 @@ class GradientMean:
 
         All ranks must call it once a step. Raises PeerLostError when a rank is gone.
         """
-        if self._reducer is not None:
-            with peers():
-                self._reducer(output).backward(gradient)
-        elif output.requires_grad:
-            output.backward(gradient)
+        last: Any = output if self._reducer is None else self._reducer(output)
+        with nullcontext() if self._reducer is None else peers():
+            if last.requires_grad:
+                last.backward(gradient)
 
 
 class _Learning(nn.Module):

@@ -29,7 +29,7 @@ from compoclip.models.preprocess import Tokenizer
 from compoclip.models.projection import text_matrix
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
 from compoclip.training.caches import FrozenTexts
-from compoclip.training.distributed import GlobalBatch, SharedBatches, sync_batch_norm
+from compoclip.training.distributed import GlobalBatch, shared_batches, sync_batch_norm
 from compoclip.training.gradients import GradientMean
 from compoclip.training.log import LOG, MetricsLog
 from compoclip.training.optim import (
@@ -178,13 +178,12 @@ class TrainingLoop:
             self._steps()
         # The state has the weights of the last step; what is handed out is their average.
         if self.averages is not None and self._over:
-            self.averages.apply()
+            self.averages.swap()
         return replace(self.progress, rewrites=self._rewrites())
 
     def _steps(self) -> None:
         planner = self.encoder.text_planner(self.settings.micro_batch)
         self.batches.prepare_with(Preparation(self.tokenize, planner), self.device)
-        shared = SharedBatches(self.batches, self.ranks, lambda: self.requests.asked)
         # The curve of what is measured begins with the model that training starts from. A run that
         # had ended before its last step, and was killed before its result was written, has ended.
         if self.watch is not None and self.progress.step == 0:
@@ -196,7 +195,13 @@ class TrainingLoop:
         # is encoded.
         stop_after = self.settings.stop_after
         self.last = min(self.total, max(stop_after or self.total, self.progress.step + 1))
-        self.coming = shared.steps(self.progress.step, self.last)
+        self.coming = shared_batches(
+            self.batches,
+            self.ranks,
+            lambda: self.requests.asked,
+            self.progress.step,
+            self.last,
+        )
         while self.progress.step < self.last:
             if (taken := self._next()) is None:
                 return

@@ -19,7 +19,7 @@ from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
@@ -28,7 +28,7 @@ from compoclip.models.lora import Lora, merge_lora
 from compoclip.models.projection import attach_text_map, merge_text_map
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.caches import FrozenTexts, frozen_features, kept_at
-from compoclip.training.checks import notes, require_negatives, require_together
+from compoclip.training.checks import notes, require_negatives, require_precision, require_together
 from compoclip.training.log import LOG, ProgressLines, Trackers
 from compoclip.training.loop import TrainingLoop, total_steps
 from compoclip.training.parts import attach_adapters, frozen_by, rate_factors, with_frozen
@@ -130,6 +130,7 @@ def run_training(
             disk report.
     """
     require_together(method, settings, ranks, watch)
+    require_precision(settings)
     if settings.fsdp:
         require_torch()
     require_writable(settings.out)
@@ -181,12 +182,15 @@ class _Run:
         begun.
         """
         read, encoder, settings = self.source, self.model.encoder, self.settings
-        if self.finished and not settings.resume:
-            raise UsageError(f"{settings.out} holds a finished run; choose another --out")
-        if self.started and not settings.resume:
-            raise UsageError(
-                f"{settings.out} holds an unfinished run; add --resume, or choose --out"
-            )
+        new = not settings.resume
+        refuse(
+            {
+                f"{settings.out} holds a finished run; choose another --out": self.finished and new,
+                f"{settings.out} holds an unfinished run; add --resume, or choose --out": (
+                    self.started and new
+                ),
+            }
+        )
         if settings.resume and not (self.started or self.finished):
             note(f"{settings.out} holds nothing to resume: the run starts at step 1")
         # What the method, or a setting, reads of the model.
@@ -194,11 +198,13 @@ class _Run:
             encoder.require_local()
         elif self.method.needs_patches:
             encoder.require_patches()
-        if settings.contrast == "sigmoid" and encoder.logit_bias is None:
-            raise UsageError(
+        biased = encoder.logit_bias is not None
+        refuse(
+            {
                 f"--contrast sigmoid: the logits of {self.model.name} have no bias; take a SigLIP "
-                "model, or leave --contrast out"
-            )
+                "model, or leave --contrast out": settings.contrast == "sigmoid" and not biased
+            }
+        )
         for each in self.method.passes:
             each.require(self.method.plan, encoder)
         self.heads = {
@@ -224,17 +230,19 @@ class _Run:
             gpu = torch.device(settings.device).type == "cuda"
             settings = replace(settings, precision="bf16" if gpu else "fp32")
         if settings.contrast == "auto":
-            biased = encoder.logit_bias is not None
             settings = replace(settings, contrast="sigmoid" if biased else "softmax")
         if settings.crop is None:
             settings = replace(settings, crop=method.crop or settings.crops > 0)
         self.settings = settings
         remedies = [each.changes_images(method.plan) for each in method.passes]
-        if kept_at(method, settings) and any(remedies):
-            raise UsageError(
+        refuse(
+            {
                 f"--cache-frozen: {method.name} changes images at every step, and features with "
-                f"them: leave it out, or {' and '.join(filter(None, remedies))}"
-            )
+                f"them: leave it out, or {' and '.join(filter(None, remedies))}": (
+                    kept_at(method, settings) and any(remedies)
+                )
+            }
+        )
         decisive = self.watch.decisive() if self.watch is not None else {}
         self.begun: Fingerprint | None = None
         with self.ranks.agreed():

@@ -102,60 +102,31 @@ def _matches(value: Any, shape: Any) -> bool:
     )
 
 
-def save_state(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    ranks: Ranks = SINGLE,
-    averages: AveragedWeights | None = None,
-) -> None:
-    """Write the state of a run into `folder`/step-NNNNNNNN and drop older ones.
-
-    All ranks must call it; rank 0 writes. What is written does not depend on their number, nor on
-    whether parameters are split.
-
-    Args:
-        folder: OUT/state.
-        model: The open_clip network.
-        optimizer: Its AdamW.
-        progress: Where the run stands.
-        ranks: The processes that train together.
-        averages: The averaged weights, if there are any.
-
-    Raises:
-        CompoclipError: On all ranks, when the disk is full, the folder cannot be written, or a
-            weight is not finite: nothing is learnt from there on, while the older state, which
-            stays, may be good.
-    """
-    with StateWriter(folder, ranks, beside=False) as writer:
-        writer.save(model, optimizer, progress, averages)
-
-
 class StateWriter:
-    """Saves the states of a run, on a GPU beside the training that goes on.
+    """Saves the states of a run in OUT/state, on a GPU beside the training that goes on.
 
-    Then a state is copied to pinned memory, in the order of the device's work, and a thread waits
-    for it and writes it. At most one is in flight. A file that cannot be written ends the run at
-    the next step, as it does when nothing is written beside it.
+    A state is the folder step-NNNNNNNN; older ones are dropped. What is written does not depend on
+    the number of ranks, nor on whether parameters are split. Beside training a state is copied to
+    pinned memory, in the order of the device's work, and a thread waits for it and writes it. At
+    most one is in flight.
 
     Args:
         folder: OUT/state.
-        ranks: The processes that train together, which call all but `check` together.
-        beside: Write in a thread; takes the memory of a second copy.
+        ranks: The processes that train together, which call all but `check` together; rank 0
+            writes.
+        beside: Return before a state is written; takes the memory of a second copy.
     """
 
-    def __init__(self, folder: Path, ranks: Ranks, beside: bool) -> None:
-        self._folder, self._ranks = folder, ranks
-        self._thread = ThreadPoolExecutor(1, "state") if beside else None
+    def __init__(self, folder: Path, ranks: Ranks = SINGLE, beside: bool = False) -> None:
+        self._folder, self._ranks, self._beside = folder, ranks, beside
+        self._thread = ThreadPoolExecutor(1, "state")
         self._writing: Future[None] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._thread is not None:
-            self._thread.shutdown()  # waits for what is in flight
+        self._thread.shutdown()  # waits for what is in flight
 
     def save(
         self,
@@ -164,7 +135,19 @@ class StateWriter:
         progress: Progress,
         averages: AveragedWeights | None = None,
     ) -> None:
-        """Save a state, as `save_state` does; may return before it is written."""
+        """Save a state.
+
+        Args:
+            model: The open_clip network.
+            optimizer: Its AdamW.
+            progress: Where the run stands.
+            averages: The averaged weights, if there are any.
+
+        Raises:
+            CompoclipError: On all ranks, now or, beside training, in the next call: when the disk
+                is full, the folder cannot be written, or a weight is not finite: nothing is learnt
+                from there on, while the older state, which stays, may be good.
+        """
         self.finish()
         learnt = dict(model.named_parameters())
         device = next(iter(learnt.values())).device
@@ -179,18 +162,12 @@ class StateWriter:
             collected = whole(tensor.detach())  # which takes all ranks
             if not self._ranks.first:
                 continue
-            if self._thread is None:
+            if not self._beside:
                 tensors[name] = collected.cpu().contiguous()
             elif collected.is_cuda:  # to pinned memory
                 tensors[name] = collected.contiguous().to("cpu", non_blocking=True)
             else:
                 tensors[name] = collected.clone(memory_format=torch.contiguous_format)
-        if self._thread is None:
-            with self._ranks.agreed():
-                if self._ranks.first:
-                    _write(self._folder, tensors, learnt, progress)
-            give_back()
-            return
         copied = None
         if device.type == "cuda":
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -204,6 +181,8 @@ class StateWriter:
 
         if self._ranks.first:
             self._writing = self._thread.submit(write)
+        if not self._beside:
+            self.finish()
 
     def check(self) -> None:
         """Raise CompoclipError if the state in flight could not be written; waits for nothing."""
@@ -212,9 +191,8 @@ class StateWriter:
 
     def finish(self) -> None:
         """Wait until what was saved is written. Raises CompoclipError if it could not be."""
-        if self._thread is not None:
-            with self._ranks.agreed():
-                self._raise()
+        with self._ranks.agreed():
+            self._raise()
 
     def _raise(self) -> None:
         writing, self._writing = self._writing, None
@@ -282,8 +260,7 @@ def run_fingerprint(
 ) -> Fingerprint:
     """Return everything that must be the same for a resumed run to be the same run.
 
-    source: the samples as the method reads them. data: the fingerprint of the samples as they were
-    opened. watched: what else decides on the result.
+    source: the samples as the method reads them. data: of the samples as they were opened.
     """
     record = method.record()
     values = {
@@ -326,7 +303,7 @@ def latest_state(folder: Path) -> Path | None:
         folder: OUT/state.
 
     Returns:
-        Its folder, or None when there is none.
+        Its folder, or None.
     """
     return max((path.parent for path in folder.glob(f"step-*/{_PROGRESS}")), default=None)
 
@@ -362,19 +339,23 @@ def load_state(
     # Everything is read and checked before anything is restored.
     try:
         progress = Progress(**json.loads((state / _PROGRESS).read_text(encoding="utf-8")))
-        for name, value in vars(progress).items():
-            if not (_matches(value, _SHAPES[name]) or (name, value) == ("rewrites", {})):
-                raise ValueError(f"{name}: {shown(value)}")
+        wrong = [
+            f"{name}: {shown(value)}"
+            for name, value in vars(progress).items()
+            if not (_matches(value, _SHAPES[name]) or (name, value) == ("rewrites", {}))
+        ]
         step, place = progress.step, (progress.epoch, progress.epoch_step)
-        if (
+        if not wrong and (
             state.name != f"step-{step:08d}"
             or (steps_per_epoch is not None and place != divmod(step, steps_per_epoch))
             or progress.skipped_steps > step
             or not all(map(str.isdecimal, progress.measured))
         ):
-            raise ValueError(f"counts of steps do not agree: {step}, {place}")
+            wrong.append(f"counts of steps do not agree: {step}, {place}")
         tensors = load_file(state / _TENSORS)
-        moments = _moments(tensors, model, averages)
+        moments = _moments(tensors, model, averages, wrong)
+        if wrong:
+            raise ValueError(wrong[0])
         torch.Generator().set_state(tensors[_RANDOM])
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise damaged(state, error) from error
@@ -401,17 +382,20 @@ def load_state(
 
 
 def _moments(
-    tensors: Mapping[str, torch.Tensor], model: nn.Module, averages: AveragedWeights | None
+    tensors: Mapping[str, torch.Tensor],
+    model: nn.Module,
+    averages: AveragedWeights | None,
+    wrong: list[str],
 ) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
-    """What AdamW remembered of each parameter. Raises ValueError unless these are the tensors of
+    """What AdamW remembered of each parameter. Adds to `wrong` why these are not the tensors of
     such a model and its optimiser."""
     learnt, expected = dict(model.named_parameters()), _weights(model, averages)
     for name, value in expected.items():
         found = tensors.get(name)
         if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):
-            raise ValueError(f"{name}: missing, or of another shape or type")
-        if name.removeprefix("model/") in learnt and not found.isfinite().all():
-            raise ValueError(f"{name}: not finite")
+            wrong.append(f"{name}: missing, or of another shape or type")
+        elif name.removeprefix("model/") in learnt and not found.isfinite().all():
+            wrong.append(f"{name}: not finite")
     moments, known = {}, {*expected, _RANDOM, _RANDOM_GPU}
     for number, parameter in enumerate(ordered(learnt.items())):
         names = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
@@ -419,10 +403,9 @@ def _moments(
         own = {slot: tensors[name] for slot, name in names.items() if name in tensors}
         shapes = dict.fromkeys(_SLOTS, parameter.shape) | {"step": torch.Size()}
         if own and {slot: tensor.shape for slot, tensor in own.items()} != shapes:
-            raise ValueError(f"optimizer/{number}: not the moments of such a parameter")
+            wrong.append(f"optimizer/{number}: not the moments of such a parameter")
         moments[parameter] = own
-    if unknown := tensors.keys() - known:
-        raise ValueError(f"{min(unknown)}: no such tensor")
+    wrong += [f"{name}: no such tensor" for name in tensors.keys() - known]
     return moments
 
 
