@@ -100,7 +100,7 @@ class StepTimes:
 
     def __enter__(self) -> StepTimes:
         places: tuple[tuple[Any, str, str], ...] = (
-            (loop._Ahead, "take", "take"),
+            (loop.TrainingLoop, "take", "take"),
             (Batch, "normalised", "pixels"),
             (Numbers, "on", "texts"),
             (step_module, "weighted_loss", "losses"),

@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
 from compoclip.ranks import Ranks
-from compoclip.training.distributed import SharedBatches
+from compoclip.training.distributed import shared_batches
 from compoclip.training.step import weighted_loss
 
 WORDS = ("cat", "dog", "red", "blue", "on", "the", "a", "table", "man", "woman", "street", "near")
@@ -104,10 +104,9 @@ class Alike(Ranks):
         self._note(rows)
         return rows[: counts[0]] * self.world
 
-    def start_all_reduce(self, tensor: Tensor) -> Callable[[], None]:
+    def all_reduce(self, tensor: Tensor) -> None:
         self._note(tensor)
         tensor *= self.world
-        return lambda: None
 
     def _note(self, tensor: Tensor, times: int = 1) -> None:
         if self.world > 1:
@@ -200,7 +199,7 @@ def counts_of(model: LoadedModel, recipe: str, world: int, repeats: int = 3) -> 
     method = load_recipe(recipe)()
     prepare = Preparation(model.tokenizer, model.encoder.text_planner(0))
     loader, ranks = Loader(batch_of(PART, model, method), prepare), Alike(0, world)
-    shared = SharedBatches(cast(BatchLoader, loader), ranks, lambda: 0).steps(0, 2 + repeats)
+    shared = shared_batches(cast(BatchLoader, loader), ranks, lambda: 0, 0, 2 + repeats)
     host, losses, kept = [], [], 0
     for number in range(2 + repeats):  # the first say which indices losses want
         loader.work()

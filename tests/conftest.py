@@ -74,6 +74,15 @@ def shared_data() -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `write_world` writes, with few words in the tokenizer, for tests that only read it."""
+    from method_data import write_world
+    from train_helpers import FEW
+
+    return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
+
+
 @pytest.fixture
 def states_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished runs keep OUT/state, for tests that look into it."""

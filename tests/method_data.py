@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from compoclip.losses.rows import OnlyKinds
+from compoclip.methods.base import Method
+from compoclip.methods.registry import load_recipe, method_names
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
 from compoclip_world.captions import captions_for
@@ -33,6 +37,34 @@ def run_of(method: str) -> dict[str, Any]:
     path = RUNS / f"{method}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return {"world": [PLAIN], "photos": [], "photos_name": method, "kept": [], "rare": [], **found}
+
+
+@cache
+def differing() -> tuple[str, ...]:
+    """Recipes that together have every part that any recipe has, for tests of what is the same for
+    all: losses and their settings, plans of images and texts, passes, heads, what trains."""
+    left = {name: _parts(load_recipe(name)()) for name in method_names()}
+    chosen: list[str] = []
+    while any(left.values()):
+        chosen.append(max(left, key=lambda name: len(left[name])))
+        found = left[chosen[-1]]
+        left = {name: parts - found for name, parts in left.items()}
+    return tuple(chosen)
+
+
+def _parts(method: Method) -> set[str]:
+    parts = {type(each).__name__ for each in (method.images, *method.plan.texts, *method.passes)}
+    for name in ("lora", "teacher", "heads"):
+        parts.add(f"{name} {bool(getattr(method, name))}")
+    parts.add(f"matrix {method.trains.matrix}")
+    for term in method.losses:
+        loss: Any = term.loss
+        while isinstance(loss, partial | OnlyKinds):
+            named = loss.keywords if isinstance(loss, partial) else [type(loss).__name__]
+            parts.update(named)
+            loss = loss.func if isinstance(loss, partial) else loss.loss
+        parts.add(getattr(loss, "__name__", type(loss).__name__))
+    return parts
 
 
 def write_world(folder: Path, merges: int | None = None) -> Path:

@@ -28,14 +28,9 @@ from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.request import TrainRequest, known_options
 from compoclip.run import TrainOptions
-from method_data import arguments, write_world
+from method_data import arguments
 
 FEW = ("--epochs=0.4", "--warmup=1", "--workers=0")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def weights(run: Path) -> bytes:

@@ -25,7 +25,7 @@ from compoclip.language.ask import Asking, collect
 from compoclip.language.engine import Answer, Sampling, load_task
 from compoclip.language.rows import AnswerTally, Outputs, write_outputs
 from compoclip.training.log import read_log
-from compoclip.training.state import Progress, load_state, save_state
+from compoclip.training.state import Progress, StateWriter, load_state
 from corpus_shards import corpus
 from lab.job import DONE, Job, outcome
 from lab.settings import LabSettings
@@ -137,7 +137,7 @@ PROGRESS = Progress(
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     model, optimizer = learner()
-    save_state(tmp_path, model, optimizer, PROGRESS)
+    StateWriter(tmp_path).save(model, optimizer, PROGRESS)
     return tmp_path / "step-00000007"
 
 

@@ -12,7 +12,11 @@ from PIL import Image
 from compoclip.cli.main import main
 from compoclip.data.sources import Sample, Source
 from compoclip.data.sources.open import open_source
+from compoclip.models.checkpoint import create_model, save_model
+from compoclip.models.config import read_config
 from compoclip.training.checks import repeated_share
+from train_helpers import FEW as FEW_MERGES
+from train_helpers import write_config
 
 NAMES = ("dog", "cat", "horse", "cow", "bird", "sheep")
 PLAIN = [f"a brown {name} sits on the red sofa" for name in (*NAMES, *NAMES)]
@@ -20,7 +24,10 @@ PLAIN = [f"a brown {name} sits on the red sofa" for name in (*NAMES, *NAMES)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos, and a tiny checkpoint `base`."""
     path = tmp_path_factory.mktemp("photos")
+    config = read_config(write_config(path / "config.json", merges=FEW_MERGES))
+    save_model(create_model(config, seed=1), path / "base", provenance={})
     for number in range(12):
         Image.new("RGB", (32, 32), (number * 20, 90, 40)).save(path / f"{number}.png")
     return path
@@ -32,7 +39,7 @@ def trained(folder: Path, tmp_path: Path, *options: str, captions: list[str] = P
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = [*options] if "--images" in options else ["--images", str(folder), *options]
     run = ["--out", str(tmp_path / "run"), "--epochs=1", "--device=cpu", "--workers=0"]
-    return main(["train", "negclip", "--data", str(data), *run, *given])
+    return main(["train", "negclip", f"--model={folder / 'base'}", f"--data={data}", *run, *given])
 
 
 FEW = "--batch-size=4"

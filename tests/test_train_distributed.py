@@ -20,7 +20,7 @@ from compoclip.data.sources.open import open_source
 from compoclip.data.transform import ImageTransform
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.base import Method
-from compoclip.methods.registry import load_recipe, method_names
+from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.request import TrainRequest
@@ -29,7 +29,7 @@ from compoclip.training.distributed import sync_batch_norm
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
 from distributed_runs import STEPS, close, difference, run, small, training, write_base
-from method_data import arguments, write_world
+from method_data import arguments, differing, write_world
 from ranks_helpers import in_ranks, torchrun
 from train_helpers import FEW
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Path, Method]]:
-    """Every recipe with the options that small data need, and its data."""
+    """Recipes of every part with the options that small data need, and their data."""
     found = {}
 
     def keep(request: TrainRequest) -> int:
@@ -50,7 +50,7 @@ def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
         return 0
 
     monkeypatch.setattr(cli, "start", keep)
-    for name in method_names():
+    for name in differing():
         assert cli.main(arguments(folder, name, folder / name)[1:]) == 0
     return found
 
@@ -74,7 +74,7 @@ def compared(
 
 
 @pytest.mark.slow
-def test_every_recipe_has_the_gradients_of_one_process(
+def test_recipes_of_every_part_have_the_gradients_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_world(tmp_path, merges=FEW)

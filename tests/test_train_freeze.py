@@ -22,7 +22,7 @@ from compoclip.training.loop import freeze
 from compoclip.training.parts import frozen_by, places
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
-from method_data import arguments, write_world
+from method_data import arguments
 from models_thin import config, timm_config
 from train_helpers import write_data
 
@@ -39,11 +39,6 @@ NETWORKS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
 }
 BATCH_NORMS = timm_config("mobilenetv2_050", 32)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def network(cfg: dict[str, Any]) -> nn.Module:

@@ -14,23 +14,18 @@ from torch import Tensor
 
 from compoclip.cli.main import main
 from compoclip.data import kept
-from compoclip.methods.registry import load_recipe, method_names
+from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.image_tower import ImageTower
 from compoclip.training.log import read_log
-from method_data import arguments, run_of, write_world
+from method_data import arguments, differing, run_of
 from models_thin import config, timm_config
 from test_train_gradcache import loaded
-from train_helpers import FEW, write_data
+from train_helpers import write_data
 
 FROZEN = ("--lora", "--set=lora_towers=text", "--no-crop", "--epochs=2")
 TRUNK = ("--freeze", "image-trunk")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
 
 
 @pytest.fixture
@@ -114,8 +109,8 @@ def test_the_same_run_with_each_image_encoded_once(
     assert_equal(tmp_path / "cut", tmp_path / "first")
 
 
-@pytest.mark.parametrize("name", method_names())
-def test_every_recipe_learns_the_same_from_kept_features(
+@pytest.mark.parametrize("name", differing())
+def test_recipes_of_every_part_learn_the_same_from_kept_features(
     name: str, world: Path, tmp_path: Path, encoded: list[int]
 ) -> None:
     lora = load_recipe(name)().lora is not None

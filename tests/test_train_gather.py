@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features
-from compoclip.ranks import SINGLE, PeerLostError, Ranks, _peers, launched
+from compoclip.ranks import SINGLE, PeerLostError, Ranks, launched, peers
 from compoclip.training.distributed import RankPeers, gather_rows, without_rows
 from compoclip.training.gradients import GradientMean
 from ranks_helpers import in_ranks
@@ -100,18 +100,16 @@ def gradients(towers: Towers) -> dict[str, list[float] | None]:
 def gathering(ranks: Ranks, folder: Path) -> dict[str, Any]:
     towers = Towers()
     images, texts = COUNTS[ranks.world]
-    with GradientMean(towers.parameters(), ranks) as mean:
-        for _ in range(2):  # the order of buckets is found by the first step
-            towers.zero_grad()
-            own = towers(*toy_parts(ranks.world)[ranks.rank])
-            columns = gather_rows(own.image, images, ranks), gather_rows(own.text, texts, ranks)
-            share = toy_loss(own, *columns)
-            with mean.during():
-                (ranks.world * share).backward()  # type: ignore[no-untyped-call]
-            mean.finish()
-    peers = RankPeers(ranks)
+    mean = GradientMean(towers.parameters(), ranks)
+    for _ in range(2):
+        towers.zero_grad()
+        own = towers(*toy_parts(ranks.world)[ranks.rank])
+        columns = gather_rows(own.image, images, ranks), gather_rows(own.text, texts, ranks)
+        share = toy_loss(own, *columns)
+        mean.backward(ranks.world * share)
+    rank_peers = RankPeers(ranks)
     numbers = np.arange(ranks.rank + 1) + 10 * ranks.rank
-    collected = peers.collected([numbers, numbers[:0], 2**40 + numbers[:1]])
+    collected = rank_peers.collected([numbers, numbers[:0], 2**40 + numbers[:1]])
     said = ranks.exchange({"rank": ranks.rank, "text": "x" * (7 * ranks.rank)})
     with ranks.rank0_first():
         found = sorted(path.name for path in folder.iterdir())
@@ -123,7 +121,7 @@ def gathering(ranks: Ranks, folder: Path) -> dict[str, Any]:
     except UsageError as error:
         failed = str(error)
     return {
-        "loss": peers.summed(share).item(),
+        "loss": rank_peers.summed(share).item(),
         "collected": [each.tolist() for each in collected],
         "gradients": gradients(towers),
         "said": said,
@@ -167,8 +165,6 @@ def test_gathered_features_have_the_gradients_of_one_process(world: int, tmp_pat
 def test_rows_alone_are_untouched() -> None:
     features = Towers()(*toy_parts(2)[0])
     assert gather_rows(features.image, [3], SINGLE) is features.image
-    with GradientMean(Towers().parameters(), SINGLE) as mean, mean.during():
-        mean.finish()
 
 
 def test_a_part_without_images_has_no_rows_and_gradients_of_zero() -> None:
@@ -190,7 +186,7 @@ def test_a_part_without_images_has_no_rows_and_gradients_of_zero() -> None:
     ],
 )
 def test_a_closed_connection_is_a_process_that_has_ended(said: str) -> None:
-    with pytest.raises(PeerLostError, match="another process of the run has ended"), _peers():
+    with pytest.raises(PeerLostError, match="another process of the run has ended"), peers():
         raise RuntimeError(said)
 
 
@@ -203,6 +199,6 @@ def test_a_closed_connection_is_a_process_that_has_ended(said: str) -> None:
     ],
 )
 def test_another_error_of_a_collective_is_what_it_is(said: str) -> None:
-    with pytest.raises(RuntimeError, match=re.escape(said)) as found, _peers():
+    with pytest.raises(RuntimeError, match=re.escape(said)) as found, peers():
         raise RuntimeError(said)
     assert not isinstance(found.value, PeerLostError)

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from compoclip.data.images import BatchBuilder
+from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Features, Layout
@@ -28,8 +29,8 @@ from compoclip.training import loop, state
 from compoclip.training.log import read_log
 from compoclip.training.run import reading_processes, run_training
 from compoclip.training.settings import RunSettings
-from compoclip.training.state import StateWriter, save_state
-from train_helpers import write_config, write_data
+from compoclip.training.state import StateWriter
+from train_helpers import FEW, write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
 
@@ -67,31 +68,35 @@ def method_with(bad: set[int], clip_grad: float = 0.0) -> Method:
     return replace(recipe, losses=(LossTerm("odd", InfiniteGradient(bad)),))
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return open_source(str(write_data(tmp_path_factory.mktemp("data"))))
+
+
 def new_model(folder: Path) -> LoadedModel:
-    return create_model(read_config(write_config(folder / "config.json")), seed=1)
+    return create_model(read_config(write_config(folder / "config.json", merges=FEW)), seed=1)
 
 
 @pytest.fixture
 def saved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of all states that are saved; each must be finite throughout."""
-    steps = []
+    steps, write = [], state._write
 
-    def checked(folder: Path, *arguments: Any, **more: Any) -> None:
-        save_state(folder, *arguments, **more)
+    def checked(folder: Path, *arguments: Any) -> None:
+        write(folder, *arguments)
         (saved,) = folder.glob("step-*")
         for name, tensor in load_file(saved / "tensors.safetensors").items():
             assert tensor.isfinite().all(), (saved.name, name)
         steps.append(int(saved.name.removeprefix("step-")))
 
-    monkeypatch.setattr(state, "save_state", checked)
+    monkeypatch.setattr(state, "_write", checked)
     return steps
 
 
 @pytest.mark.parametrize("clip_grad", [0.0, 1.0])
 def test_an_infinite_gradient_reaches_neither_weights_nor_states(
-    clip_grad: float, tmp_path: Path, saved: list[int]
+    clip_grad: float, tmp_path: Path, source: Source, saved: list[int]
 ) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
     settings = RunSettings(out=tmp_path / "run", log_every=1, save_every=1)
     summary = run_training(new_model(tmp_path), method_with({3}, clip_grad), source, settings)
     assert summary.skipped_steps == 1
@@ -103,8 +108,9 @@ def test_an_infinite_gradient_reaches_neither_weights_nor_states(
     assert all(p.isfinite().all() for p in model.encoder.parameters())
 
 
-def test_a_step_that_is_not_taken_leaves_weights_and_moments(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
+def test_a_step_that_is_not_taken_leaves_weights_and_moments(
+    tmp_path: Path, source: Source
+) -> None:
     states = []
     for stop, bad in ((2, set()), (4, {3, 4})):
         out = tmp_path / str(stop)
@@ -116,9 +122,8 @@ def test_a_step_that_is_not_taken_leaves_weights_and_moments(tmp_path: Path) -> 
 
 
 def test_three_infinite_gradients_end_the_run_and_the_state_before_them_is_kept(
-    tmp_path: Path, saved: list[int]
+    tmp_path: Path, source: Source, saved: list[int]
 ) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
     settings = RunSettings(out=tmp_path / "run", save_every=2)
     ends = r"the gradient was not finite 3 steps in a row up to step 6; .* --resume from .*00002$"
     with pytest.raises(CompoclipError, match=ends):
@@ -129,18 +134,16 @@ def test_three_infinite_gradients_end_the_run_and_the_state_before_them_is_kept(
 
 
 def test_a_state_that_was_due_is_saved_after_the_next_good_step(
-    tmp_path: Path, saved: list[int]
+    tmp_path: Path, source: Source, saved: list[int]
 ) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
     settings = RunSettings(out=tmp_path / "run", save_every=4)
     run_training(new_model(tmp_path), method_with({4, 5}), source, settings)
     assert saved == [6, 8, 10]
 
 
 def test_states_written_beside_training_are_those_written_in_its_way(
-    tmp_path: Path, states_stay: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Source, states_stay: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
     finals = []
     for beside in (False, True):
         monkeypatch.setattr(
@@ -158,12 +161,11 @@ def test_states_written_beside_training_are_those_written_in_its_way(
 
 
 def test_a_full_disk_beside_training_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    source = open_source(str(write_data(tmp_path / "data")))
     monkeypatch.setattr(loop, "StateWriter", lambda *a, **_: StateWriter(*a, beside=True))
     monkeypatch.setattr(state, "save_file", full)
     settings = RunSettings(out=tmp_path / "run", save_every=2)
@@ -173,9 +175,8 @@ def test_a_full_disk_beside_training_ends_the_run(
 
 
 def test_the_next_batch_is_taken_before_the_optimiser_steps_and_none_after_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
     done: list[str] = []
     add_to_batch, take = BatchBuilder.batch, loop.step_if_finite
     monkeypatch.setattr(BatchBuilder, "batch", lambda *a: done.append("batch") or add_to_batch(*a))
@@ -290,11 +291,12 @@ class Lists(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_after_its_loss_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_its_loss_a_step_waits_once(
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To learn that it was good; numbers are read on the steps that are logged."""
-    source = open_source(str(write_data(tmp_path / "data")))
     waits: list[int] = []
-    step, learning_rate, take = loop.step, loop.learning_rate, loop._Ahead.take
+    step, learning_rate, take = loop.step, loop.learning_rate, loop.TrainingLoop.take
 
     def taken(self: Any) -> None:  # the host makes batches, here and in workers
         before = operations.count + lists.count
@@ -312,7 +314,7 @@ def test_after_its_loss_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.Mo
             waits[-1] += operations.count + lists.count
         return learning_rate(*arguments)
 
-    monkeypatch.setattr(loop._Ahead, "take", taken)
+    monkeypatch.setattr(loop.TrainingLoop, "take", taken)
     monkeypatch.setattr(loop, "step", stepped)
     monkeypatch.setattr(loop, "learning_rate", before_a_step)
     settings = RunSettings(out=tmp_path / "run", log_every=4, save_every=0)

@@ -45,7 +45,7 @@ from compoclip.training.state import latest_state
 from compoclip.training.step import step
 from distributed_runs import OPTIM, beside_one, run, write_base
 from losses_oracle import CAPTION, NEGATIVE, POSITIVE, features_for, layout_of
-from method_data import arguments, write_world
+from method_data import arguments
 from models_thin import config, timm_config
 from ranks_helpers import in_ranks
 from test_train_gradcache import batch_for, loaded
@@ -58,11 +58,6 @@ CAPTIONS = [
     "a cat",
 ]
 DOUBLE = torch.float64
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 # --- The loss of paraphrases. ---

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout
@@ -22,13 +23,18 @@ from compoclip.training.optim import build_optimizer, decays, learning_rate
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
 from compoclip.training.state import latest_state
-from train_helpers import write_config, write_data
+from train_helpers import FEW, write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return open_source(str(write_data(tmp_path_factory.mktemp("data"))))
+
+
 def new_model(folder: Path) -> LoadedModel:
-    return create_model(read_config(write_config(folder / "config.json")), seed=1)
+    return create_model(read_config(write_config(folder / "config.json", merges=FEW)), seed=1)
 
 
 def test_learning_rate_warms_up_then_falls_as_a_cosine() -> None:
@@ -54,8 +60,9 @@ def test_weight_decay_spares_gains_biases_and_the_temperature(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("method", ["clip-ft", "negclip", "fsc-clip"])
-def test_a_run_learns_and_leaves_a_loadable_checkpoint(tmp_path: Path, method: str) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
+def test_a_run_learns_and_leaves_a_loadable_checkpoint(
+    tmp_path: Path, source: Source, method: str
+) -> None:
     model = new_model(tmp_path)
     before = {k: v.clone() for k, v in model.encoder.model.state_dict().items()}
     recipe = load_recipe(method)(optim=replace(OPTIM, epochs=8, lr=3e-3))
@@ -75,8 +82,7 @@ def test_a_run_learns_and_leaves_a_loadable_checkpoint(tmp_path: Path, method: s
     assert any(k.startswith("transformer.") for k in changed)
 
 
-def test_frozen_towers_do_not_move(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
+def test_frozen_towers_do_not_move(tmp_path: Path, source: Source) -> None:
     model = new_model(tmp_path)
     before = {k: v.clone() for k, v in model.encoder.model.state_dict().items()}
     recipe = load_recipe("clip-ft")(optim=OPTIM)
@@ -88,8 +94,7 @@ def test_frozen_towers_do_not_move(tmp_path: Path) -> None:
         assert moved != frozen or name == "attn_mask", name
 
 
-def test_temperature_is_clamped_on_the_parameter(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
+def test_temperature_is_clamped_on_the_parameter(tmp_path: Path, source: Source) -> None:
     model = new_model(tmp_path)
     recipe = load_recipe("clip-ft")(optim=replace(OPTIM, max_logit_scale=5.0))
     run_training(model, recipe, source, RunSettings(out=tmp_path / "run"))
@@ -114,36 +119,18 @@ def _method(bad: set[int]) -> Method:
     return replace(recipe, losses=(LossTerm("odd", _NotFinite(bad)),))
 
 
-def test_a_step_without_finite_loss_is_skipped_and_reported(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
+def test_a_step_without_finite_loss_is_skipped_and_reported(tmp_path: Path, source: Source) -> None:
     model = new_model(tmp_path)
     settings = RunSettings(out=tmp_path / "run", log_every=1)
-    run_training(model, _method({2, 3}), source, settings)
+    summary = run_training(model, _method({2, 3}), source, settings)
     records = read_log(tmp_path / "run" / "train.jsonl")
     assert [r["step"] for r in records if "skipped" in r and "loss" not in r] == [2, 3]
     assert all(torch.isfinite(p).all() for p in model.encoder.parameters())
-
-
-def test_three_steps_without_finite_loss_stop_the_run(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
-    with pytest.raises(CompoclipError, match="not finite 3 steps in a row up to step 5"):
-        run_training(
-            new_model(tmp_path), _method({3, 4, 5}), source, RunSettings(out=tmp_path / "run")
-        )
-    assert not (tmp_path / "run" / "model").exists()
-
-
-def test_skipped_steps_are_in_the_summary_the_record_and_the_log(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
-    settings = RunSettings(out=tmp_path / "run", log_every=1)
-    summary = run_training(new_model(tmp_path), _method({2, 3}), source, settings)
-    assert summary.skipped_steps == 2
+    assert summary.skipped_steps == records[-1]["skipped_steps"] == 2
     assert load_model(tmp_path / "run" / "model").provenance["run"]["skipped_steps"] == 2
-    assert read_log(tmp_path / "run" / "train.jsonl")[-1]["skipped_steps"] == 2
 
 
-def test_skipped_steps_are_counted_over_a_resume(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
+def test_skipped_steps_are_counted_over_a_resume(tmp_path: Path, source: Source) -> None:
     settings = RunSettings(out=tmp_path / "run", stop_after=3)
     stopped = run_training(new_model(tmp_path), _method({2, 3}), source, settings)
     assert (stopped.steps, stopped.skipped_steps) == (3, 2)
@@ -153,9 +140,8 @@ def test_skipped_steps_are_counted_over_a_resume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [{1, 2, 4, 5, 7}, {1, 2, 4, 5, 7, 8, 10}])
 def test_a_run_most_of_whose_steps_were_skipped_leaves_no_model(
-    tmp_path: Path, bad: set[int]
+    tmp_path: Path, source: Source, bad: set[int]
 ) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
     out = tmp_path / "run"
     lost = rf"not finite in {len(bad)} of 10 steps, .* has not been trained and is not written"
     with pytest.raises(CompoclipError, match=lost):
@@ -163,8 +149,9 @@ def test_a_run_most_of_whose_steps_were_skipped_leaves_no_model(
     assert not (out / "model").exists()
 
 
-def test_weights_that_are_not_finite_are_neither_saved_nor_written(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
+def test_weights_that_are_not_finite_are_neither_saved_nor_written(
+    tmp_path: Path, source: Source
+) -> None:
     settings = RunSettings(out=tmp_path / "run", stop_after=2)
     run_training(new_model(tmp_path), _method(set()), source, settings)
     kept = latest_state(tmp_path / "run" / "state")
@@ -189,20 +176,22 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_written(tmp_path: Pat
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_only_a_state_that_is_there_is_named(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
+def test_three_bad_steps_end_the_run_and_only_a_state_that_is_there_is_named(
+    tmp_path: Path, source: Source
+) -> None:
     for name, save_every, named in (("none", 0, False), ("some", 2, True)):
         settings = RunSettings(out=tmp_path / name, save_every=save_every)
-        with pytest.raises(CompoclipError, match="lower --lr") as caught:
+        ends = "not finite 3 steps in a row up to step 5; lower --lr"
+        with pytest.raises(CompoclipError, match=ends) as caught:
             run_training(new_model(tmp_path), _method({3, 4, 5}), source, settings)
+        assert not (tmp_path / name / "model").exists()
         state = tmp_path / name / "state" / "step-00000002"  # the one before the bad steps
         assert (f"--resume from {state}" in str(caught.value)) is named is state.is_dir()
 
 
 def test_a_resume_without_a_state_says_that_it_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, source: Source, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
     settings = RunSettings(out=tmp_path / "run", resume=True, stop_after=1)
     run_training(new_model(tmp_path), _method(set()), source, settings)
     said = f"{tmp_path / 'run'} holds nothing to resume: the run starts at step 1\n"
@@ -224,16 +213,8 @@ def test_an_optimiser_that_cannot_work_is_refused(values: dict[str, float], mess
         Optim(**values)
 
 
-def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data")))
-    recipe = load_recipe("clip-ft")(optim=OPTIM)
-    run_training(new_model(tmp_path), recipe, source, RunSettings(out=tmp_path / "run"))
-    with pytest.raises(UsageError, match="finished run"):
-        run_training(new_model(tmp_path), recipe, source, RunSettings(out=tmp_path / "run"))
-
-
 def test_less_data_than_a_batch_is_an_error(tmp_path: Path) -> None:
-    source = open_source(str(write_data(tmp_path / "data", count=4)))
+    few = open_source(str(write_data(tmp_path / "data", count=4)))
     recipe = load_recipe("clip-ft")(optim=OPTIM)
     with pytest.raises(CompoclipError, match="fewer samples than one batch"):
-        run_training(new_model(tmp_path), recipe, source, RunSettings(out=tmp_path / "run"))
+        run_training(new_model(tmp_path), recipe, few, RunSettings(out=tmp_path / "run"))

@@ -24,7 +24,7 @@ from compoclip.run import named_models
 from compoclip.training.log import read_log
 from compoclip.training.run import run_training
 from compoclip.training.settings import RunSettings
-from train_helpers import write_config, write_data
+from train_helpers import FEW, write_config, write_data
 
 OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
 
@@ -33,7 +33,7 @@ OPTIM = Optim(epochs=2, batch_size=8, lr=1e-3, warmup=2)
 def folder(tmp_path: Path) -> Path:
     """Data, and a base to load."""
     write_data(tmp_path / "data")
-    config = read_config(write_config(tmp_path / "config.json"))
+    config = read_config(write_config(tmp_path / "config.json", merges=FEW))
     save(create_model(config, seed=1), tmp_path / "base")
     return tmp_path
 

@@ -16,7 +16,7 @@ from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
-from compoclip.training.distributed import RankPeers, SharedBatches
+from compoclip.training.distributed import RankPeers, shared_batches
 from compoclip.training.step import weighted_loss
 from models_thin import config
 
@@ -60,7 +60,7 @@ def calls_of(model: LoadedModel, world: int) -> int:
         Setting(batch=16, captions=4), model, count_ranks.load_recipe("fsc-clip")()
     )
     prepare = count_ranks.Preparation(model.tokenizer, model.encoder.text_planner(0))
-    shared = SharedBatches(Loader(made, prepare), Alike(0, world), lambda: 0).steps(0, 2)
+    shared = shared_batches(Loader(made, prepare), Alike(0, world), lambda: 0, 0, 2)
     next(shared)
     calls = 0
 

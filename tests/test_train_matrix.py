@@ -29,16 +29,11 @@ from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
 from losses_oracle import CASES, features_for, layout_of
 from losses_oracle import negclip as negclip_loop
-from method_data import arguments, write_world
+from method_data import arguments
 from models_thin import config
 from test_train_gradcache import TEXTS, batch_for, loaded
 
 FROZEN = Trains(image_tower=False, text_tower=False)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def weights(run: Path) -> dict[str, Tensor]:

@@ -24,17 +24,12 @@ from compoclip.training.parts import places, rate_factors
 from compoclip.training.settings import RunSettings
 from compoclip.training.state import latest_state
 from distributed_runs import small, training, write_base
-from method_data import arguments, write_world
+from method_data import arguments
 from models_thin import config
 from ranks_helpers import in_ranks
 from test_train_gradcache import loaded
 
 RATES = RunSettings(out=Path())
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def state(run: Path) -> dict[str, Tensor]:

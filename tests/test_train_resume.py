@@ -20,7 +20,7 @@ from compoclip.models.config import RECORD
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
 from method_data import write_world
-from train_helpers import write_config, write_data
+from train_helpers import FEW, write_config, write_data
 
 METHOD = "fsc-clip"  # parsing, rewrites, local losses: everything that could differ
 
@@ -44,11 +44,14 @@ def arguments(folder: Path, out: str, *more: str) -> list[str]:
     ]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_config(tmp_path / "config.json")
-    write_data(tmp_path / "data")
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, and `whole`, a run that nothing stopped."""
+    path = tmp_path_factory.mktemp("runs")
+    write_config(path / "config.json", merges=FEW)
+    write_data(path / "data")
+    assert main(arguments(path, "whole")) == 0
+    return path
 
 
 def weights(run: Path) -> dict[str, bytes]:
@@ -66,7 +69,6 @@ def account(run: Path) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
-    assert main(arguments(folder, "whole")) == 0
     command = [sys.executable, "-m", "compoclip", *arguments(folder, "killed")]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     log = folder / "killed" / "train.jsonl"
@@ -89,22 +91,21 @@ def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 4, 5, 17])
 def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -> None:
-    assert main(arguments(folder, "whole")) == 0
-    assert main(arguments(folder, "stopped", f"--set=stop_after={stop}")) == 0
-    assert not (folder / "stopped" / "model").exists()
-    assert main(arguments(folder, "stopped", "--resume")) == 0
-    assert weights(folder / "stopped") == weights(folder / "whole")
-    assert account(folder / "stopped") == account(folder / "whole")
+    out = f"stopped-{stop}"
+    assert main(arguments(folder, out, f"--set=stop_after={stop}")) == 0
+    assert not (folder / out / "model").exists()
+    assert main(arguments(folder, out, "--resume")) == 0
+    assert weights(folder / out) == weights(folder / "whole")
+    assert account(folder / out) == account(folder / "whole")
 
 
 @pytest.mark.parametrize("lora", [(), ("--lora",), ("--lora", "--set=merge=false")])
 def test_the_state_goes_when_nothing_can_resume_it(
     tmp_path: Path, lora: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world, out = write_world(tmp_path / "world"), tmp_path / "run"
+    world, out = write_world(tmp_path / "world", merges=FEW), tmp_path / "run"
     run = method_data.arguments(world, "clip-ft", out, "--epochs=0.5", *lora)
     assert main([*run, "--set=stop_after=1"]) == 0
     assert latest_state(out / "state") is not None
@@ -136,44 +137,52 @@ def test_the_state_goes_when_nothing_can_resume_it(
 
 @pytest.mark.slow
 def test_workers_do_not_change_the_result(folder: Path) -> None:
-    assert main(arguments(folder, "one")) == 0
     assert main(arguments(folder, "two", "--workers=2")) == 0
-    assert weights(folder / "one") == weights(folder / "two")
+    assert weights(folder / "two") == weights(folder / "whole")
 
 
-def test_resume_refuses_other_settings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(folder, "run", "--set=stop_after=3")) == 0
-    assert main(arguments(folder, "run")) == 2
+@pytest.fixture
+def begun(folder: Path, tmp_path: Path) -> Path:
+    """A run that was stopped after three steps."""
+    out = tmp_path / "run"
+    assert main(arguments(folder, str(out), "--set=stop_after=3")) == 0
+    return out
+
+
+def test_resume_refuses_other_settings(
+    folder: Path, begun: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(folder, str(begun))) == 2
     assert "unfinished run; add --resume" in capsys.readouterr().err
-    assert main(arguments(folder, "run", "--resume", "--gamma=1.0")) == 1
+    assert main(arguments(folder, str(begun), "--resume", "--gamma=1.0")) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert "other settings" in error
 
 
-def test_a_damaged_state_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(folder, "run", "--set=stop_after=3")) == 0
-    state = latest_state(folder / "run" / "state")
+def test_a_damaged_state_is_named(
+    folder: Path, begun: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = latest_state(begun / "state")
     assert state is not None
     tensors = state / "tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:1000])
-    assert main(arguments(folder, "run", "--resume")) == 1
+    assert main(arguments(folder, str(begun), "--resume")) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert str(state) in error
     assert "damaged" in error
 
 
 def test_a_full_disk_keeps_the_last_state(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments(folder, "run", "--set=stop_after=3")) == 0
-    kept = latest_state(folder / "run" / "state")
+    kept = latest_state(begun / "state")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("compoclip.training.state.save_file", full)
-    assert main(arguments(folder, "run", "--resume")) == 1
+    assert main(arguments(folder, str(begun), "--resume")) == 1
     assert "No space left on device" in capsys.readouterr().err
-    assert latest_state(folder / "run" / "state") == kept
+    assert latest_state(begun / "state") == kept
     monkeypatch.undo()
-    assert main(arguments(folder, "run", "--resume")) == 0
+    assert main(arguments(folder, str(begun), "--resume")) == 0

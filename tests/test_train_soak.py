@@ -67,7 +67,7 @@ def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return summary
 
     monkeypatch.setattr(soak, "finished", finished)
-    found = soak.soak(soak.Soak(tmp_path / "soak", steps=60, scenes=120))
+    found = soak.soak(soak.Soak(tmp_path / "soak", steps=40, scenes=80))
     assert found.equal_weights
     assert found.equal_counts
     assert found.damaged > 0

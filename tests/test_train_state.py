@@ -16,7 +16,7 @@ from compoclip.errors import CompoclipError
 from compoclip.ranks import SINGLE
 from compoclip.training import settings, state
 from compoclip.training.settings import RunSettings
-from compoclip.training.state import Progress, StateWriter, load_state, save_state
+from compoclip.training.state import Progress, StateWriter, load_state
 
 PROGRESS = Progress(step=1, epoch=0, epoch_step=1)
 
@@ -27,7 +27,7 @@ def draws_again(device: str, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     optimizer = torch.optim.AdamW(model.parameters())
     torch.manual_seed(3)
     torch.rand(5, device=device)
-    save_state(folder, model, optimizer, PROGRESS)
+    StateWriter(folder).save(model, optimizer, PROGRESS)
     first = torch.rand(9, device=device)
     torch.manual_seed(4)
     assert load_state(folder / "step-00000001", model, optimizer) == PROGRESS
@@ -56,7 +56,7 @@ def test_a_state_written_beside_training_is_of_the_moment_it_was_saved(tmp_path:
         optimizer.step()
 
     step()
-    save_state(tmp_path / "now", model, optimizer, PROGRESS)
+    StateWriter(tmp_path / "now").save(model, optimizer, PROGRESS)
     hold = threading.Event()
     write = state._write
 

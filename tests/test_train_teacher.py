@@ -31,7 +31,7 @@ from compoclip.training.step import step
 from compoclip.training.teacher import TeacherEncoder
 from distributed_runs import OPTIM, close, run, write_base
 from losses_oracle import CAPTION, NEGATIVE, assert_no_signal
-from method_data import arguments, write_world
+from method_data import arguments
 from ranks_helpers import in_ranks
 from test_train_gradcache import batch_for, loaded
 
@@ -251,11 +251,6 @@ def test_a_frozen_tower_is_not_encoded_twice(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # --- Runs. ---
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def weights(run: Path) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
 from compoclip.training.log import Trackers, read_log
 from method_data import arguments, write_world
+from train_helpers import FEW
 
 Curves = dict[str, list[tuple[int, float]]]
 
@@ -83,7 +84,7 @@ def test_a_resumed_run_has_every_step_once_and_what_its_log_has(
     pytest.importorskip("wandb")
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    world = write_world(tmp_path / "world")
+    world = write_world(tmp_path / "world", merges=FEW)
     out = tmp_path / "run"
     options = ["--track", "tensorboard", "--track=wandb", "--epochs=1.6", "--set=save_every=3"]
     assert main(arguments(world, "clip-ft", out, *options, "--set=stop_after=5")) == 0

@@ -23,8 +23,7 @@ from compoclip.cli.main import main
 from compoclip.losses.contract import StatefulLoss
 from compoclip.training import loop
 from compoclip.training.step import step
-from method_data import arguments, write_world
-from test_methods_golden import NAMES
+from method_data import arguments, differing
 
 READS = {
     "_local_scalar_dense",
@@ -67,12 +66,7 @@ class Counted(TorchDispatchMode):
         return out
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", differing())
 def test_a_step_asks_its_device_for_nothing(
     name: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from compoclip.models.config import RECORD
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.report.training import read_run
 from compoclip.run import Measuring
-from compoclip.training.log import Trackers, read_log
+from compoclip.training.log import read_log
 from compoclip.training.optim import AveragedWeights
 from compoclip.training.run import RunSummary, run_training
 from compoclip.training.settings import RunSettings, WatchSettings
@@ -388,23 +388,7 @@ def test_a_limit_of_steps_is_a_whole_run(folder: Path) -> None:
 # --- Where the scores go. ---
 
 
-def test_trackers_and_the_report_get_the_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Noting:
-        def __init__(self, out: Path, config: Any) -> None:
-            made.append(self)
-            self.seen: list[tuple[int, Any]] = []
-
-        def log(self, record: Any, step: int) -> None:
-            self.seen.append((step, dict(record)))
-
-        def close(self) -> None:
-            pass
-
-    made: list[Noting] = []
-    monkeypatch.setattr("compoclip.training.log._OPEN", {"json": Noting})
-
+def test_the_report_gets_the_scores(tmp_path: Path) -> None:
     def score(value: float) -> dict[str, Any]:
         return {"value": value, "low": value - 0.1, "high": value + 0.1, "chance": 0.5}
 
@@ -414,9 +398,6 @@ def test_trackers_and_the_report_get_the_scores(
         {"step": 2, "eval": {"x": score(0.75)}},
     ]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with Trackers(("json",), tmp_path, {}, lambda record, total: None) as report:
-        report(lines[2], 9)
-    assert made[0].seen == [(0, {"eval/x": 0.5}), (2, {"loss": 1.5}), (2, {"eval/x": 0.75})]
     run = read_run(tmp_path)
     assert list(run.curves) == ["loss", "x, %"]
     curve = run.curves["x, %"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 
 _LONGEST = 1000  # characters
 _SHOWN = 80
@@ -60,6 +61,13 @@ class UsageError(CompoclipError):
     """The request itself is wrong (unknown name, bad option). The command line exits 2."""
 
     exit_code = 2
+
+
+def refuse(wrong: Mapping[str, object]) -> None:
+    """Raise UsageError with the first of these sentences whose condition holds."""
+    for sentence, holds in wrong.items():
+        if holds:
+            raise UsageError(sentence)
 
 
 class RunInterruptedError(CompoclipError):

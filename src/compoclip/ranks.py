@@ -9,21 +9,21 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from compoclip.errors import CompoclipError, RunInterruptedError, UsageError
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
 
 if TYPE_CHECKING:
     import torch
 
 # A rank that ends closes its connections, which the others notice at once. A long wait means that
 # rank 0 parses captions, not that a rank is lost.
-_TIMEOUT = timedelta(days=1)
+TIMEOUT = timedelta(days=1)
 _SECONDS_TO_REPORT = 5
 _GROUPS = count()  # a script may train and then evaluate: each process group has keys of its own
 
@@ -51,12 +51,12 @@ class Ranks:
         """
         if self.world == 1:
             return [record]
-        import torch
+        import torch.distributed as dist
 
-        text = json.dumps(record).encode()
-        counts = self._gathered(torch.tensor([len(text)])).tolist()
-        whole = self.all_gather(torch.frombuffer(bytearray(text), dtype=torch.uint8), counts)
-        return [json.loads(part.numpy().tobytes()) for part in torch.split(whole, counts)]
+        records: list[Any] = [None] * self.world
+        with peers():
+            dist.all_gather_object(records, record)
+        return records
 
     def all_gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """All-gather (n, ...) rows: those of all ranks below each other; counts: n of each rank.
@@ -75,6 +75,16 @@ class Ranks:
         parts = zip(torch.split(whole, most), counts)
         return torch.cat([whole[:0], *(part[:count] for part, count in parts)])
 
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """All-gather (n, ...) tensors of equal shape to (world * n, ...)."""
+        import torch.distributed as dist
+
+        out = tensor.new_empty((self.world * len(tensor), *tensor.shape[1:]))
+        if out.numel():
+            with peers():
+                dist.all_gather_into_tensor(out, tensor.contiguous())
+        return out
+
     def reduce_scatter(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """The sum over all ranks of what they have for this one: the reverse of `all_gather`.
 
@@ -90,28 +100,17 @@ class Ranks:
             rows = torch.cat([_padded(part, most) for part in torch.split(rows, list(counts))])
         out = rows.new_empty((most, *rows.shape[1:]))
         if most:
-            with _peers():
+            with peers():
                 dist.reduce_scatter_tensor(out, rows.contiguous())
         return out[: counts[self.rank]]
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Replace `tensor`, of equal shape everywhere, by its sum over all ranks."""
-        self.start_all_reduce(tensor)()
+        if self.world > 1:
+            import torch.distributed as dist
 
-    def start_all_reduce(self, tensor: torch.Tensor) -> Callable[[], None]:
-        """Begin `all_reduce`; calling what is returned waits for it."""
-        if self.world == 1:
-            return lambda: None
-        import torch.distributed as dist
-
-        with _peers():
-            work = dist.all_reduce(tensor, async_op=True)
-
-        def wait() -> None:
-            with _peers():
-                work.wait()
-
-        return wait
+            with peers():
+                dist.all_reduce(tensor)
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -137,26 +136,10 @@ class Ranks:
 
         For what is made once and then found on disk, e.g. parsed captions.
         """
-        if self.first:
+        for turn in (True, False):
             with self.agreed():
-                yield
-            with self.agreed():
-                pass
-        else:
-            with self.agreed():
-                pass
-            with self.agreed():
-                yield
-
-    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """All-gather (n, ...) tensors of equal shape to (world * n, ...)."""
-        import torch.distributed as dist
-
-        out = tensor.new_empty((self.world * len(tensor), *tensor.shape[1:]))
-        if out.numel():
-            with _peers():
-                dist.all_gather_into_tensor(out, tensor.contiguous())
-        return out
+                if self.first is turn:
+                    yield
 
 
 SINGLE = Ranks()
@@ -215,56 +198,38 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
     try:
         store, rank, world = next(rendezvous("env://"))
         store = PrefixStore(f"compoclip/{next(_GROUPS)}", store)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise CompoclipError(
             f"process {rank} of {world} cannot meet the others ({_line(error)}); start the run "
             "with torchrun"
         ) from error
+    # Ranks that fail leave word for each other in the store. Rank 0 says why the run ends; another
+    # one where rank 0 cannot.
     try:
         yield Ranks(rank, world)
+    except PeerLostError as error:
+        lost: CompoclipError = PeerLostError("another process of the run has ended")
+        with suppress(RuntimeError):
+            keys = (f"failed/{other}" for other in range(world) if other != rank)
+            found = [json.loads(store.get(key)) for key in keys if store.check([key])]
+            lost = _error(found[0]) if found else lost
+            if rank == 0:
+                store.set("failed/0", json.dumps(failure(lost)))
+        raise lost from error
     except BaseException as error:
-        failed = _Failure(store, rank, world)
-        if isinstance(error, PeerLostError):
-            raise failed.of_others() from error
-        failed.tell(error)
+        with suppress(RuntimeError):
+            store.set(f"failed/{rank}", json.dumps(failure(error)))
         dist.destroy_process_group()  # so that the others stop waiting
-        if rank and not failed.rank0_reports():
-            print(f"compoclip: process {rank}: {_line(error)}", file=sys.__stderr__, flush=True)
+        if rank:
+            try:
+                store.wait(["failed/0"], timedelta(seconds=_SECONDS_TO_REPORT))
+            except RuntimeError:
+                print(f"compoclip: process {rank}: {_line(error)}", file=sys.__stderr__, flush=True)
         raise
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-class _Failure:
-    """What ranks that fail leave for each other in the store of the process group."""
-
-    def __init__(self, store: Any, rank: int, world: int) -> None:
-        self._store, self._rank, self._world = store, rank, world
-
-    def tell(self, error: BaseException) -> None:
-        with suppress(RuntimeError):
-            self._store.set(f"failed/{self._rank}", json.dumps(failure(error)))
-
-    def rank0_reports(self) -> bool:
-        """Whether rank 0 reports why the run ends; waits a moment for it."""
-        try:
-            self._store.wait(["failed/0"], timedelta(seconds=_SECONDS_TO_REPORT))
-        except RuntimeError:
-            return False
-        return True
-
-    def of_others(self) -> CompoclipError:
-        """The error of the rank that failed; rank 0 then reports it."""
-        found: list[Any] = []
-        with suppress(RuntimeError):
-            for rank in range(self._world):
-                if rank != self._rank and self._store.check([f"failed/{rank}"]):
-                    found.append(json.loads(self._store.get(f"failed/{rank}")))
-        if self._rank == 0:
-            self.tell(CompoclipError("told"))
-        return _error(found[0]) if found else PeerLostError("another process of the run has ended")
 
 
 # --- The device of a process, as --device names it. ---
@@ -288,37 +253,32 @@ def device_named(text: str) -> torch.device:
     if text == "auto":
         text = "cuda" if torch.cuda.is_available() else "cpu"
     match = re.fullmatch(r"(cpu|mps|cuda)(?::(\d+))?", text)
-    if match is None or (match[2] and match[1] != "cuda"):
-        raise UsageError(
-            f"--device '{text}' is not one of cpu, cuda, cuda:N, mps; use --device cpu"
-        )
-    if match[1] == "mps" and not torch.backends.mps.is_available():
-        raise UsageError("--device mps: there is no Apple GPU here; use --device cpu")
-    if match[1] == "cuda":
-        have = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if not have:
-            raise UsageError(f"--device {text}: no CUDA device is available here; use --device cpu")
-        if int(match[2] or 0) >= have:
-            raise UsageError(f"--device {text}: the CUDA devices here end at cuda:{have - 1}")
-        if launched()[1] > 1:
-            return torch.device("cuda", _own_gpu(match[2], have))
-    return torch.device(text)
-
-
-def _own_gpu(asked: str | None, have: int) -> int:
-    """The index of this rank's GPU on its machine, under torchrun."""
-    if asked is not None:
-        raise UsageError(
-            f"--device cuda:{asked}: under torchrun every process takes a GPU of its own; "
-            "use --device cuda"
-        )
-    own = int(os.environ.get("LOCAL_RANK", launched()[0]))
-    if own >= have:
-        raise UsageError(
+    kind, number = match.groups() if match else ("", None)
+    cuda = kind == "cuda"
+    have = torch.cuda.device_count() if cuda and torch.cuda.is_available() else 0
+    rank, world = launched() if cuda else (0, 1)
+    own = int(os.environ.get("LOCAL_RANK", rank)) if world > 1 else 0
+    refuse(
+        {
+            f"--device '{text}' is not one of cpu, cuda, cuda:N, mps; use --device cpu": (
+                not kind or (number and not cuda)
+            ),
+            "--device mps: there is no Apple GPU here; use --device cpu": (
+                kind == "mps" and not torch.backends.mps.is_available()
+            ),
+            f"--device {text}: no CUDA device is available here; use --device cpu": (
+                cuda and not have
+            ),
+            f"--device {text}: the CUDA devices here end at cuda:{have - 1}": (
+                cuda and int(number or 0) >= have
+            ),
+            f"--device {text}: under torchrun every process takes a GPU of its own; "
+            "use --device cuda": world > 1 and number,
             f"more processes than the {have} CUDA devices here; start torchrun with "
-            f"--nproc-per-node {have}"
-        )
-    return own
+            f"--nproc-per-node {have}": world > 1 and own >= have,
+        }
+    )
+    return torch.device("cuda", own) if world > 1 else torch.device(text)
 
 
 # --- Errors told between ranks. ---
@@ -366,7 +326,7 @@ _LOST = re.compile(
 
 
 @contextmanager
-def _peers() -> Iterator[None]:
+def peers() -> Iterator[None]:
     """Errors of a collective that mean that another process is gone; others are what they are."""
     import torch.distributed as dist
 

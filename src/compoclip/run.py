@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip.config import OptionMark, Shown
 from compoclip.console import counted, note
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, refuse
 from compoclip.files import require_writable
 from compoclip.own import fence
 from compoclip.ranks import device_named, launched, process_group
@@ -225,7 +225,13 @@ def train(
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
         with ranks.agreed():
-            benchmarks = _watched(options).benchmarks() if options.on else []
+            measuring = Measuring(
+                on=options.on,
+                data=options.eval_data,
+                images=options.eval_images,
+                allow_partial=options.allow_partial,
+            )
+            benchmarks = measuring.benchmarks() if options.on else []
             source = request.open()
             require_trainable(source)
             model = model or _start(options)
@@ -242,45 +248,37 @@ def require_options(options: TrainOptions, method: Method) -> None:
     require_seeds(options)
     counts = ["micro_batch", "crops", "max_bad", "save_every", "log_every", "max_steps"]
     counts += ["workers"] if options.workers != "auto" else []
-    require_least(0, options, "stop_after", *counts)
-    if options.image_weights and not options.from_scratch:
-        raise UsageError("--image-weights goes with --from-scratch")
-    if options.init_from and (options.from_scratch or options.model != "bundled"):
-        raise UsageError("--init-from is in place of --model and --from-scratch: leave them out")
-    if options.init_from and method.lora:
-        raise UsageError(
+    require_least(0, options, "stop_after", *counts, "eval_every", "patience")
+    unless_on = {
+        "eval-every": options.eval_every,
+        "keep-best": options.keep_best,
+        "eval-images": options.eval_images,
+        "allow-partial": options.allow_partial,
+    }
+    refuse(
+        {
+            "--image-weights goes with --from-scratch": (
+                options.image_weights and not options.from_scratch
+            ),
+            "--init-from is in place of --model and --from-scratch: leave them out": (
+                options.init_from and (options.from_scratch or options.model != "bundled")
+            ),
             "--init-from gives weights that no file holds, and adapters need a base that can be "
-            "loaded again: leave --lora out"
-        )
-    if options.from_scratch and method.lora:
-        raise UsageError("LoRA adapts trained weights: leave --lora or --from-scratch out")
-    _require_watchable(options)
-
-
-def _require_watchable(options: WatchSettings) -> None:
-    """Raise UsageError for options of measuring while training that do not go together."""
-    require_least(0, options, "eval_every", "patience")
-    if not options.on:
-        for name, given in (
-            ("eval-every", options.eval_every),
-            ("keep-best", options.keep_best),
-            ("eval-images", options.eval_images),
-            ("allow-partial", options.allow_partial),
-        ):
-            if given:
-                raise UsageError(f"--{name} goes with --on BENCHMARK ...")
-    if options.patience and not options.keep_best:
-        raise UsageError("--patience waits for a better model: say by what with --keep-best NAME")
-    if options.keep_best and not options.eval_every:
-        raise UsageError("--keep-best goes with --eval-every N: else nothing but the end is known")
-
-
-def _watched(options: WatchSettings) -> Measuring:
-    return Measuring(
-        on=options.on,
-        data=options.eval_data,
-        images=options.eval_images,
-        allow_partial=options.allow_partial,
+            "loaded again: leave --lora out": options.init_from and method.lora,
+            "LoRA adapts trained weights: leave --lora or --from-scratch out": (
+                options.from_scratch and method.lora
+            ),
+            **{
+                f"--{name} goes with --on BENCHMARK ...": given and not options.on
+                for name, given in unless_on.items()
+            },
+            "--patience waits for a better model: say by what with --keep-best NAME": (
+                options.patience and not options.keep_best
+            ),
+            "--keep-best goes with --eval-every N: else nothing but the end is known": (
+                options.keep_best and not options.eval_every
+            ),
+        }
     )
 
 

@@ -14,9 +14,9 @@ from .run import run_training as run_training
 from .settings import RunSettings as RunSettings
 from .settings import WatchSettings as WatchSettings
 from .state import Progress as Progress
+from .state import StateWriter as StateWriter
 from .state import latest_state as latest_state
 from .state import load_state as load_state
-from .state import save_state as save_state
 from .step import StepResult as StepResult
 from .step import weighted_loss as weighted_loss
 from .teacher import TeacherEncoder as TeacherEncoder

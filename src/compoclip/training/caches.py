@@ -13,9 +13,9 @@ Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from compoclip.data.images import fixed_rng, photo_key
 from compoclip.data.kept import KeptFeatures
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.files import cache_folder
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
@@ -60,25 +60,6 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 # --- Gradient caching. ---
 
 
-@dataclass(frozen=True)
-class _Encoded:
-    """A micro-batch that has been encoded without a graph.
-
-    outputs: leaves, which collect gradients if the tower learns. random: the states of the random
-    generators (CPU, then the device if it is another) before it was encoded.
-    """
-
-    encode: MicroBatch
-    outputs: Outputs
-    learns: bool
-    random: tuple[Tensor, ...]
-
-    @property
-    def wanted(self) -> list[int]:
-        """The outputs that a loss had a gradient for."""
-        return [i for i, leaf in enumerate(self.outputs) if leaf.grad is not None]
-
-
 class GradientCache:
     """The features of a batch, encoded micro-batch by micro-batch without a graph.
 
@@ -92,39 +73,40 @@ class GradientCache:
     """
 
     def __init__(self, work: FeatureWork, amp: Amp, device: torch.device) -> None:
-        self._amp, self._device = amp, device
-        image = [self._encoded(each, work.image.learns) for each in work.image.micro_batches]
-        text = [self._encoded(each, work.text.learns) for each in work.text.micro_batches]
-        self._towers = image, text
+        self._amp, self._gpus = amp, [device] if device.type == "cuda" else []
+        # Of what learns: the micro-batch, its outputs, which collect gradients, and the states of
+        # the random generators before it was encoded.
+        self._learning: list[tuple[MicroBatch, Outputs, list[Tensor]]] = []
+        image, text = self._encoded(work.image), self._encoded(work.text)
         with amp():
-            self.features: Features = work.join(
-                [each.outputs for each in image], [each.outputs for each in text]
-            )
+            self.features: Features = work.join(image, text)
 
-    def backward(self, last: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+    def _encoded(self, tower: Work[Any]) -> list[Outputs]:
+        encoded: list[Outputs] = []
+        for encode in tower.micro_batches:
+            random = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpus)]
+            with torch.no_grad(), self._amp():
+                outputs = encode()
+            encoded.append(tuple(each.detach().requires_grad_(tower.learns) for each in outputs))
+            if tower.learns:
+                self._learning.append((encode, encoded[-1], random))
+        return encoded
+
+    def backward(self) -> None:
         """Encode every micro-batch that learns again, and add its gradients to the parameters'.
 
-        Dropout and drop-path repeat what they drew the first time. last: entered around the
-        backward pass of each tower's last micro-batch, which makes the gradients of that tower
-        complete.
+        Dropout and drop-path repeat what they drew the first time.
         """
-        for tower in self._towers:
-            learning = [each for each in tower if each.learns and each.wanted]
-            for each in learning:
-                with _random_states(self._device, each.random), self._amp():
-                    outputs = each.encode()
-                with last() if each is learning[-1] else nullcontext():
-                    torch.autograd.backward(
-                        [outputs[i] for i in each.wanted],
-                        [each.outputs[i].grad for i in each.wanted],
-                    )
-
-    def _encoded(self, encode: MicroBatch, learns: bool) -> _Encoded:
-        random = _states(self._device)
-        with torch.no_grad(), self._amp():
-            outputs = encode()
-        leaves = tuple(each.detach().requires_grad_(learns) for each in outputs)
-        return _Encoded(encode, leaves, learns, random)
+        for encode, leaves, (random, *of_gpus) in self._learning:
+            wanted = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
+            if not wanted:
+                continue
+            with torch.random.fork_rng(self._gpus), self._amp():
+                torch.set_rng_state(random)
+                for gpu, state in zip(self._gpus, of_gpus):
+                    torch.cuda.set_rng_state(state, gpu)
+                outputs = encode()
+            torch.autograd.backward([outputs[i] for i in wanted], [leaves[i].grad for i in wanted])
 
 
 def refuse_batch_norm(network: nn.Module) -> None:
@@ -143,22 +125,6 @@ def refuse_batch_norm(network: nn.Module) -> None:
             )
 
 
-def _states(device: torch.device) -> tuple[Tensor, ...]:
-    if device.type == "cuda":
-        return torch.get_rng_state(), torch.cuda.get_rng_state(device)
-    return (torch.get_rng_state(),)
-
-
-@contextmanager
-def _random_states(device: torch.device, states: tuple[Tensor, ...]) -> Iterator[None]:
-    """Inside the block random numbers go on from `states`, after it as if it had not been."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.set_rng_state(states[0])
-        if device.type == "cuda":
-            torch.cuda.set_rng_state(states[1], device)
-        yield
-
-
 # --- Features of a frozen image tower, encoded once and kept on disk. ---
 
 _AT_ONCE = 64  # views that are encoded together
@@ -170,24 +136,23 @@ def kept_at(method: Method, settings: RunSettings) -> KeptAt:
     Returns "tower" when all of the image tower is frozen, "trunk" when its projection learns.
     Raises UsageError where features would change, or no image would be shown twice.
     """
-    if settings.crops and not settings.crop:
-        raise UsageError("--crops are random crops: leave --no-crop out")
-    if not (settings.cache_frozen or settings.features):
-        return ""
-    if settings.crop and not settings.crops:
-        raise UsageError(
-            "--cache-frozen: random crops make every image a new one: add --no-crop, or a fixed "
-            "number of --crops, or leave it out"
-        )
+    asked = settings.cache_frozen or settings.features
     adapted = method.lora is not None and method.lora.towers == "text"
-    if not method.trains.image_tower or adapted:
-        return "tower"
-    if "image-trunk" in settings.freeze:
-        return "trunk"
-    raise UsageError(
-        f"--cache-frozen: {method.name} trains the image tower, so features change at every step: "
-        "freeze it (--freeze image or image-trunk), or leave it out"
+    still = not method.trains.image_tower or adapted
+    refuse(
+        {
+            "--crops are random crops: leave --no-crop out": settings.crops and not settings.crop,
+            "--cache-frozen: random crops make every image a new one: add --no-crop, or a fixed "
+            "number of --crops, or leave it out": asked and settings.crop and not settings.crops,
+            f"--cache-frozen: {method.name} trains the image tower, so features change at every "
+            "step: freeze it (--freeze image or image-trunk), or leave it out": (
+                asked and not still and "image-trunk" not in settings.freeze
+            ),
+        }
     )
+    if not asked:
+        return ""
+    return "tower" if still else "trunk"
 
 
 def frozen_features(
@@ -224,12 +189,10 @@ def frozen_features(
     if at == "trunk":
         model.encoder.require_trunk()
     photos, digest = _shown_photos(source, method)
-    if not photos:
-        raise UsageError(
-            f"--cache-frozen: {method.name} shows composites alone, each of them new: leave it out"
-        )
+    alone = f"{method.name} shows composites alone, each of them new"
+    refuse({f"--cache-frozen: {alone}: leave it out": not photos})
     places = list(photos.values())
-    maker = _Maker(model, source, method, transform, settings, at, places, digest)
+    maker = _Maker(model, source, method, transform, settings.precision, at, places, digest)
     root = settings.features or cache_folder() / "features"
     kept = KeptFeatures(root, *maker.spec, at, {name: n for n, name in enumerate(photos)})
     with ranks.rank0_first():
@@ -249,32 +212,32 @@ def _shown_photos(source: Source, method: Method) -> tuple[dict[str, tuple[int, 
             if name not in places:
                 places[name] = index, place
                 found.append(image if isinstance(unmirrored(image), Path) else name.encode())
+
+    def content(image: Picture) -> str:
+        """A hash of the bytes of a photo, and whether it is mirrored."""
+        file = unmirrored(image)
+        try:
+            data = file if isinstance(file, bytes) else file.read_bytes()
+        except OSError:  # reading it for the model says why
+            data = b"unreadable"
+        return f"{hashlib.blake2b(data, digest_size=16).hexdigest()} {file is not image}"
+
     digest = hashlib.blake2b(digest_size=16)
     with ThreadPoolExecutor(available_cores()) as pool:
-        for each in track(pool.map(_content, found), "looking images up", len(found), "images"):
+        for each in track(pool.map(content, found), "looking images up", len(found), "images"):
             digest.update(f"{each}\n".encode())
     return places, digest.hexdigest()
 
 
-def _content(image: Picture) -> str:
-    """A hash of the bytes of a photo, and whether it is mirrored."""
-    file = unmirrored(image)
-    try:
-        data = file if isinstance(file, bytes) else file.read_bytes()
-    except OSError:  # reading it for the model says why
-        data = b"unreadable"
-    return f"{hashlib.blake2b(data, digest_size=16).hexdigest()} {file is not image}"
-
-
 @dataclass(frozen=True)
 class _Maker:
-    """Encodes photos as far as the frozen tower does it."""
+    """Encodes photos as far as the frozen tower does it. photos: sample and place of each."""
 
     model: LoadedModel
     source: Source
     method: Method
     transform: ImageTransform
-    settings: RunSettings
+    precision: str
     at: KeptAt
     photos: list[tuple[int, int]]
     digest: str
@@ -282,37 +245,32 @@ class _Maker:
     @cached_property
     def spec(self) -> tuple[dict[str, Any], tuple[int, int, int]]:
         """What the features depend on, and the shape of a photo's."""
-        network = self.model.encoder.model
+        network, transform = self.model.encoder.model, self.transform
         known = {n: place for n, place in layer_places(network).items() if place.part == "image"}
         frozen = {
             name: value
             for name, value in network.state_dict().items()
             if name in known and (self.at == "tower" or not known[name].projection)
         }
-        identity, crop = self.model.identity, self.transform.crop
-        patches = self.method.needs_patches
+        crop = transform.crop
         record = {
             "weights": weights_hash(frozen),
             "architecture": dict(self.model.config.model_cfg["vision_cfg"]),
-            "activation": identity.activation,
+            "activation": self.model.identity.activation,
             "at": self.at,
-            "patches": patches,
-            "precision": self.settings.precision,
-            "preprocess": asdict(self.transform.preprocess),
+            "patches": self.method.needs_patches,
+            "precision": self.precision,
+            "preprocess": asdict(transform.preprocess),
             "crops": None if crop is None else asdict(crop),
-            "draft": self.transform.draft,
-            "upright": self.transform.upright,
+            "draft": transform.draft,
+            "upright": transform.upright,
             "decoded": "",
             "photos": self.digest,
         }
-        height, width = self.transform.preprocess.size
-        device = self.model.encoder.device
-        with self._amp():
-            shape = self.model.encoder.kept_features(
-                torch.zeros(1, 3, height, width, device=device), patches, self.at
-            ).shape
+        one = torch.zeros(1, 3, *transform.preprocess.size, device=self.model.encoder.device)
         crops = crop.fixed if crop else 1
-        return record, (crops, shape[1], shape[2])
+        _, tokens, width = self._features(one).shape
+        return record, (crops, tokens, width)
 
     def __call__(self, numbers: range) -> tuple[NDArray[np.float32], dict[int, str]]:
         """The features of some photos, and of those that cannot be read why."""
@@ -320,50 +278,42 @@ class _Maker:
         bad: dict[int, str] = {}
         views = [(number, crop) for number in numbers for crop in range(self.spec[1][0])]
         groups = [views[i : i + _AT_ONCE] for i in range(0, len(views), _AT_ONCE)]
+        mean, std = self.method.images.mean_and_std(self.transform.preprocess, "single")
         with ThreadPoolExecutor(available_cores()) as pool:  # reads the next while one is encoded
-            coming = self._reading(pool, groups[0])
+            coming = pool.map(self._read, *self._images(groups[0]))
             for group, following in zip(groups, [*groups[1:], []]):
-                read = [each.result() for each in coming]
-                coming = self._reading(pool, following)
+                read = list(coming)
+                coming = pool.map(self._read, *self._images(following))
                 bad |= {n: seen for (n, _), seen in zip(group, read) if isinstance(seen, str)}
                 shown = [(v, seen) for v, seen in zip(group, read) if not isinstance(seen, str)]
-                encoded = self._encode([pixels for _, pixels in shown]) if shown else ()
-                for ((number, crop), _), each in zip(shown, encoded):
+                if not shown:
+                    continue
+                pixels = self.transform.together([seen for _, seen in shown])
+                batch = Batch(pixels, _NO_TEXTS, (), mean=mean, std=std)
+                encoded = self._features(batch.normalised(self.model.encoder.device))
+                for ((number, crop), _), each in zip(shown, encoded.float().cpu().numpy()):
                     features[number - numbers.start, crop] = each
         return features, bad
 
-    def _reading(
-        self, pool: ThreadPoolExecutor, views: Sequence[tuple[int, int]]
-    ) -> list[Future[Tensor | str]]:
-        """The pixels of crops, or why there are none, as they come."""
-        coming = []
-        for number, crop in views:
-            index, place = self.photos[number]
-            sample = self.source[index]
-            image = self.method.images.shows(sample)[place]
-            coming.append(pool.submit(self._read, image, crop, sample.id))
-        return coming
+    def _images(self, views: Sequence[tuple[int, int]]) -> tuple[list[Any], ...]:
+        """Of each view the image, the crop, and the id of the sample."""
+        samples = [(self.source[self.photos[number][0]], number, crop) for number, crop in views]
+        shows = self.method.images.shows
+        images = [shows(sample)[self.photos[number][1]] for sample, number, _ in samples]
+        return images, [crop for *_, crop in samples], [sample.id for sample, *_ in samples]
 
     def _read(self, image: Picture, crop: int, id: str) -> Tensor | str:
+        """The pixels of a crop, or why there are none."""
         name = id if isinstance(unmirrored(image), bytes) else ""
         try:
             return self.transform.read(image, fixed_rng(image, crop), name)
         except CompoclipError as error:
             return str(error)
 
-    def _encode(self, shown: Sequence[Tensor]) -> NDArray[np.float32]:
-        pixels = self.transform.together(shown)
-        mean, std = self.method.images.mean_and_std(self.transform.preprocess, "single")
-        batch = Batch(pixels, _NO_TEXTS, (), mean=mean, std=std)
+    def _features(self, pixels: Tensor) -> Tensor:
         encoder = self.model.encoder
-        with self._amp():
-            features = encoder.kept_features(
-                batch.normalised(encoder.device), self.method.needs_patches, self.at
-            )
-        return np.asarray(features.float().cpu().numpy())
-
-    def _amp(self) -> torch.autocast:
-        return autocast(self.model.encoder.device, self.settings.precision)
+        with autocast(encoder.device, self.precision):
+            return encoder.kept_features(pixels, self.method.needs_patches, self.at)
 
 
 _NO_TEXTS = TextBlock((), (), (), (), 0)
@@ -401,27 +351,23 @@ class FrozenTexts:
         It is one micro-batch, whose outputs are states (T, W) without gradient.
         """
         texts = texts or ("",)
-        distinct = dict.fromkeys(texts)
 
         def encode() -> Outputs:
+            distinct = dict.fromkeys(texts)
             known = {text: self._kept[text] for text in distinct if text in self._kept}
             new = [text for text in distinct if text not in known]
             self.asked += len(distinct)
             self.found += len(known)
-            if new:
-                states = encoder.text_states(self._tokenize(new), micro_batch)
-                known.update(zip(new, map(self._keep, new, states)))
+            states = encoder.text_states(self._tokenize(new), micro_batch) if new else ()
+            for text, state in zip(new, states):
+                size = state.numel() * state.element_size()
+                if self.bytes + size <= self._most:
+                    state = self._kept[text] = state.clone()
+                    self.bytes += size
+                known[text] = state
             return (torch.stack([known[text] for text in texts]),)
 
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
             return encoder.project_texts(joined([each[0] for each in outputs]))
 
         return Work((encode,), join, learns=False)
-
-    def _keep(self, text: str, state: Tensor) -> Tensor:
-        size = state.numel() * state.element_size()
-        if self.bytes + size <= self._most:
-            state = state.clone()
-            self._kept[text] = state
-            self.bytes += size
-        return state

@@ -17,9 +17,9 @@ from compoclip.data.decode import EXTENSIONS
 from compoclip.data.images import photo_key
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.losses.contract import Role
-from compoclip.methods.base import Method, Optim
+from compoclip.methods.base import Method
 from compoclip.ranks import Ranks
 from compoclip.training.settings import RunSettings
 from compoclip.training.watch import Watch
@@ -39,39 +39,39 @@ def require_together(
     more = "a teacher" if method.needs_teacher else "heads"
     texts = {each.name for each in method.plan.texts}
     lacking = [each.name for each in method.passes if each.needs not in texts]
-    wrong = {
-        "--fsdp splits a model over processes: start with torchrun": fsdp and ranks.world == 1,
-        "--fsdp splits weights that learn, adapters are small: leave --fsdp or LoRA out": (
-            fsdp and method.lora
-        ),
-        "--fsdp splits the weights that --compile compiles in: leave one out": (
-            fsdp and settings.compile
-        ),
-        f"--fsdp splits one model, and {method.name} has {more} beside it: leave --fsdp out": (
-            fsdp and (method.needs_teacher or method.heads)
-        ),
-        f"{method.name} has terms that compare with a teacher, and no teacher: name one in the "
-        "recipe, Method(teacher=Teacher(decay=...))": (
-            method.needs_teacher and method.teacher is None
-        ),
-        f"{method.name} has terms that read a further pass ({', '.join(lacking)}), and no texts "
-        "say which: name them in the recipe, CaptionPlan(texts=...)": lacking,
-        f"{method.name} trains one matrix: adapters would train more, and there is nothing to "
-        "split: leave --lora and --fsdp out": matrix and (method.lora or fsdp),
-        "--ema keeps whole weights, --fsdp splits them: leave one out": fsdp and settings.ema,
-        f"--ema {settings.ema:g}: must be at least 0 and below 1": not 0 <= settings.ema < 1,
-        "--on measures the whole model, which --fsdp never holds at once: leave one out and "
-        "evaluate the checkpoint": fsdp and watch is not None,
-    }
-    for what, found in wrong.items():
-        if found:
-            raise UsageError(what)
+    refuse(
+        {
+            "--fsdp splits a model over processes: start with torchrun": fsdp and ranks.world == 1,
+            "--fsdp splits weights that learn, adapters are small: leave --fsdp or LoRA out": (
+                fsdp and method.lora
+            ),
+            "--fsdp splits the weights that --compile compiles in: leave one out": (
+                fsdp and settings.compile
+            ),
+            f"--fsdp splits one model, and {method.name} has {more} beside it: leave --fsdp out": (
+                fsdp and (method.needs_teacher or method.heads)
+            ),
+            f"{method.name} has terms that compare with a teacher, and no teacher: name one in the "
+            "recipe, Method(teacher=Teacher(decay=...))": (
+                method.needs_teacher and method.teacher is None
+            ),
+            f"{method.name} has terms that read a further pass ({', '.join(lacking)}), and no "
+            "texts say which: name them in the recipe, CaptionPlan(texts=...)": lacking,
+            f"{method.name} trains one matrix: adapters would train more, and there is nothing to "
+            "split: leave --lora and --fsdp out": matrix and (method.lora or fsdp),
+            "--ema keeps whole weights, --fsdp splits them: leave one out": fsdp and settings.ema,
+            f"--ema {settings.ema:g}: must be at least 0 and below 1": not 0 <= settings.ema < 1,
+            "--on measures the whole model, which --fsdp never holds at once: leave one out and "
+            "evaluate the checkpoint": fsdp and watch is not None,
+        }
+    )
 
 
 def require_precision(settings: RunSettings) -> None:
     """Raise UsageError for fp16 on a CPU, which gains nothing there."""
-    if settings.precision == "fp16" and torch.device(settings.device).type == "cpu":
-        raise UsageError("--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16")
+    cpu = torch.device(settings.device).type == "cpu"
+    what = "--precision fp16 is for GPUs without bf16: on a CPU take fp32 or bf16"
+    refuse({what: cpu and settings.precision == "fp16"})
 
 
 def require_trainable(source: Source) -> None:
@@ -127,20 +127,17 @@ def notes(method: Method, source: Source, total: int, masked: bool) -> list[str]
             f"  of the pairs of different samples in a batch {share:.1%} have the same caption or "
             f"photo: they {what}"
         )
-    return found + warmup_note(method.optim, total)
-
-
-def warmup_note(optim: Optim, total: int) -> list[str]:
-    """Return a line on a warm-up that was shortened, or that is not over before the run is."""
-    steps = optim.warmup_steps(total)
+    optim, steps = method.optim, method.optim.warmup_steps(total)
     if steps and steps >= total:
-        return [
+        found.append(
             f"  the warm-up of {optim.warmup} steps is not over before the run is: the learning "
             f"rate never reaches --lr (lower --warmup, to {max(1, total // 10)} say)"
-        ]
-    if steps < optim.warmup < 1_000_000:
-        return [f"  warm-up: {steps} of {total} steps, not {optim.warmup} (--warmup N sets it)"]
-    return []
+        )
+    elif steps < optim.warmup < 1_000_000:
+        found.append(
+            f"  warm-up: {steps} of {total} steps, not {optim.warmup} (--warmup N sets it)"
+        )
+    return found
 
 
 def repeated_share(source: Source, main: bool = False) -> float:

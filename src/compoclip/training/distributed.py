@@ -7,7 +7,7 @@ What is computed is what one process with the global batch computes, whatever th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compoclip.data.batch import Batch
-from compoclip.data.drawn import PlanCounts
 from compoclip.data.loader import BatchLoader
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import ALONE, Features, IndexRequest, Ints, Peers
@@ -146,96 +145,61 @@ def without_rows(features: Features) -> Features:
     return replace(features, **cut)
 
 
-# What every rank tells of its part, in this order; then the lengths of what losses ask for. `words`
+# What every rank tells of its part, in this order; then the lengths of what losses ask for. "words"
 # says that there is something to read: an error, or the names of unreadable images.
-_TOLD = ("words", "end", "drawn", "images", "texts", "skipped", "truncated", "asked")
+_ADDED = ("images", "texts", "skipped", "truncated")
+_TOLD = ("words", "end", "drawn", *_ADDED, "asked")
 
 
-class SharedBatches:
-    """The batches of a loader, each with what is to be known of the global batch it is part of.
+def shared_batches(
+    loader: BatchLoader, ranks: Ranks, asked: Callable[[], int], start: int, stop: int
+) -> Iterator[tuple[Batch, GlobalBatch]]:
+    """This rank's part of each batch, and the global batch; see `BatchLoader.steps`.
 
-    An error in the data of one rank is raised on all, at the same batch. Unreadable images are
-    counted over all ranks. asked: the signal that asked this rank to stop, or 0.
+    Unreadable images are counted over all ranks. asked: the signal that asked this rank to stop, or
+    0. Raises CompoclipError, on all ranks at the same batch, for what the data of any rank raise,
+    and when no rank has an image for a batch.
     """
-
-    def __init__(
-        self,
-        batches: BatchLoader,
-        ranks: Ranks,
-        asked: Callable[[], int],
-    ) -> None:
-        self._batches, self._ranks, self._asked = batches, ranks, asked
-        self._wanted: dict[IndexRequest, int] = {}
-
-    def steps(self, start: int, stop: int) -> Iterator[tuple[Batch, GlobalBatch]]:
-        """This rank's part of each batch, and the global batch; see `BatchLoader.steps`.
-
-        Raises CompoclipError for what the data of any rank raise, and when no rank has an image
-        for a batch.
-        """
-        batches = self._batches.steps(start, stop)
-        told: set[str] = set(self._batches.bad)
-        while True:
-            error: CompoclipError | None = None
-            batch: Batch | None = None
-            try:
-                batch = next(batches, None)
-            except CompoclipError as found:
-                error = found
-            # One exchange of a few integers says everything: how large the parts are, who was asked
-            # to stop, who failed. So all ranks decide alike, and none waits for another that has
-            # left. Texts stay where they are.
-            bad = {k: v for k, v in self._batches.bad.items() if k not in told}
-            table = _table(self._told(batch, bool(error or bad)), self._ranks)
-            said = dict(zip(_TOLD, table.T))
-            if said["words"].any():
-                records = self._ranks.exchange({"failure": failure(error), "bad": bad})
-                raise_first([each["failure"] for each in records], error)
-                for record in records:
-                    self._batches.report_bad(record["bad"])
-            if batch is None:
-                return
-            if not said["drawn"].any():
-                first = next(iter(self._batches.bad.values()), "none was found")
-                raise CompoclipError(f"no image of a batch could be read ({first}); mend the data")
-            yield batch, self._global(said, table.T[len(_TOLD) :])
-            told = set(self._batches.bad)
-
-    def _told(self, batch: Batch | None, words: bool) -> list[int]:
+    batches, told = loader.steps(start, stop), set(loader.bad)
+    wanted: dict[IndexRequest, int] = {}  # what losses ask for, and the number of its arrays
+    while True:
+        error: CompoclipError | None = None
+        batch: Batch | None = None
+        try:
+            batch = next(batches, None)
+        except CompoclipError as found:
+            error = found
+        # One exchange of a few integers says everything: how large the parts are, who was asked to
+        # stop, who failed. So all ranks decide alike, and none waits for another that has left.
+        # Texts stay where they are.
+        bad = {k: v for k, v in loader.bad.items() if k not in told}
+        own: dict[str, int] = {"words": bool(error or bad), "end": batch is None}
+        lengths = [0] * sum(wanted.values())
+        if batch is not None:
+            block, numbers = batch.block, batch.numbers
+            own |= {"drawn": len(batch.ids), "images": block.images, "texts": len(block.texts)}
+            own |= {"skipped": len(batch.skipped), "asked": asked()}
+            own["truncated"] = numbers.truncated if numbers else 0
+            lengths = [n for each in wanted.items() for n in _lengths(batch, *each)]
+        table = _table([*(own.get(name, 0) for name in _TOLD), *lengths], ranks).T
+        said = dict(zip(_TOLD, table))
+        if said["words"].any():
+            records = ranks.exchange({"failure": failure(error), "bad": bad})
+            raise_first([each["failure"] for each in records], error)
+            for record in records:
+                loader.report_bad(record["bad"])
         if batch is None:
-            return [words, 1, *[0] * (len(_TOLD) - 2 + sum(self._wanted.values()))]
-        numbers = batch.numbers
-        return [
-            words,
-            0,
-            len(batch.ids),
-            batch.block.images,
-            len(batch.block.texts),
-            len(batch.skipped),
-            numbers.truncated if numbers else 0,
-            self._asked(),
-            *(
-                n
-                for request, count in self._wanted.items()
-                for n in _lengths(batch, request, count)
-            ),
-        ]
-
-    def _global(self, said: Mapping[str, Ints], lengths: Ints) -> GlobalBatch:
+            return
+        if not said["drawn"].any():
+            first = next(iter(loader.bad.values()), "none was found")
+            raise CompoclipError(f"no image of a batch could be read ({first}); mend the data")
         peers = ALONE
-        if self._ranks.world > 1:
-            parts = np.split(lengths, np.cumsum(list(self._wanted.values()))[:-1])
-            known = dict(zip(self._wanted, parts)) if self._wanted else {}
-            peers = RankPeers(self._ranks, known, self._wanted)
-        total = {name: int(values.sum()) for name, values in said.items()}
-        return GlobalBatch(
-            images=total["images"],
-            texts=total["texts"],
-            peers=peers,
-            skipped=total["skipped"],
-            truncated=total["truncated"],
-            asked=int(said["asked"].max()),
-        )
+        if ranks.world > 1:
+            parts = np.split(table[len(_TOLD) :], np.cumsum(list(wanted.values()))[:-1])
+            peers = RankPeers(ranks, dict(zip(wanted, parts)), wanted)
+        total = {name: int(said[name].sum()) for name in _ADDED}
+        yield batch, GlobalBatch(peers=peers, asked=int(said["asked"].max()), **total)
+        told = set(loader.bad)
 
 
 def _lengths(batch: Batch, request: IndexRequest, count: int) -> list[int]:
@@ -245,31 +209,6 @@ def _lengths(batch: Batch, request: IndexRequest, count: int) -> list[int]:
         return batch.numbers.lengths(request)
     except ValueError:
         return [0] * count
-
-
-class RewriteCounts:
-    """What the caption plan made, over all ranks and since the first start of a run.
-
-    Only batches whose step is done count: what else was drawn is drawn again after a resume.
-    """
-
-    def __init__(self, before: Mapping[str, Any]) -> None:
-        """before: `total` of the state that the run goes on from, {} at its start."""
-        self._before = PlanCounts.from_json(before) if before else PlanCounts()
-        self._own = PlanCounts()
-
-    def step_is_done(self, drawn: PlanCounts) -> None:
-        """drawn: what this rank has drawn since it started, the batch of the step included."""
-        self._own = PlanCounts()
-        self._own.add(drawn)
-
-    def total(self, ranks: Ranks) -> dict[str, Any]:
-        """The counts as `PlanCounts.to_json` has them; all ranks must call it."""
-        total = PlanCounts()
-        total.add(self._before)
-        for part in ranks.exchange(self._own.to_json()):
-            total.add(PlanCounts.from_json(part))
-        return total.to_json()
 
 
 def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> None:
@@ -290,19 +229,3 @@ def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> N
             "taken over several processes: freeze that tower, train on GPUs, or in one process"
         )
     nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
-
-
-def require_same_step(step: int, ranks: Ranks) -> None:
-    """Raise CompoclipError unless all ranks go on from the same step."""
-    steps = ranks.exchange(step)
-    if len(set(steps)) > 1:
-        raise CompoclipError(
-            f"the processes found training states of different steps ({sorted(set(steps))}): --out "
-            "must be on a disk that all machines share"
-        )
-
-
-def seed_dropout(step: int, ranks: Ranks) -> None:
-    """Let dropout draw other masks on every rank; rank 0 draws what one process would."""
-    if not ranks.first:
-        torch.manual_seed(torch.initial_seed() + 1_000_003 * ranks.rank + step)

@@ -10,8 +10,9 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 
 from compoclip.console import counted, note, time_left
 from compoclip.errors import CompoclipError, pip_install
@@ -27,8 +28,19 @@ class MetricsLog:
 
     def __init__(self, path: Path, resume_step: int, ranks: Ranks = SINGLE) -> None:
         self._path, self._ranks = path, ranks
+        self._file: TextIO | None = None
         with ranks.agreed():
-            self._file = _opened(path, resume_step) if ranks.first else None
+            if not ranks.first:
+                return
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                kept = read_log(path) if resume_step and path.is_file() else []
+                lines = (json.dumps(each) + "\n" for each in kept if each["step"] <= resume_step)
+                with replacing(path) as place:
+                    place.write_text("".join(lines))
+                self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed on exit)
+            except OSError as error:
+                raise self._unwritable(error, " or choose another --out") from error
 
     def __enter__(self) -> Self:
         return self
@@ -53,25 +65,12 @@ class MetricsLog:
                 self._file.write(json.dumps(record) + "\n")
                 self._file.flush()
             except OSError as error:
-                raise CompoclipError(
-                    f"cannot write the log {self._path}: {error.strerror}; free space, then "
-                    "--resume"
-                ) from error
+                raise self._unwritable(error, ", then --resume") from error
 
-
-def _opened(path: Path, resume_step: int) -> TextIO:
-    """The log, open to append to, with the records up to a step."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = read_log(path) if resume_step and path.is_file() else []
-        lines = (json.dumps(each) + "\n" for each in kept if each["step"] <= resume_step)
-        with replacing(path) as place:
-            place.write_text("".join(lines))
-        return open(path, "a", encoding="utf-8")
-    except OSError as error:
-        raise CompoclipError(
-            f"cannot write the log {path}: {error.strerror}; free space or choose another --out"
-        ) from error
+    def _unwritable(self, error: OSError, remedy: str) -> CompoclipError:
+        return CompoclipError(
+            f"cannot write the log {self._path}: {error.strerror}; free space{remedy}"
+        )
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -150,12 +149,12 @@ TRACKERS = (TENSORBOARD, WANDB)
 _REACHED_BY = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL")
 
 
-class Tracker(Protocol):
-    """Takes the numbers of logged steps, each step once and in order."""
+@dataclass(frozen=True)
+class Tracker:
+    """Takes the numbers of logged steps, each step once and in order, until it is closed."""
 
-    def log(self, record: Mapping[str, float], step: int) -> None: ...
-
-    def close(self) -> None: ...
+    log: Callable[[Mapping[str, float], int], object]
+    close: Callable[[], object]
 
 
 class Trackers:
@@ -196,95 +195,82 @@ class Trackers:
         self._report(record, total)
         if not self._names:
             return
+        records = [record]
         if self._open is None:
             self._open = [_OPEN[name](self._out, self._config) for name in self._names]
-            for before in read_log(self._out / LOG):
-                if before != record and before["step"] <= record["step"]:
-                    self._log(before)
-        self._log(record)
-
-    def _log(self, record: Mapping[str, Any]) -> None:
-        numbers = {
-            name: float(value)
-            for name, value in record.items()
-            if name != "step" and isinstance(value, int | float)
-        }
-        for name, score in record.get("eval", {}).items():
-            numbers[f"eval/{name}"] = float(score["value"])
-        for name, drawn in record.get("drawn", {}).items():
-            numbers[f"drawn/{name}"] = float(drawn)
-        for tracker in self._open or ():
-            tracker.log(numbers, int(record["step"]))
+            earlier = (each for each in read_log(self._out / LOG) if each != record)
+            records = [*(each for each in earlier if each["step"] <= record["step"]), record]
+        for each in records:
+            numbers = {
+                name: float(value)
+                for name, value in each.items()
+                if name != "step" and isinstance(value, int | float)
+            }
+            scores = each.get("eval", {}).items()
+            numbers |= {f"eval/{name}": float(score["value"]) for name, score in scores}
+            numbers |= {f"drawn/{name}": float(n) for name, n in each.get("drawn", {}).items()}
+            for tracker in self._open:
+                tracker.log(numbers, int(each["step"]))
 
 
-class TensorBoardTracker:
+def _tensorboard(out: Path, config: Mapping[str, Any]) -> Tracker:
     """Event files in OUT/tensorboard: `tensorboard --logdir OUT`."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    folder = out / TENSORBOARD
+    try:
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        writer: Any = SummaryWriter(str(folder))
+    except OSError as error:
+        raise CompoclipError(
+            f"{folder}: cannot be written ({error.strerror}); choose another --out"
+        ) from error
+    lines = (f"    {name}: {value}" for name, value in config.items())
+    writer.add_text("settings", "\n".join(lines), 0)
 
-        folder = out / TENSORBOARD
-        try:
-            for old in folder.glob("events.out.tfevents.*"):
-                old.unlink()
-            self._writer: Any = SummaryWriter(str(folder))
-        except OSError as error:
-            raise CompoclipError(
-                f"{folder}: cannot be written ({error.strerror}); choose another --out"
-            ) from error
-        lines = (f"    {name}: {value}" for name, value in config.items())
-        self._writer.add_text("settings", "\n".join(lines), 0)
-
-    def log(self, record: Mapping[str, float], step: int) -> None:
-        """Add a point to the curve of every number."""
+    def log(record: Mapping[str, float], step: int) -> None:
         for name, value in record.items():
-            self._writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
-        """Write out what is held back."""
-        self._writer.close()
+    return Tracker(log, writer.close)
 
 
-class WandbTracker:
+def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
     """A run in OUT/wandb: offline, for `wandb sync`, unless the environment says otherwise."""
+    wandb: Any = importlib.import_module("wandb")
+    offline = not any(os.environ.get(name) for name in _REACHED_BY)
+    offline |= os.environ.get("WANDB_MODE") == "offline"
+    known = sorted((out / WANDB).glob("*run-*-*"))
+    id = known[-1].name.rpartition("-")[2] if known else None
+    if offline:  # its folder cannot be added to, so it is made anew
+        for old in known:
+            shutil.rmtree(old, ignore_errors=True)
+    try:
+        run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or "compoclip",
+            name=os.environ.get("WANDB_NAME") or out.absolute().name,
+            dir=str(out),
+            id=id,
+            resume="allow",
+            config=dict(config),
+            mode="offline" if offline else None,
+            settings=wandb.Settings(console="off", silent=True),
+        )
+    except Exception as error:  # no network, no key, no disk: each has a type of its own
+        reason = " ".join(str(error).split())[:200]
+        raise CompoclipError(
+            f"--track wandb: could not start ({reason}); WANDB_MODE=offline needs no network"
+        ) from error
 
-    def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
-        wandb: Any = importlib.import_module("wandb")
-        offline = not any(os.environ.get(name) for name in _REACHED_BY)
-        offline |= os.environ.get("WANDB_MODE") == "offline"
-        known = sorted((out / WANDB).glob("*run-*-*"))
-        id = known[-1].name.rpartition("-")[2] if known else None
-        if offline:  # its folder cannot be added to, so it is made anew
-            for old in known:
-                shutil.rmtree(old, ignore_errors=True)
-        try:
-            self._run: Any = wandb.init(
-                project=os.environ.get("WANDB_PROJECT") or "compoclip",
-                name=os.environ.get("WANDB_NAME") or out.absolute().name,
-                dir=str(out),
-                id=id,
-                resume="allow",
-                config=dict(config),
-                mode="offline" if offline else None,
-                settings=wandb.Settings(console="off", silent=True),
-            )
-        except Exception as error:  # no network, no key, no disk: each has a type of its own
-            reason = " ".join(str(error).split())[:200]
-            raise CompoclipError(
-                f"--track wandb: could not start ({reason}); WANDB_MODE=offline needs no network"
-            ) from error
+    def log(record: Mapping[str, float], step: int) -> None:
+        if step >= run.step:  # else the server has them
+            run.log(dict(record), step=step)
 
-    def log(self, record: Mapping[str, float], step: int) -> None:
-        """Log the numbers of a step, unless the server has them."""
-        if step >= self._run.step:
-            self._run.log(dict(record), step=step)
-
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+    return Tracker(log, run.finish)
 
 
 _OPEN: Mapping[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
-    TENSORBOARD: TensorBoardTracker,
-    WANDB: WandbTracker,
+    TENSORBOARD: _tensorboard,
+    WANDB: _wandb,
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,14 +29,7 @@ from compoclip.models.preprocess import Tokenizer
 from compoclip.models.projection import text_matrix
 from compoclip.ranks import SINGLE, PeerLostError, Ranks
 from compoclip.training.caches import FrozenTexts
-from compoclip.training.distributed import (
-    GlobalBatch,
-    RewriteCounts,
-    SharedBatches,
-    require_same_step,
-    seed_dropout,
-    sync_batch_norm,
-)
+from compoclip.training.distributed import GlobalBatch, shared_batches, sync_batch_norm
 from compoclip.training.gradients import GradientMean
 from compoclip.training.log import LOG, MetricsLog
 from compoclip.training.optim import (
@@ -55,7 +48,8 @@ from compoclip.training.step import StepResult, module_name, step
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.training.watch import Watch
 
-T = TypeVar("T")
+# A batch, the global batch it is part of, and what this rank had drawn when it was taken.
+_Taken = tuple[Batch, GlobalBatch, PlanCounts]
 _MAX_BAD_STEPS = 3  # one after the other
 _HALVINGS = 16  # of the loss scale of fp16, which begins with 2^16, until it is 1
 
@@ -121,7 +115,11 @@ class TrainingLoop:
                 encoder, self.optimizer, method.optim, self.device, ranks, factors
             )
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.rewrites = RewriteCounts(self.progress.rewrites)
+        self.mean = GradientMean(self.parameters, ranks)
+        before = self.progress.rewrites
+        self.before = PlanCounts.from_json(before) if before else PlanCounts()
+        self.drawn = PlanCounts()  # by this rank since it started, for steps that are done
+        self.ahead: _Taken | CompoclipError | None = None
         self.most_bad = _MAX_BAD_STEPS + (_HALVINGS if self.scaler.is_enabled() else 0)
         self.bad_steps = BadSteps(self.device, self._skipped)
         self.owed = False  # a state that was due while steps were bad
@@ -143,8 +141,14 @@ class TrainingLoop:
                 loss.load_state_dict(progress.losses.get(name, {}))
         except (KeyError, RuntimeError, ValueError) as error:
             raise damaged(state or self.states, error) from error
-        require_same_step(progress.step, self.ranks)
-        seed_dropout(progress.step, self.ranks)
+        steps = sorted(set(self.ranks.exchange(progress.step)))
+        if len(steps) > 1:
+            raise CompoclipError(
+                f"the processes found training states of different steps ({steps}): --out must be "
+                "on a disk that all machines share"
+            )
+        if not self.ranks.first:  # whose dropout is that of one process; the others draw their own
+            torch.manual_seed(torch.initial_seed() + 1_000_003 * self.ranks.rank + progress.step)
         if self.watch is not None:
             self.watch.restore(progress.measured)
         return progress
@@ -169,57 +173,98 @@ class TrainingLoop:
             MetricsLog(settings.out / LOG, self.progress.step, ranks) as self.log,
             StopRequests() as self.requests,
             StateWriter(self.states, ranks, beside=self.device.type == "cuda") as self.writer,
-            GradientMean(self.parameters, ranks) as self.mean,
             _host_of(self.device) as self.settle,
         ):
-            over = self._steps()
+            self._steps()
         # The state has the weights of the last step; what is handed out is their average.
-        if self.averages is not None and over:
-            self.averages.apply()
-        return replace(self.progress, rewrites=self.rewrites.total(ranks))
+        if self.averages is not None and self._over:
+            self.averages.swap()
+        return replace(self.progress, rewrites=self._rewrites())
 
-    def _steps(self) -> bool:
-        """Returns whether the run is over, and not only stopped."""
+    def _steps(self) -> None:
         planner = self.encoder.text_planner(self.settings.micro_batch)
         self.batches.prepare_with(Preparation(self.tokenize, planner), self.device)
-        shared = SharedBatches(self.batches, self.ranks, lambda: self.requests.asked)
         # The curve of what is measured begins with the model that training starts from. A run that
         # had ended before its last step, and was killed before its result was written, has ended.
         if self.watch is not None and self.progress.step == 0:
             self._measure(self.watch)
         if self.watch is not None and self.watch.over():
-            return False
+            return
         # Batches are a function of (seed, epoch, step): a resumed run goes on mid-epoch. Every
         # batch comes with what there is to know of the others' parts, exchanged before anything
         # is encoded.
         stop_after = self.settings.stop_after
-        last = min(self.total, max(stop_after or self.total, self.progress.step + 1))
-        ahead = _Ahead(shared.steps(self.progress.step, last), self.batches, self.device)
-        for batch, global_batch, drawn in self._saved_before_failing(ahead):
-            self._step(batch, global_batch, drawn, ahead if self.progress.step + 1 < last else None)
+        self.last = min(self.total, max(stop_after or self.total, self.progress.step + 1))
+        self.coming = shared_batches(
+            self.batches,
+            self.ranks,
+            lambda: self.requests.asked,
+            self.progress.step,
+            self.last,
+        )
+        while self.progress.step < self.last:
+            if (taken := self._next()) is None:
+                return
+            batch, global_batch, drawn = taken
+            self._step(batch, global_batch, drawn)
             if self.watch is not None and self.watch.due(self.progress.step, self.total):
                 self._measure(self.watch)
             # Saving takes all ranks, so they must agree to stop: with several, what counts is the
             # request that came with the batch, which all of them have seen.
-            alone = self.ranks.world == 1
-            asked = self.requests.asked if alone else ahead.asked or global_batch.asked
-            stop = 0 < stop_after <= self.progress.step
-            self._save_if_due(stop or asked > 0 or self._over)
-            if stop or self._over:
-                break
-            if error := self._stopped(asked):
-                raise error
-        return self._over
+            asked = self.requests.asked
+            if self.ranks.world > 1:
+                ahead = self.ahead[1].asked if isinstance(self.ahead, tuple) else 0
+                asked = ahead or global_batch.asked
+            stop = self._over or 0 < stop_after <= self.progress.step
+            self._save_if_due(stop or asked > 0)
+            if stop:
+                return
+            self._stop_if(asked)
 
     @property
     def _over(self) -> bool:
+        """Whether the run is over, and not only stopped."""
         ended = self.watch is not None and self.watch.over()
         return ended or self.progress.step >= self.total
 
-    def _step(
-        self, batch: Batch, global_batch: GlobalBatch, drawn: PlanCounts, ahead: _Ahead | None
-    ) -> None:
-        """Take a step, and account for it. ahead: to make the next batch ready."""
+    def _next(self) -> _Taken | None:
+        """The next batch. When the data fails, what was learnt is saved first.
+
+        The SIGTERM of a scheduler also reaches the workers that read data, which are gone then.
+        """
+        if self.ahead is None:
+            self.take()
+        taken, self.ahead = self.ahead, None
+        if isinstance(taken, CompoclipError):
+            self._save()
+            self._stop_if(self.requests.asked, taken)
+            raise taken
+        return taken
+
+    def take(self) -> None:
+        """Make the next batch ready before it is asked for, its pixels on the way to a GPU.
+
+        What goes wrong with a batch is raised when that batch is asked for, so that the step before
+        it is done and saved.
+        """
+        try:
+            found = next(self.coming, None)
+        except PeerLostError:
+            raise  # saving takes all ranks
+        except CompoclipError as error:
+            self.ahead = error
+            return
+        if found is None:
+            return
+        batch, whole = found
+        if self.device.type == "cuda":
+            batch = replace(batch, pixels=batch.pixels.to(self.device, non_blocking=True))
+        drawn = PlanCounts()
+        drawn.add(self.batches.counts)
+        self.ahead = batch, whole, drawn
+
+    def _step(self, batch: Batch, global_batch: GlobalBatch, drawn: PlanCounts) -> None:
+        """Take a step, and account for it."""
         optim, optimizer = self.method.optim, self.optimizer
         lr = learning_rate(self.progress.step, self.total, optim)
         set_learning_rate(optimizer, lr)
@@ -240,18 +285,22 @@ class TrainingLoop:
         )
 
         # The next batch is made ready, and sent to the device, while that still computes.
-        if ahead is not None:
-            ahead.take()
+        if self.progress.step + 1 < self.last:
+            self.take()
 
         # The mean over the ranks is the gradient that one process with the whole batch would have
         # (see "The algebra" in `distributed`); it is clipped after that. What fp16 has scaled up is
         # scaled back first.
-        self.mean.finish()
         self.scaler.unscale_(optimizer)
         norm = clip_gradients(self.parameters, optim.clip_grad, self.ranks)
         bad = step_if_finite(optimizer, result.total, norm)
         self.scaler.update()
-        _clamp_logit_scale(self.encoder.model, optim.max_logit_scale)
+        # s = exp(logit_scale) stays between 1 and a maximum, as in CLIP; SigLIP has none, and its
+        # published models are above 100.
+        if (scale := self.encoder.logit_scale).requires_grad:
+            biased = self.encoder.logit_bias is not None
+            with torch.no_grad():
+                scale.clamp_(0.0, math.inf if biased else math.log(optim.max_logit_scale))
         if isinstance(self.encoder.teacher, TeacherEncoder):
             self.encoder.teacher.follow(self.encoder)
         if self.averages is not None:
@@ -259,11 +308,19 @@ class TrainingLoop:
 
         # Account for the step: a skipped one too, or the schedule would not end.
         now = time.monotonic()
-        self.progress = _advance(
-            self.progress, global_batch, self.batches.steps_per_epoch, now - self.clock
+        before, per_epoch = self.progress, self.batches.steps_per_epoch
+        self.progress = replace(
+            before,
+            step=before.step + 1,
+            epoch=before.epoch + (before.epoch_step + 1) // per_epoch,
+            epoch_step=(before.epoch_step + 1) % per_epoch,
+            images=before.images + global_batch.images,
+            texts=before.texts + global_batch.texts,
+            skipped=before.skipped + global_batch.skipped,
+            truncated=before.truncated + global_batch.truncated,
+            seconds=before.seconds + now - self.clock,
         )
-        self.clock = now
-        self.rewrites.step_is_done(drawn)
+        self.clock, self.drawn = now, drawn
         self.bad_steps.add(self.progress.step, bad)
         self.writer.check()
         self.settle()
@@ -275,7 +332,7 @@ class TrainingLoop:
         self.bad_steps.read()
         if self.bad_steps.in_a_row:
             return
-        progress = self.progress
+        progress, bias = self.progress, self.encoder.logit_bias
         record: dict[str, Any] = {
             "step": progress.step,
             "epoch": round(progress.step / self.batches.steps_per_epoch, 4),
@@ -283,7 +340,8 @@ class TrainingLoop:
             "loss": result.loss,
             **{f"loss/{name}": value for name, value in result.values.items()},
             "grad_norm": norm.item(),
-            **_logit_scale(self.encoder.model),
+            "logit_scale": math.exp(self.encoder.logit_scale.item()),
+            **({} if bias is None else {"logit_bias": bias.item()}),
             "images": progress.images,
             "texts": progress.texts,
             "skipped": progress.skipped,
@@ -331,7 +389,7 @@ class TrainingLoop:
             now = replace(
                 self.progress,
                 losses={name: loss.state_dict() for name, loss in self.stateful.items()},
-                rewrites=self.rewrites.total(self.ranks),
+                rewrites=self._rewrites(),
                 scaler=self.scaler.state_dict(),
             )
             if self.watch is not None:
@@ -339,6 +397,17 @@ class TrainingLoop:
             self.writer.save(self.learner, self.optimizer, now, self.averages)
         if wait:
             self.writer.finish()
+
+    def _rewrites(self) -> dict[str, Any]:
+        """What the caption plan made, on all ranks and since the first start of the run.
+
+        Only batches whose step is done count: what else was drawn is drawn again after a resume.
+        """
+        total = PlanCounts()
+        total.add(self.before)
+        for part in self.ranks.exchange(self.drawn.to_json()):
+            total.add(PlanCounts.from_json(part))
+        return total.to_json()
 
     def _save_if_due(self, ends: bool) -> None:
         """A state that is due while steps are bad waits for a good one: what is kept until then is
@@ -350,85 +419,16 @@ class TrainingLoop:
             self._save(wait=ends)
             self.owed = False
 
-    def _saved_before_failing(self, batches: Iterable[T]) -> Iterator[T]:
-        """The batches; saves what was learnt when the data (not the caller) fails.
-
-        The SIGTERM of a scheduler also reaches the workers that read data, which are gone then.
-        """
-        try:
-            yield from batches
-        except PeerLostError:
-            raise  # saving takes all ranks
-        except CompoclipError as error:
-            self._save()
-            if (asked := self._stopped(self.requests.asked)) is not None:
-                raise asked from error
-            raise
-
-    def _stopped(self, asked: int) -> RunInterruptedError | None:
-        """The error of a run that a signal asked to stop; None for the signal 0."""
-        if not asked:
-            return None
-        step, out = self.progress.step, self.settings.out
-        place = f"after step {step} of {self.total}, which is saved in {out}"
-        return RunInterruptedError(
-            f"interrupted {place if step else 'before step 1'}; the same command with --resume "
-            "goes on",
-            asked,
-        )
-
-
-class _Ahead:
-    """The batches of a run; `take` makes the next one ready before it is asked for.
-
-    Yields a batch, the global batch it is part of, and what had been drawn when it was taken. What
-    goes wrong with a batch is raised when that batch is asked for, so that the step before it is
-    done and saved.
-    """
-
-    def __init__(
-        self,
-        batches: Iterator[tuple[Batch, GlobalBatch]],
-        loader: BatchLoader,
-        device: torch.device,
-    ) -> None:
-        self._batches, self._loader, self._device = batches, loader, device
-        self._next: tuple[Batch, GlobalBatch, PlanCounts] | CompoclipError | None = None
-
-    @property
-    def asked(self) -> int:
-        """The signal that had asked any rank to stop when a batch was taken ahead."""
-        return self._next[1].asked if isinstance(self._next, tuple) else 0
-
-    def take(self) -> None:
-        """Make the next batch ready, its pixels on the way to a GPU."""
-        try:
-            found = next(self._batches, None)
-        except PeerLostError:
-            raise
-        except CompoclipError as error:
-            self._next = error
-            return
-        if found is None:
-            return
-        batch, whole = found
-        if self._device.type == "cuda":
-            pixels = batch.pixels.to(self._device, non_blocking=True)
-            batch = replace(batch, pixels=pixels)
-        drawn = PlanCounts()
-        drawn.add(self._loader.counts)
-        self._next = batch, whole, drawn
-
-    def __iter__(self) -> Iterator[tuple[Batch, GlobalBatch, PlanCounts]]:
-        while True:
-            if self._next is None:
-                self.take()
-            taken, self._next = self._next, None
-            if taken is None:
-                return
-            if isinstance(taken, CompoclipError):
-                raise taken
-            yield taken
+    def _stop_if(self, asked: int, cause: CompoclipError | None = None) -> None:
+        """Raise RunInterruptedError if a signal asked the run to stop; `asked` is 0 for none."""
+        if asked:
+            step, out = self.progress.step, self.settings.out
+            place = f"after step {step} of {self.total}, which is saved in {out}"
+            raise RunInterruptedError(
+                f"interrupted {place if step else 'before step 1'}; the same command with --resume "
+                "goes on",
+                asked,
+            ) from cause
 
 
 _GPU_THREADS = 2  # of this process, whose cores are for those that read data
@@ -500,44 +500,6 @@ def freeze(model: nn.Module, trains: Trains, words: Sequence[str] = ()) -> None:
         parameter.requires_grad_(free and learns[part_of(name)])
     if trains.matrix:
         text_matrix(model).requires_grad_(True)
-
-
-def _clamp_logit_scale(model: nn.Module, maximum: float) -> None:
-    """Keep s = exp(logit_scale) between 1 and `maximum`, as CLIP does; SigLIP does not, and its
-    published models are above 100."""
-    scale = model.get_parameter("logit_scale")
-    if scale.requires_grad:
-        with torch.no_grad():
-            scale.clamp_(0.0, math.inf if _has_bias(model) else math.log(maximum))
-
-
-def _has_bias(model: nn.Module) -> bool:
-    return any(name == "logit_bias" for name, _ in model.named_parameters(recurse=False))
-
-
-def _logit_scale(model: nn.Module) -> dict[str, float]:
-    """What scales logits and, where there is one, what is added to them."""
-    found = {"logit_scale": math.exp(model.get_parameter("logit_scale").item())}
-    if _has_bias(model):
-        found["logit_bias"] = model.get_parameter("logit_bias").item()
-    return found
-
-
-def _advance(
-    progress: Progress, batch: GlobalBatch, steps_per_epoch: int, seconds: float
-) -> Progress:
-    epoch_step = progress.epoch_step + 1
-    return replace(
-        progress,
-        step=progress.step + 1,
-        epoch=progress.epoch + epoch_step // steps_per_epoch,
-        epoch_step=epoch_step % steps_per_epoch,
-        images=progress.images + batch.images,
-        texts=progress.texts + batch.texts,
-        skipped=progress.skipped + batch.skipped,
-        truncated=progress.truncated + batch.truncated,
-        seconds=progress.seconds + seconds,
-    )
 
 
 def _due(step: int, every: int, total: int) -> bool:

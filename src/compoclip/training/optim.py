@@ -51,28 +51,21 @@ def build_optimizer(
         The optimiser, its moments empty. The "factor" of a group is that of its parameters.
     """
     named = list(named_parameters)
-    decaying = {p for name, p in named if decays(name, p)}
-    head_of = {p: head for name, p in named for head in heads if name.startswith(f"heads.{head}.")}
-    own = {p: factors.get(name, 1.0) for name, p in named}
-    groups: dict[tuple[bool, bool, str, float], list[nn.Parameter]] = {}
+    name_of = {p: name for name, p in named}
+    groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
     for parameter in ordered(named):
-        split, head = hasattr(parameter, "full_tensor"), head_of.get(parameter, "")
-        factor = heads[head].factor(optim.lr) if head else own[parameter]
-        key = parameter in decaying, split, head, factor
+        name = name_of[parameter]
+        factor, decay = factors.get(name, 1.0), optim.weight_decay
+        if plan := heads.get(name.split(".")[1]) if name.startswith("heads.") else None:
+            factor = plan.factor(optim.lr)
+            decay = decay if plan.weight_decay is None else plan.weight_decay
+        decay = decay if decays(name, parameter) else 0.0
+        key = hasattr(parameter, "full_tensor"), decay, factor
         groups.setdefault(key, []).append(parameter)
-
-    def weight_decay(head: str) -> float:
-        own = heads[head].weight_decay if head else None
-        return optim.weight_decay if own is None else own
-
     return torch.optim.AdamW(
         [
-            {
-                "params": parameters,
-                "weight_decay": weight_decay(head) if decay else 0.0,
-                "factor": factor,
-            }
-            for (decay, _, head, factor), parameters in groups.items()
+            {"params": parameters, "weight_decay": decay, "factor": factor}
+            for (_, decay, factor), parameters in groups.items()
         ],
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),
@@ -143,23 +136,22 @@ class AveragedWeights:
         for name, value in self.tensors.items():
             value.copy_(tensors[name])
 
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the weights of the network and their average."""
+        for name, value in self._now.items():
+            own = value.detach().clone()
+            value.copy_(self.tensors[name])
+            self.tensors[name] = own
+
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Inside the block the average is the weights of the network."""
-        own = {name: value.detach().clone() for name, value in self._now.items()}
-        self.apply()
+        self.swap()
         try:
             yield
         finally:
-            with torch.no_grad():
-                for name, value in self._now.items():
-                    value.copy_(own[name])
-
-    @torch.no_grad()
-    def apply(self) -> None:
-        """Make the average the weights of the network."""
-        for name, value in self._now.items():
-            value.copy_(self.tensors[name])
+            self.swap()
 
 
 # --- Steps whose loss or gradient is not finite: not taken, and counted. ---

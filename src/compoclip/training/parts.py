@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from compoclip.console import note
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import Part, part_of
@@ -96,20 +96,21 @@ def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[s
     """
     own = {"image": settings.lr_image, "text": settings.lr_text}
     decay = settings.layer_decay
-    for part, rate in own.items():
-        if rate is not None and not (0 <= rate < math.inf):
-            raise UsageError(f"--lr-{part} {rate:g}: must be a number from 0 on")
-        if rate is not None and not lr:
-            raise UsageError(f"--lr-{part} goes without --lr 0: --freeze holds the rest still")
-    if not 0 < decay <= 1:
-        raise UsageError(f"--layer-decay {decay:g}: must be above 0 and at most 1")
-    if own == {"image": None, "text": None} and decay == 1:
+    given = {part: rate for part, rate in own.items() if rate is not None}
+    for part, rate in given.items():
+        refuse(
+            {
+                f"--lr-{part} {rate:g}: must be a number from 0 on": not (0 <= rate < math.inf),
+                f"--lr-{part} goes without --lr 0: --freeze holds the rest still": not lr,
+            }
+        )
+    refuse({f"--layer-decay {decay:g}: must be above 0 and at most 1": not 0 < decay <= 1})
+    if not given and decay == 1:
         return {}
     found = {}
     for name, place in places(network).items():
-        rate = own.get(place.part)
         after = 0 if place.part == "temperature" else place.blocks + 1 - place.block
-        found[name] = (1.0 if rate is None else rate / lr) * decay**after
+        found[name] = (given[place.part] / lr if place.part in given else 1.0) * decay**after
     return found
 
 
@@ -118,9 +119,7 @@ def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[s
 
 def require_words(freeze: Iterable[str]) -> None:
     """Raise UsageError for a word of --freeze that means nothing."""
-    for word in freeze:
-        if not _WORD.fullmatch(word):
-            raise UsageError(f"--freeze {word}: must be {_WORDS}")
+    refuse({f"--freeze {each}: must be {_WORDS}": not _WORD.fullmatch(each) for each in freeze})
 
 
 def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -137,19 +136,21 @@ def frozen_by(network: nn.Module, freeze: Collection[str]) -> dict[str, tuple[st
 def _frozen(word: str, known: Mapping[str, LayerPlace]) -> list[str]:
     part, colon, count = word.removesuffix("-trunk").partition(":")
     own = {name: place for name, place in known.items() if place.part == part}
-    if colon:
-        blocks = max((place.blocks for place in own.values()), default=0)
-        if int(count) > blocks:
-            raise UsageError(f"--freeze {word}: the {part} tower has {blocks} blocks")
-        return [name for name, place in own.items() if place.block <= int(count)]
-    if not word.endswith("-trunk"):
-        return list(own)
-    if not any(place.projection for place in own.values()):
-        raise UsageError(
+    trunk, blocks = word.endswith("-trunk"), max((each.blocks for each in own.values()), default=0)
+    refuse(
+        {
+            f"--freeze {word}: the {part} tower has {blocks} blocks": (
+                colon and int(count) > blocks
+            ),
             f"--freeze {word}: the {part} tower has no projection apart from its trunk: freeze all "
-            f"of it (--freeze {part}), or its first blocks (--freeze {part}:N)"
-        )
-    return [name for name, place in own.items() if not place.projection]
+            f"of it (--freeze {part}), or its first blocks (--freeze {part}:N)": (
+                trunk and not any(place.projection for place in own.values())
+            ),
+        }
+    )
+    if colon:
+        return [name for name, place in own.items() if place.block <= int(count)]
+    return [name for name, place in own.items() if not (trunk and place.projection)]
 
 
 def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
@@ -159,11 +160,6 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
     UsageError when no tower is left, and for some blocks of a tower that gets adapters.
     """
     require_words(freeze)
-    if method.lora and (some := next((word for word in freeze if ":" in word), None)):
-        raise UsageError(
-            f"--freeze {some} goes without adapters, which leave all else frozen: freeze a whole "
-            "tower, or choose --lora-towers"
-        )
     gone = {word.removesuffix("-trunk") if method.lora else word for word in freeze}
     trains = replace(
         method.trains,
@@ -171,10 +167,16 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
         text_tower=method.trains.text_tower and "text" not in gone,
         logit_scale=method.trains.logit_scale and "temperature" not in gone,
     )
-    if freeze and not (trains.image_tower or trains.text_tower or trains.matrix):
-        raise UsageError(
-            f"--freeze {' '.join(freeze)}: leaves {method.name} no tower to train; freeze less"
-        )
+    some = next((word for word in freeze if ":" in word), "")
+    refuse(
+        {
+            f"--freeze {some} goes without adapters, which leave all else frozen: freeze a whole "
+            "tower, or choose --lora-towers": method.lora and some,
+            f"--freeze {' '.join(freeze)}: leaves {method.name} no tower to train; freeze less": (
+                freeze and not (trains.image_tower or trains.text_tower or trains.matrix)
+            ),
+        }
+    )
     return replace(method, trains=trains)
 
 
@@ -201,11 +203,12 @@ def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | Non
         return None
     trained = {"image": method.trains.image_tower, "text": method.trains.text_tower}
     chosen = [t for t, on in trained.items() if on and method.lora.towers in ("both", t)]
-    if not chosen:
-        raise UsageError(
+    refuse(
+        {
             f"{method.name} trains nothing in the tower of its adapters ({method.lora.towers}): "
-            "choose another with --lora-towers"
-        )
+            "choose another with --lora-towers": not chosen
+        }
+    )
     if current_identity(model) != model.identity:
         raise CompoclipError(
             f"{model.name}: its weights have changed since it was loaded, and adapters need a base "

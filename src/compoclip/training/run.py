@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,12 +15,11 @@ import torch
 from compoclip.config import CONFIG
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint
-from compoclip.data.images import Companions
 from compoclip.data.loader import BatchLoader
 from compoclip.data.plan import TextPlan, prepare_captions
 from compoclip.data.sources import Source
 from compoclip.data.transform import ImageTransform, RandomCrop
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.files import only_writer, require_writable, write_text
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel, load_model, save_model
@@ -34,7 +33,7 @@ from compoclip.training.log import LOG, ProgressLines, Trackers
 from compoclip.training.loop import TrainingLoop, total_steps
 from compoclip.training.parts import attach_adapters, frozen_by, rate_factors, with_frozen
 from compoclip.training.settings import RunSettings
-from compoclip.training.sharding import full_state, require_torch
+from compoclip.training.sharding import require_torch, whole
 from compoclip.training.state import (
     Progress,
     latest_state,
@@ -144,7 +143,7 @@ def run_training(
 
 @dataclass
 class _Run:
-    """A run from start to checkpoint; see `run_training`."""
+    """A run from start to checkpoint: prepare, train, finish; see `run_training`."""
 
     model: LoadedModel
     method: Method
@@ -154,101 +153,17 @@ class _Run:
     config: str
     watch: Watch | None
 
-    def __post_init__(self) -> None:
+    def __call__(self) -> RunSummary:
         out = self.settings.out
         self.checkpoint, self.adapter, self.states = out / "model", out / "adapter", out / "state"
         self.started = latest_state(self.states) is not None
         merges = self.started and self.settings.merge
         self.finished = self.checkpoint.exists() or (self.adapter.exists() and not merges)
-        self.cut = 0  # captions too long to be parsed whole
-
-    def __call__(self) -> RunSummary:
-        self._require_free_folder()
-        self._require_model()
-        encoder, method = self.model.encoder, self.method
-        heads = {
-            module_name(name): plan.build(encoder.sizes, self.settings.seed)
-            for name, plan in method.heads.items()
-        }
-        self.method = with_frozen(method, self.settings.freeze)
-        self.still = _frozen_parameters(self.model, self.settings.freeze)
-        rate_factors(encoder.model, method.optim.lr, self.settings)  # refuses impossible rates
-        begun = self._fit_to_data()
-        if self.finished:
-            return self._as_finished()
-        loader = self._loader()
-        total = self._announce(loader)
-        return self._finish(*self._train(loader, heads, begun), loader, total)
-
-    # --- Prepare. ---
-
-    def _require_free_folder(self) -> None:
-        """A run folder holds one run: refuse to overwrite it or to mix two."""
-        out, resume = self.settings.out, self.settings.resume
-        if self.finished and not resume:
-            raise UsageError(f"{out} holds a finished run; choose another --out")
-        if self.started and not resume:
-            raise UsageError(f"{out} holds an unfinished run; add --resume, or choose --out")
-        if resume and not (self.started or self.finished):
-            note(f"{out} holds nothing to resume: the run starts at step 1")
-
-    def _require_model(self) -> None:
-        """Raise for a model that lacks what the method, or a setting, reads of it."""
-        encoder, method = self.model.encoder, self.method
-        if method.needs_local:
-            encoder.require_local()
-        elif method.needs_patches:
-            encoder.require_patches()
-        if self.settings.contrast == "sigmoid" and encoder.logit_bias is None:
-            raise UsageError(
-                f"--contrast sigmoid: the logits of {self.model.name} have no bias; take a SigLIP "
-                "model, or leave --contrast out"
-            )
-        for each in method.passes:
-            each.require(method.plan, encoder)
-
-    def _fit_to_data(self) -> Fingerprint | None:
-        """Take the data for the method, and the method for the data; decide what was left open.
-
-        Returns the fingerprint of the run on rank 0. A run that is resumed is the run that was
-        begun.
-        """
-        read, settings = self.source, self.settings
-        self.source = source = self.method.images.source(read)
-        self.method = method = self.method.for_data(source.brings())
-        method.plan.require(source)
-        method.images.require(source)
-        for rewrite, instead in method.stand_ins.items():
-            if rewrite in method.plan.rewrite_names:
-                note(f"{method.name}: {instead}")
-        if settings.precision == "auto":
-            gpu = torch.device(settings.device).type == "cuda"
-            settings = replace(settings, precision="bf16" if gpu else "fp32")
-        if settings.contrast == "auto":
-            biased = self.model.encoder.logit_bias is not None
-            settings = replace(settings, contrast="sigmoid" if biased else "softmax")
-        if settings.crop is None:
-            settings = replace(settings, crop=method.crop or settings.crops > 0)
-        self.settings = settings
-        # What does not go together is said before anything is read.
-        remedies = [each.changes_images(method.plan) for each in method.passes]
-        if kept_at(method, settings) and any(remedies):
-            raise UsageError(
-                f"--cache-frozen: {method.name} changes images at every step, and features with "
-                f"them: leave it out, or {' and '.join(filter(None, remedies))}"
-            )
-        decisive = self.watch.decisive() if self.watch is not None else {}
-        begun = None
-        with self.ranks.agreed():
-            if self.ranks.first:
-                data = read.fingerprint()
-                begun = run_fingerprint(self.model, method, source, data, settings, decisive)
-                if self.started or self.finished:
-                    require_same_run(settings.out, begun)
-        return begun
-
-    def _as_finished(self) -> RunSummary:
-        """Give the model the weights that the run has written; return its summary."""
+        self._prepare()
+        if not self.finished:
+            loader = self._loader()
+            return self._finish(loader, *self._train(loader))
+        # The run has written its result, which the model is given.
         written = self.checkpoint if self.checkpoint.exists() else self.adapter
         if written is self.checkpoint and self.ranks.first:
             remove_states(self.states)  # the run may have been killed before it did so
@@ -258,11 +173,94 @@ class _Run:
         adapter = self.adapter if self.adapter.exists() else None
         return RunSummary(**{**loaded.provenance["run"], "model": written, "adapter": adapter})
 
+    # --- Prepare. ---
+
+    def _prepare(self) -> None:
+        """Refuse what cannot be done; take the data for the method, and the method for the data.
+
+        `begun` is the fingerprint of the run on rank 0. A run that is resumed is the run that was
+        begun.
+        """
+        read, encoder, settings = self.source, self.model.encoder, self.settings
+        new = not settings.resume
+        refuse(
+            {
+                f"{settings.out} holds a finished run; choose another --out": self.finished and new,
+                f"{settings.out} holds an unfinished run; add --resume, or choose --out": (
+                    self.started and new
+                ),
+            }
+        )
+        if settings.resume and not (self.started or self.finished):
+            note(f"{settings.out} holds nothing to resume: the run starts at step 1")
+        # What the method, or a setting, reads of the model.
+        if self.method.needs_local:
+            encoder.require_local()
+        elif self.method.needs_patches:
+            encoder.require_patches()
+        biased = encoder.logit_bias is not None
+        refuse(
+            {
+                f"--contrast sigmoid: the logits of {self.model.name} have no bias; take a SigLIP "
+                "model, or leave --contrast out": settings.contrast == "sigmoid" and not biased
+            }
+        )
+        for each in self.method.passes:
+            each.require(self.method.plan, encoder)
+        self.heads = {
+            module_name(name): plan.build(encoder.sizes, settings.seed)
+            for name, plan in self.method.heads.items()
+        }
+        method = with_frozen(self.method, settings.freeze)
+        sizes = {name: parameter.numel() for name, parameter in encoder.model.named_parameters()}
+        self.still = {
+            word: sum(sizes.get(name, 0) for name in names)
+            for word, names in frozen_by(encoder.model, settings.freeze).items()
+        }
+        rate_factors(encoder.model, method.optim.lr, settings)  # refuses impossible rates
+        # The samples as the method reads them, and what the settings leave open.
+        self.source = source = method.images.source(read)
+        self.method = method = method.for_data(source.brings())
+        method.plan.require(source)
+        method.images.require(source)
+        for rewrite, instead in method.stand_ins.items():
+            if rewrite in method.plan.rewrite_names:
+                note(f"{method.name}: {instead}")
+        if settings.precision == "auto":
+            gpu = torch.device(settings.device).type == "cuda"
+            settings = replace(settings, precision="bf16" if gpu else "fp32")
+        if settings.contrast == "auto":
+            settings = replace(settings, contrast="sigmoid" if biased else "softmax")
+        if settings.crop is None:
+            settings = replace(settings, crop=method.crop or settings.crops > 0)
+        self.settings = settings
+        remedies = [each.changes_images(method.plan) for each in method.passes]
+        refuse(
+            {
+                f"--cache-frozen: {method.name} changes images at every step, and features with "
+                f"them: leave it out, or {' and '.join(filter(None, remedies))}": (
+                    kept_at(method, settings) and any(remedies)
+                )
+            }
+        )
+        decisive = self.watch.decisive() if self.watch is not None else {}
+        self.begun: Fingerprint | None = None
+        with self.ranks.agreed():
+            if self.ranks.first:
+                data = read.fingerprint()
+                self.begun = run_fingerprint(self.model, method, source, data, settings, decisive)
+                if self.started or self.finished:
+                    require_same_run(settings.out, self.begun)
+
     def _loader(self) -> BatchLoader:
-        """This rank's batches. Rank 0 parses captions once; the others find them in the store."""
+        """This rank's batches, after a few lines that say what will be done.
+
+        Rank 0 parses captions once, and makes what images and features are kept of; the others
+        find it on disk.
+        """
         model, method, source, ranks = self.model, self.method, self.source, self.ranks
-        settings = self.settings
-        parsed = None
+        settings, encoder = self.settings, self.model.encoder
+        parsed, self.cut = None, 0
         if method.needs_parsing:
             with ranks.rank0_first():
                 parsed = prepare_captions(source)
@@ -272,65 +270,51 @@ class _Run:
         plan = TextPlan(method.plan, seed=settings.seed, parsed=parsed)
         if not settings.allow_no_negatives:
             require_negatives(method, source, plan)
-        self.workers = reading_processes(settings, method, len(source))
-        return BatchLoader(
+        encoder.to(settings.device).eval()
+        with ranks.rank0_first():  # neighbours are those of the model as it is now
+            companions = method.images.prepare(
+                source,
+                lambda pixels: encoder.encode_images(pixels.to(settings.device)).pooled,
+                model.preprocess,
+                settings.out,
+                settings.resume or not ranks.first,
+            )
+        workers = reading_processes(settings, method, len(source))
+        loader = BatchLoader(
             source,
             plan,
             transform,
             batch_size=method.optim.batch_size,
             seed=settings.seed,
-            workers=self.workers,
+            workers=workers,
             max_bad=settings.max_bad,
             rank=ranks.rank,
             world=ranks.world,
             images=method.images,
-            companions=self._companions(),
+            companions=companions,
             kept=frozen_features(model, method, source, transform, settings, ranks),
         )
-
-    def _companions(self) -> Companions:
-        """The neighbour index that the images of the method need, by the model as it is now."""
-        encoder, settings = self.model.encoder, self.settings
-
-        def encode(pixels: torch.Tensor) -> torch.Tensor:
-            return encoder.encode_images(pixels.to(settings.device)).pooled
-
-        encoder.to(settings.device).eval()
-        with self.ranks.rank0_first():  # the others read what rank 0 has written
-            kept = settings.resume or not self.ranks.first
-            return self.method.images.prepare(
-                self.source, encode, self.model.preprocess, settings.out, kept
-            )
-
-    def _announce(self, loader: BatchLoader) -> int:
-        """Say what will be done. Returns the steps of the whole run."""
-        method, source, settings = self.method, self.source, self.settings
-        total = total_steps(method.optim, loader, settings.max_steps)
-        counts = ", ".join(f"{n} x {reason}" for reason, n in self._left_out.items())
+        self.total = total_steps(method.optim, loader, settings.max_steps)
+        self.left_out = {reason: n for reason, n in source.left_out.items() if n}
+        counts = ", ".join(f"{n} x {reason}" for reason, n in self.left_out.items())
         note(
             f"{method.name}: {counted(len(source), 'sample')}"
             f"{f' (left out: {counts})' if counts else ''}, "
-            f"{counted(total, 'step')} of {method.optim.batch_size} images"
+            f"{counted(self.total, 'step')} of {method.optim.batch_size} images"
         )
-        readers = counted(self.workers, "worker") if self.workers else "this process"
+        readers = counted(workers, "worker") if workers else "this process"
         place = f"{settings.device} in {settings.precision}"
         note(f"  trains on {place}; images are read by {readers}")
-        if self.ranks.first:
-            for line in notes(method, source, total, settings.mask_duplicates):
+        if ranks.first:
+            for line in notes(method, source, self.total, settings.mask_duplicates):
                 note(line)
         for word, count in self.still.items():
             note(f"  frozen: {word}, {counted(count, 'parameter')}")
-        return total
-
-    @property
-    def _left_out(self) -> dict[str, int]:
-        return {reason: n for reason, n in self.source.left_out.items() if n}
+        return loader
 
     # --- Train. ---
 
-    def _train(
-        self, loader: BatchLoader, heads: Mapping[str, torch.nn.Module], begun: Fingerprint | None
-    ) -> tuple[Progress, Lora | None, dict[str, Any]]:
+    def _train(self, loader: BatchLoader) -> tuple[Progress, Lora | None, dict[str, Any]]:
         """Train the model on its device; where that ended, its adapters, and its origin."""
         model, method, settings = self.model, self.method, self.settings
         lora = attach_adapters(model, method, settings.seed)
@@ -349,7 +333,7 @@ class _Run:
             encoder = deepcopy(model.encoder.cpu())
         if method.needs_teacher and method.teacher is not None:
             encoder.teacher = TeacherEncoder(encoder, method.teacher.decay)
-        encoder.heads.update(heads)
+        encoder.heads.update(self.heads)
         encoder.to(settings.device)
         if settings.grad_checkpointing:
             encoder.set_grad_checkpointing()
@@ -357,18 +341,44 @@ class _Run:
             note("the text tower is not compiled: its blocks are not open_clip's usual ones")
 
         # What the checkpoint will say about its origin is what trackers show beside the curves.
-        known = self._origin()
-        first, watch = self.ranks.first, self.watch
+        soup = model.provenance.get("soup")
+        origin = {
+            "method": method.name,
+            "settings": dict(method.settings),
+            **method.record(),
+            "optim": asdict(method.optim),
+            "data": self.source.describe(),
+            "orientation": self.source.orientation,
+            **settings.recorded(),
+            **({} if soup is None else {"init_from": soup}),
+            **({"watch": self.watch.about} if self.watch is not None else {}),
+            "torch": torch.__version__,
+        }
+        first, out = self.ranks.first, settings.out
+        # The file that repeats the run, and its fingerprint where it begins, lie in its folder; of
+        # a run that took no step none is left.
+        if self.begun is not None and not self.started:
+            self.begun.save(out)
+        if first and self.config:
+            write_text(out / CONFIG, self.config)
         track = tuple(dict.fromkeys(settings.track)) if first else ()
-        with (
-            Trackers(track, settings.out, known, ProgressLines(method.name)) as report,
-            _repeatable(
-                settings.out, self.config if first else "", None if self.started else begun
-            ),
-        ):
-            progress = TrainingLoop(
-                encoder, model.tokenizer, method, loader, settings, report, self.ranks, texts, watch
-            ).run()
+        try:
+            with Trackers(track, out, origin, ProgressLines(method.name)) as report:
+                progress = TrainingLoop(
+                    encoder,
+                    model.tokenizer,
+                    method,
+                    loader,
+                    settings,
+                    report,
+                    self.ranks,
+                    texts,
+                    self.watch,
+                ).run()
+        finally:
+            if first and not (out / LOG).exists() and latest_state(self.states) is None:
+                for name in (CONFIG, FILE):
+                    (out / name).unlink(missing_ok=True)
         encoder.teacher = None  # the run's, not the model's, as heads are
         encoder.heads.clear()
         if method.trains.start_scale:
@@ -379,57 +389,37 @@ class _Run:
                 f"others remembered ({texts.bytes / 1e6:.0f} MB)"
             )
         if settings.fsdp:
-            collected = {name: tensor.cpu() for name, tensor in full_state(encoder.model)}
-            model.encoder.model.load_state_dict(collected)
-        return progress, lora, known
-
-    def _origin(self) -> dict[str, Any]:
-        soup = self.model.provenance.get("soup")
-        return {
-            "method": self.method.name,
-            "settings": dict(self.method.settings),
-            **self.method.record(),
-            "optim": asdict(self.method.optim),
-            "data": self.source.describe(),
-            "orientation": self.source.orientation,
-            **self.settings.recorded(),
-            **({} if soup is None else {"init_from": soup}),
-            **({"watch": self.watch.about} if self.watch is not None else {}),
-            "torch": torch.__version__,
-        }
+            split = encoder.model.state_dict()
+            model.encoder.model.load_state_dict({k: whole(v).cpu() for k, v in split.items()})
+        return progress, lora, origin
 
     # --- Finish. ---
 
     def _finish(
-        self,
-        progress: Progress,
-        lora: Lora | None,
-        known: dict[str, Any],
-        loader: BatchLoader,
-        total: int,
+        self, loader: BatchLoader, progress: Progress, lora: Lora | None, origin: dict[str, Any]
     ) -> RunSummary:
         """Write the result, unless the run stopped early, or hardly ever took a step."""
         watch, model, ranks = self.watch, self.model, self.ranks
-        ended_early = progress.step < total and watch is not None and watch.over()
-        finished = progress.step >= total or ended_early
+        ended_early = progress.step < self.total and watch is not None and watch.over()
+        finished = progress.step >= self.total or ended_early
         if finished and 2 * progress.skipped_steps >= progress.step:
             raise CompoclipError(
                 f"the loss or gradient was not finite in {progress.skipped_steps} of "
                 f"{counted(progress.step, 'step')}, which were skipped: the model has not been "
                 "trained and is not written; lower --lr"
             )
-        whole = self.settings.merge or lora is None
+        merged = self.settings.merge or lora is None
         summary = RunSummary(
-            model=(self.checkpoint if whole else self.adapter) if finished else None,
+            model=(self.checkpoint if merged else self.adapter) if finished else None,
             method=self.method.name,
             steps=progress.step,
-            total_steps=total,
+            total_steps=self.total,
             images=progress.images,
             texts=progress.texts,
             skipped=progress.skipped,
             truncated=progress.truncated,
             seconds=round(progress.seconds, 1),
-            left_out=self._left_out,
+            left_out=self.left_out,
             cut=self.cut,
             rewrites=progress.rewrites["rewrites"],
             adapter=self.adapter if finished and lora else None,
@@ -439,7 +429,7 @@ class _Run:
             ended_early=ended_early,
             drawn=loader.drawn(progress.step),
         )
-        provenance = {**known, "run": asdict(replace(summary, model=None, adapter=None))}
+        provenance = {**origin, "run": asdict(replace(summary, model=None, adapter=None))}
         if lora is not None:
             provenance["lora"] = asdict(lora)
         writes = finished and ranks.first
@@ -451,30 +441,14 @@ class _Run:
                 save_adapter(model, lora, self.adapter, provenance=provenance)
             merge_lora(model.encoder.model)
             merge_text_map(model.encoder.model)
-            if writes and whole:
+            if writes and merged:
                 describe = lora.describe() if lora else None
                 save_model(model, self.checkpoint, provenance=provenance, adapter=describe)
         if watch is not None and writes:
             watch.clear()
-        if writes and whole:  # nothing can resume it (adapters alone may still be merged)
+        if writes and merged:  # nothing can resume it (adapters alone may still be merged)
             remove_states(self.states)
         return summary
-
-
-@contextmanager
-def _repeatable(out: Path, config: str, begun: Fingerprint | None) -> Iterator[None]:
-    """The file that repeats the run, and its fingerprint where it begins, lie in its folder; of a
-    run that took no step none is left."""
-    if begun:
-        begun.save(out)
-    if config:
-        write_text(out / CONFIG, config)
-    try:
-        yield
-    finally:
-        if (config or begun) and not (out / LOG).exists() and latest_state(out / "state") is None:
-            for name in (CONFIG, FILE):
-                (out / name).unlink(missing_ok=True)
 
 
 def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
@@ -493,11 +467,3 @@ def reading_processes(settings: RunSettings, method: Method, samples: int) -> in
     if torch.device(settings.device).type == "cpu":
         return own // 8
     return min(max(1, own - 1), _MOST_WORKERS)
-
-
-def _frozen_parameters(model: LoadedModel, freeze: Sequence[str]) -> dict[str, int]:
-    """How many parameters each word of --freeze holds still."""
-    network = model.encoder.model
-    sizes = {name: parameter.numel() for name, parameter in network.named_parameters()}
-    found = frozen_by(network, freeze)
-    return {word: sum(sizes.get(name, 0) for name in names) for word, names in found.items()}

@@ -8,7 +8,7 @@ the gradients over the ranks, which FSDP takes while it splits them.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -32,25 +32,6 @@ def require_torch() -> None:
         )
 
 
-def shard_model(encoder: DualEncoder, device: torch.device, ranks: Ranks) -> None:
-    """Split the parameters of an encoder over all ranks, in place.
-
-    Which parameters require a gradient must be decided before. Optimisers are made after.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-
-    mesh = init_device_mesh(device.type, (ranks.world,))
-    scalars = {p for p in encoder.parameters() if p.ndim == 0}
-    # Every transformer block or stage is collected by itself, so that only one is whole at a time;
-    # all else is collected together with the encoder. The logit scale stays whole on every rank: a
-    # scalar cannot be split, and the loss reads it outside of any forward pass.
-    for unit in repeated_units(encoder.model):
-        fully_shard(unit, mesh=mesh, reshard_after_forward=True)
-    fully_shard(encoder, mesh=mesh, reshard_after_forward=True, ignored_params=scalars)
-    register_fsdp_forward_method(encoder, "_run")  # every micro-batch of every tower
-
-
 def shard_training(
     encoder: DualEncoder,
     optimizer: torch.optim.Optimizer,
@@ -59,18 +40,35 @@ def shard_training(
     ranks: Ranks,
     factors: Mapping[str, float] = types.MappingProxyType({}),
 ) -> torch.optim.AdamW:
-    """Split an encoder that is being trained.
+    """Split the parameters of an encoder that is being trained over all ranks, in place.
+
+    Which parameters require a gradient must be decided before.
 
     Returns the optimiser that goes on in place of `optimizer`, whose moments are split like their
     parameters: a run may be resumed with another number of ranks, or without FSDP.
     """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
     network = encoder.model
     slots = [optimizer.state.get(p, {}) for p in ordered(network.named_parameters())]
-    shard_model(encoder, device, ranks)
+    mesh = init_device_mesh(device.type, (ranks.world,))
+    scalars = {p for p in encoder.parameters() if p.ndim == 0}
+    # Every transformer block or stage is collected by itself, so that only one is whole at a time;
+    # all else is collected together with the encoder. The logit scale stays whole on every rank: a
+    # scalar cannot be split, and the loss reads it outside of any forward pass.
+    for unit in repeated_units(network):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+    fully_shard(encoder, mesh=mesh, reshard_after_forward=True, ignored_params=scalars)
+    register_fsdp_forward_method(encoder, "_run")  # every micro-batch of every tower
     sharded = build_optimizer(network.named_parameters(), optim, factors)
     for parameter, slot in zip(ordered(network.named_parameters()), slots):
-        if slot:
-            sharded.state[parameter] = {key: like(value, parameter) for key, value in slot.items()}
+        for key, value in slot.items():
+            if isinstance(parameter, DTensor) and value.shape == parameter.shape:
+                value = value.to(parameter.device)
+                value = distribute_tensor(value, parameter.device_mesh, parameter.placements)
+            sharded.state[parameter][key] = value
     return sharded
 
 
@@ -94,24 +92,6 @@ def whole(tensor: Tensor) -> Tensor:
     collect = getattr(tensor, "full_tensor", None)
     collected: Tensor = tensor if collect is None else collect()
     return collected
-
-
-def like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """A whole tensor, split as `parameter` is if it has its shape."""
-    if not hasattr(parameter, "full_tensor") or tensor.shape != parameter.shape:
-        return tensor
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    assert isinstance(parameter, DTensor)
-    return distribute_tensor(
-        tensor.to(parameter.device), parameter.device_mesh, parameter.placements
-    )
-
-
-def full_state(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The state dict of a network, collected tensor by tensor; all ranks must go through it."""
-    for name, tensor in network.state_dict().items():
-        yield name, whole(tensor.detach())
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Ranks) -> Tensor:

@@ -11,9 +11,9 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,63 +76,57 @@ class Progress:
     measured: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-def save_state(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    ranks: Ranks = SINGLE,
-    averages: AveragedWeights | None = None,
-) -> None:
-    """Write the state of a run into `folder`/step-NNNNNNNN and drop older ones.
+# The shape of `progress.json`: int is a count, float a finite number, _ANY stands for every name.
+_ANY = "*"
+_MADE = {"made": int, "samples": int, "refused": {_ANY: int}}
+_SHAPES: dict[str, Any] = {
+    **dict.fromkeys(("step", "epoch", "epoch_step", "images", "texts", "skipped"), int),
+    **dict.fromkeys(("truncated", "skipped_steps"), int),
+    "seconds": float,
+    "rewrites": {"samples": int, "rewrites": {_ANY: _MADE}},
+    "scaler": {_ANY: float},
+    "losses": {_ANY: {_ANY: float}},
+    "measured": {_ANY: {_ANY: float}},
+}
 
-    All ranks must call it; rank 0 writes. What is written does not depend on their number, nor on
-    whether parameters are split.
 
-    Args:
-        folder: OUT/state.
-        model: The open_clip network.
-        optimizer: Its AdamW.
-        progress: Where the run stands.
-        ranks: The processes that train together.
-        averages: The averaged weights, if there are any.
-
-    Raises:
-        CompoclipError: On all ranks, when the disk is full, the folder cannot be written, or a
-            weight is not finite: nothing is learnt from there on, while the older state, which
-            stays, may be good.
-    """
-    tensors = _collected(model, optimizer, ranks, _on_cpu, averages)
-    with ranks.agreed():
-        if ranks.first:
-            _write(folder, tensors, dict(model.named_parameters()), progress)
-    give_back()
+def _matches(value: Any, shape: Any) -> bool:
+    if shape is int:
+        return type(value) is int and 0 <= value < 2**63
+    if shape is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return isinstance(value, dict) and all(
+        _matches(each, part)
+        for name, part in shape.items()
+        for each in (value.values() if name == _ANY else [value.get(name)])
+    )
 
 
 class StateWriter:
-    """Saves the states of a run, on a GPU beside the training that goes on.
+    """Saves the states of a run in OUT/state, on a GPU beside the training that goes on.
 
-    Then a state is copied to pinned memory, in the order of the device's work, and a thread waits
-    for it and writes it. At most one is in flight. A file that cannot be written ends the run at
-    the next step, as it does when nothing is written beside it.
+    A state is the folder step-NNNNNNNN; older ones are dropped. What is written does not depend on
+    the number of ranks, nor on whether parameters are split. Beside training a state is copied to
+    pinned memory, in the order of the device's work, and a thread waits for it and writes it. At
+    most one is in flight.
 
     Args:
         folder: OUT/state.
-        ranks: The processes that train together, which call all but `check` together.
-        beside: Write in a thread; takes the memory of a second copy.
+        ranks: The processes that train together, which call all but `check` together; rank 0
+            writes.
+        beside: Return before a state is written; takes the memory of a second copy.
     """
 
-    def __init__(self, folder: Path, ranks: Ranks, beside: bool) -> None:
-        self._folder, self._ranks = folder, ranks
-        self._thread = ThreadPoolExecutor(1, "state") if beside else None
+    def __init__(self, folder: Path, ranks: Ranks = SINGLE, beside: bool = False) -> None:
+        self._folder, self._ranks, self._beside = folder, ranks, beside
+        self._thread = ThreadPoolExecutor(1, "state")
         self._writing: Future[None] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._thread is not None:
-            self._thread.shutdown()  # waits for what is in flight
+        self._thread.shutdown()  # waits for what is in flight
 
     def save(
         self,
@@ -141,26 +135,54 @@ class StateWriter:
         progress: Progress,
         averages: AveragedWeights | None = None,
     ) -> None:
-        """Save a state, as `save_state` does; may return before it is written."""
-        if self._thread is None:
-            save_state(self._folder, model, optimizer, progress, self._ranks, averages)
-            return
+        """Save a state.
+
+        Args:
+            model: The open_clip network.
+            optimizer: Its AdamW.
+            progress: Where the run stands.
+            averages: The averaged weights, if there are any.
+
+        Raises:
+            CompoclipError: On all ranks, now or, beside training, in the next call: when the disk
+                is full, the folder cannot be written, or a weight is not finite: nothing is learnt
+                from there on, while the older state, which stays, may be good.
+        """
         self.finish()
-        tensors = _collected(model, optimizer, self._ranks, _copy, averages)
+        learnt = dict(model.named_parameters())
+        device = next(iter(learnt.values())).device
+        tensors = {_RANDOM: torch.get_rng_state()}
+        if device.type == "cuda":  # which draws its dropout
+            tensors[_RANDOM_GPU] = torch.cuda.get_rng_state(device)
+        named = _weights(model, averages)
+        for index, parameter in enumerate(ordered(learnt.items())):
+            for key, value in optimizer.state.get(parameter, {}).items():
+                named[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
+        for name, tensor in named.items():
+            collected = whole(tensor.detach())  # which takes all ranks
+            if not self._ranks.first:
+                continue
+            if not self._beside:
+                tensors[name] = collected.cpu().contiguous()
+            elif collected.is_cuda:  # to pinned memory
+                tensors[name] = collected.contiguous().to("cpu", non_blocking=True)
+            else:
+                tensors[name] = collected.clone(memory_format=torch.contiguous_format)
         copied = None
-        if any(tensor.is_cuda for tensor in model.parameters()):
+        if device.type == "cuda":
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record()
 
         def write() -> None:
             if copied is not None:
                 copied.synchronize()
-            _write(self._folder, tensors, names, progress)
+            _write(self._folder, tensors, learnt, progress)
             give_back()
 
-        names = dict(model.named_parameters())
         if self._ranks.first:
             self._writing = self._thread.submit(write)
+        if not self._beside:
+            self.finish()
 
     def check(self) -> None:
         """Raise CompoclipError if the state in flight could not be written; waits for nothing."""
@@ -169,9 +191,8 @@ class StateWriter:
 
     def finish(self) -> None:
         """Wait until what was saved is written. Raises CompoclipError if it could not be."""
-        if self._thread is not None:
-            with self._ranks.agreed():
-                self._raise()
+        with self._ranks.agreed():
+            self._raise()
 
     def _raise(self) -> None:
         writing, self._writing = self._writing, None
@@ -179,44 +200,22 @@ class StateWriter:
             writing.result()
 
 
-def _collected(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    ranks: Ranks,
-    kept: Callable[[torch.Tensor], torch.Tensor],
-    averages: AveragedWeights | None,
-) -> dict[str, torch.Tensor]:
-    """All tensors of a state, on rank 0 as `kept` keeps them: collecting a split one takes all."""
-    tensors = _random_states(model)
-    named = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
-    for name, tensor in averages.tensors.items() if averages else ():
-        named[f"{_AVERAGE}{name}"] = tensor
-    for index, parameter in enumerate(ordered(model.named_parameters())):
-        for key, value in optimizer.state.get(parameter, {}).items():
-            named[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
-    for name, tensor in named.items():
-        collected = whole(tensor.detach())
-        if ranks.first:
-            tensors[name] = kept(collected)
-    return tensors
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cpu().contiguous()
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU; of a tensor on a GPU in pinned memory, and filled in the order of its
-    work."""
-    if tensor.is_cuda:
-        return tensor.contiguous().to("cpu", non_blocking=True)
-    return tensor.clone(memory_format=torch.contiguous_format)
+def _weights(model: nn.Module, averages: AveragedWeights | None) -> dict[str, torch.Tensor]:
+    """The weights of a state, by their names in it."""
+    averaged = averages.tensors if averages else {}
+    return {
+        **{f"model/{name}": tensor for name, tensor in model.state_dict().items()},
+        **{f"{_AVERAGE}{name}": tensor for name, tensor in averaged.items()},
+    }
 
 
 def _write(
-    folder: Path, tensors: dict[str, torch.Tensor], learnt: Iterable[str], progress: Progress
+    folder: Path,
+    tensors: dict[str, torch.Tensor],
+    learnt: Mapping[str, nn.Parameter],
+    progress: Progress,
 ) -> None:
-    """Write a state. learnt: names of the parameters, which must be finite."""
+    """Write a state. learnt: the parameters, which must be finite, by name."""
     for name in learnt:
         if not tensors[f"model/{name}"].isfinite().all():
             kept = latest_state(folder)
@@ -224,12 +223,15 @@ def _write(
                 f"{name} is not finite after step {progress.step}, so nothing more can be learnt; "
                 "lower --lr" + (f" (the state of an earlier step is kept: {kept})" if kept else "")
             )
-    target = folder / _name(progress.step)
+    # safetensors refuses tensors that share storage: every repeated one gets its own.
+    first = {tensor.data_ptr(): name for name, tensor in reversed(tensors.items())}
+    tensors = {k: t if first[t.data_ptr()] == k else t.clone() for k, t in tensors.items()}
+    target = folder / f"step-{progress.step:08d}"
     partial = folder / f".partial-{progress.step:08d}"
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        save_file(_unshared(tensors), partial / _TENSORS)
+        save_file(tensors, partial / _TENSORS)
         (partial / _PROGRESS).write_text(json.dumps(asdict(progress)))
         for name in (_TENSORS, _PROGRESS):
             sync(partial / name)
@@ -243,7 +245,7 @@ def _write(
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    for old in _states(folder):
+    for old in folder.glob("step-*"):
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -258,8 +260,7 @@ def run_fingerprint(
 ) -> Fingerprint:
     """Return everything that must be the same for a resumed run to be the same run.
 
-    source: the samples as the method reads them. data: the fingerprint of the samples as they were
-    opened. watched: what else decides on the result.
+    source: the samples as the method reads them. data: of the samples as they were opened.
     """
     record = method.record()
     values = {
@@ -302,9 +303,9 @@ def latest_state(folder: Path) -> Path | None:
         folder: OUT/state.
 
     Returns:
-        Its folder, or None when there is none.
+        Its folder, or None.
     """
-    return max(_states(folder), default=None)
+    return max((path.parent for path in folder.glob(f"step-*/{_PROGRESS}")), default=None)
 
 
 def remove_states(folder: Path) -> None:
@@ -337,36 +338,39 @@ def load_state(
     """
     # Everything is read and checked before anything is restored.
     try:
-        progress = _progress(json.loads((state / _PROGRESS).read_text(encoding="utf-8")))
-        tensors = load_file(state / _TENSORS)
+        progress = Progress(**json.loads((state / _PROGRESS).read_text(encoding="utf-8")))
+        wrong = [
+            f"{name}: {shown(value)}"
+            for name, value in vars(progress).items()
+            if not (_matches(value, _SHAPES[name]) or (name, value) == ("rewrites", {}))
+        ]
         step, place = progress.step, (progress.epoch, progress.epoch_step)
-        if state.name != _name(step):
-            raise ValueError(f"step: {step}")
-        if steps_per_epoch is not None and place != divmod(step, steps_per_epoch):
-            raise ValueError(f"step {step} is not step {place[1]} of epoch {place[0]}")
-        if progress.skipped_steps > step:
-            raise ValueError(f"skipped_steps: {progress.skipped_steps}")
-        _require_tensors(tensors, model, averages)
-    except (OSError, ValueError, KeyError, RecursionError, SafetensorError) as error:
+        if not wrong and (
+            state.name != f"step-{step:08d}"
+            or (steps_per_epoch is not None and place != divmod(step, steps_per_epoch))
+            or progress.skipped_steps > step
+            or not all(map(str.isdecimal, progress.measured))
+        ):
+            wrong.append(f"counts of steps do not agree: {step}, {place}")
+        tensors = load_file(state / _TENSORS)
+        moments = _moments(tensors, model, averages, wrong)
+        if wrong:
+            raise ValueError(wrong[0])
+        torch.Generator().set_state(tensors[_RANDOM])
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise damaged(state, error) from error
-    model.load_state_dict(
-        {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
-    )
+
+    def under(prefix: str) -> dict[str, torch.Tensor]:
+        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+    model.load_state_dict(under("model/"))
     if averages is not None:
-        averages.restore(
-            {k.removeprefix(_AVERAGE): v for k, v in tensors.items() if k.startswith(_AVERAGE)}
-        )
-    slots: dict[int, dict[str, Any]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer/"):
-            _, index, name = key.split("/", 2)
-            slots.setdefault(int(index), {})[name] = value
+        averages.restore(under(_AVERAGE))
     # States number parameters in an order of their own, whatever the groups of the optimiser.
-    number = {parameter: n for n, parameter in enumerate(ordered(model.named_parameters()))}
-    grouped = [number[p] for group in optimizer.param_groups for p in group["params"]]
+    grouped = [p for group in optimizer.param_groups for p in group["params"]]
     optimizer.load_state_dict(
         {
-            "state": {at: slots[n] for at, n in enumerate(grouped) if n in slots},
+            "state": {at: moments[p] for at, p in enumerate(grouped) if moments[p]},
             "param_groups": optimizer.state_dict()["param_groups"],
         }
     )
@@ -377,120 +381,37 @@ def load_state(
     return progress
 
 
+def _moments(
+    tensors: Mapping[str, torch.Tensor],
+    model: nn.Module,
+    averages: AveragedWeights | None,
+    wrong: list[str],
+) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
+    """What AdamW remembered of each parameter. Adds to `wrong` why these are not the tensors of
+    such a model and its optimiser."""
+    learnt, expected = dict(model.named_parameters()), _weights(model, averages)
+    for name, value in expected.items():
+        found = tensors.get(name)
+        if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):
+            wrong.append(f"{name}: missing, or of another shape or type")
+        elif name.removeprefix("model/") in learnt and not found.isfinite().all():
+            wrong.append(f"{name}: not finite")
+    moments, known = {}, {*expected, _RANDOM, _RANDOM_GPU}
+    for number, parameter in enumerate(ordered(learnt.items())):
+        names = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
+        known.update(names.values())
+        own = {slot: tensors[name] for slot, name in names.items() if name in tensors}
+        shapes = dict.fromkeys(_SLOTS, parameter.shape) | {"step": torch.Size()}
+        if own and {slot: tensor.shape for slot, tensor in own.items()} != shapes:
+            wrong.append(f"optimizer/{number}: not the moments of such a parameter")
+        moments[parameter] = own
+    wrong += [f"{name}: no such tensor" for name in tensors.keys() - known]
+    return moments
+
+
 def damaged(state: Path, error: Exception) -> CompoclipError:
     """Make the error for a state that cannot be resumed."""
     reason = " ".join(str(error).split())
     return CompoclipError(
         f"training state {state} is damaged ({reason}); delete it and start without --resume"
     )
-
-
-def _progress(record: Any) -> Progress:
-    """Raises ValueError for a record that `save_state` does not write."""
-    known = {each.name: each for each in fields(Progress)}
-    needed = {
-        name
-        for name, each in known.items()
-        if each.default is MISSING and each.default_factory is MISSING
-    }
-    if not isinstance(record, dict):
-        raise ValueError("no JSON object")
-    if wrong := (needed - record.keys()) | (record.keys() - known.keys()):
-        raise ValueError(f"{min(wrong)}: missing or unknown")
-    for name, value in record.items():
-        kind = str(known[name].type)
-        right = isinstance(value, dict)
-        if kind in ("int", "float"):
-            right = _is_count(value) if kind == "int" else _finite(value) and value >= 0
-        if not right:
-            raise ValueError(f"{name}: {shown(value)}")
-    progress = Progress(**record)
-    if progress.rewrites and not _counts_of_rewrites(progress.rewrites):
-        raise ValueError("rewrites: no counts")
-    numbers = {
-        "scaler": progress.scaler,
-        **{f"losses: {name}": each for name, each in progress.losses.items()},
-        **{f"measured: {step}": each for step, each in progress.measured.items()},
-    }
-    for name, each in numbers.items():
-        if not (isinstance(each, dict) and all(map(_finite, each.values()))):
-            raise ValueError(f"{name}: no numbers")
-    if wrong := {step for step in progress.measured if not step.isdecimal()}:
-        raise ValueError(f"measured: {min(wrong)}")
-    return progress
-
-
-def _counts_of_rewrites(record: Mapping[str, Any]) -> bool:
-    """Whether a record looks like one of `PlanCounts.to_json`."""
-    rewrites = record.get("rewrites")
-    if not (_is_count(record.get("samples")) and isinstance(rewrites, dict)):
-        return False
-    return all(
-        isinstance(each, dict)
-        and isinstance(each.get("refused"), dict)
-        and all(map(_is_count, (each.get("made"), each.get("samples"), *each["refused"].values())))
-        for each in rewrites.values()
-    )
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _finite(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _require_tensors(
-    tensors: Mapping[str, torch.Tensor], model: nn.Module, averages: AveragedWeights | None
-) -> None:
-    """Raise ValueError unless these are the tensors of such a model and its optimiser."""
-    learnt = dict(model.named_parameters())
-    expected = {f"model/{name}": value for name, value in model.state_dict().items()}
-    for name, value in averages.tensors.items() if averages else ():
-        expected[f"{_AVERAGE}{name}"] = value
-    for name, value in expected.items():
-        found = tensors.get(name)
-        if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):
-            raise ValueError(f"{name}: missing, or of another shape or type")
-        if name.removeprefix("model/") in learnt and not found.isfinite().all():
-            raise ValueError(f"{name}: not finite")
-    for number, parameter in enumerate(ordered(model.named_parameters())):
-        slots = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
-        expected |= dict.fromkeys(slots.values(), parameter)
-        shapes = {slot: tensors[name].shape for slot, name in slots.items() if name in tensors}
-        if shapes and shapes != dict.fromkeys(_SLOTS, parameter.shape) | {"step": torch.Size()}:
-            raise ValueError(f"optimizer/{number}: not the moments of such a parameter")
-    unknown = tensors.keys() - expected.keys() - {_RANDOM, _RANDOM_GPU}
-    if unknown:
-        raise ValueError(f"{min(unknown)}: no such tensor")
-    try:
-        torch.Generator().set_state(tensors[_RANDOM])
-    except (KeyError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{_RANDOM}: {error}") from error
-
-
-def _random_states(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Random states of the CPU and, for a model on a GPU, of that one, which draws its dropout."""
-    states = {_RANDOM: torch.get_rng_state()}
-    device = next(model.parameters()).device
-    if device.type == "cuda":
-        states[_RANDOM_GPU] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def _name(step: int) -> str:
-    return f"step-{step:08d}"
-
-
-def _states(folder: Path) -> list[Path]:
-    return [path.parent for path in folder.glob(f"step-*/{_PROGRESS}") if path.is_file()]
-
-
-def _unshared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """safetensors refuses tensors that share storage; give every repeated one its own."""
-    first = {tensor.data_ptr(): name for name, tensor in reversed(tensors.items())}
-    return {
-        name: tensor if first[tensor.data_ptr()] == name else tensor.clone()
-        for name, tensor in tensors.items()
-    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
@@ -155,14 +154,17 @@ def step(
 
     # Backward: to the parameters, or to the cached features and from there to the parameters. From
     # W times the share, since the mean over the ranks is taken of the gradients.
-    complete = nullcontext if mean is None else mean.during
     start = torch.full_like(loss, peers.world)
     if scaler is not None:
         start = scaler.scale(start)
-    with complete():
+    if cache is None and mean is not None:
+        mean.backward(loss, start)
+    else:
         loss.backward(start)  # type: ignore[no-untyped-call]
     if cache is not None:
-        cache.backward(complete)
+        cache.backward()
+        if mean is not None:
+            mean.backward(torch.zeros_like(loss))
     return StepResult(dict(zip(terms, values)), total)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +29,7 @@ class TeacherEncoder(DualEncoder):
 
     def __init__(self, student: DualEncoder, decay: float) -> None:
         self.decay = decay
+        self._followed: dict[str, Tensor] | None = None  # what may differ from the student's
         super().__init__(merged_copy(student.model).requires_grad_(False))
         self.train()
 
@@ -58,7 +58,7 @@ class TeacherEncoder(DualEncoder):
             features: Of the student.
             pixels: (B, 3, H, W) normalised pixels, or what `kept` says.
             texts: The texts of the batch.
-            micro_batch: See `DualEncoder.work`.
+            micro_batch: As `kept`, see `DualEncoder.work`.
             kept: See there.
 
         Returns:
@@ -82,50 +82,28 @@ class TeacherEncoder(DualEncoder):
         """
         if self.decay == 1:
             return
-        names, own = self._following(student)
-        theirs = [_weight(student.model, name) for name in names]
-        torch._foreach_lerp_(own, theirs, 1 - self.decay)
-        for name, buffer in self._statistics.items():
-            buffer.copy_(student.model.get_buffer(name))
-
-    def _following(self, student: DualEncoder) -> tuple[list[str], list[Tensor]]:
-        """The weights that may differ from the student's: those that learn, adapted ones too."""
-        if not self._followed:
-            for name, parameter in self.model.named_parameters():
-                if _learns(student.model, name):
-                    self._followed[name] = parameter
-        return list(self._followed), list(self._followed.values())
-
-    @cached_property
-    def _followed(self) -> dict[str, Tensor]:
-        return {}
-
-    @cached_property
-    def _statistics(self) -> dict[str, Tensor]:
-        """Running statistics of batch norms, which are copied."""
-        return {
-            f"{path}.{name}": buffer
-            for path, module in self.model.named_modules()
-            if isinstance(module, nn.modules.batchnorm._BatchNorm)
-            for name, buffer in module.named_buffers(recurse=False)
-        }
-
-
-def _place(network: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, leaf = name.rpartition(".")
-    return network.get_submodule(path), leaf
+        if self._followed is None:
+            parameters = self.model.named_parameters()
+            self._followed = {n: p for n, p in parameters if _learns(student.model, n)}
+        theirs = [_weight(student.model, name) for name in self._followed]
+        torch._foreach_lerp_(list(self._followed.values()), theirs, 1 - self.decay)
+        for path, module in self.model.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                for name, buffer in module.named_buffers(recurse=False):
+                    buffer.copy_(student.model.get_buffer(f"{path}.{name}"))
 
 
 def _weight(network: nn.Module, name: str) -> Tensor:
     """A weight as the network computes with it: with its adapter, if it has one."""
-    module, leaf = _place(network, name)
-    weight: Tensor = getattr(module, leaf)
+    path, _, leaf = name.rpartition(".")
+    weight: Tensor = getattr(network.get_submodule(path), leaf)
     return weight
 
 
 def _learns(network: nn.Module, name: str) -> bool:
-    module, leaf = _place(network, name)
+    path, _, leaf = name.rpartition(".")
+    module = network.get_submodule(path)
     if parametrize.is_parametrized(module, leaf):
         chain = module.get_submodule(f"parametrizations.{leaf}")
         return any(parameter.requires_grad for parameter in chain.parameters())
-    return bool(getattr(module, leaf).requires_grad)
+    return _weight(network, name).requires_grad

@@ -118,21 +118,17 @@ class Watch:
         self._measured[step] = {name: each["value"] for name, each in found.items()}
         with self._ranks.agreed():
             if self._ranks.first and self.settings.keep_best:
-                self._keep(step, network)
+                kept = self._kept()
+                if step in kept:
+                    tensors = {
+                        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+                        for name, tensor in network.state_dict().items()
+                    }
+                    write_atomically(self.weights(step), lambda place: save_file(tensors, place))
+                needed = set(map(self.weights, kept.union(*self._needed)))
+                for path in {*self._folder.glob("step-*.safetensors")} - needed:
+                    path.unlink(missing_ok=True)
         return {"step": step, "eval": found, "eval_seconds": round(time.monotonic() - start, 3)}
-
-    def _keep(self, step: int, network: nn.Module) -> None:
-        kept = self._kept()
-        if step in kept:
-            tensors = {
-                name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-                for name, tensor in network.state_dict().items()
-            }
-            write_atomically(self.weights(step), lambda place: save_file(tensors, place))
-        needed = kept.union(*self._needed)
-        for path in self._folder.glob("step-*.safetensors"):
-            if path not in map(self.weights, needed):
-                path.unlink(missing_ok=True)
 
     def weights(self, step: int) -> Path:
         """The file of the weights that are kept of a step."""
