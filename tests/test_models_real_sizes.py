@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from compoclip.models import text_tower
 from compoclip.models.architecture import build_model, named_config
 from compoclip.models.dual_encoder import DualEncoder
+from compoclip.models.text_plan import PackedTokens
 from models_thin import timm_config
 
 TEXTS = [
@@ -49,9 +50,9 @@ def test_published_architectures_equal_open_clip(
     model = build_model(named_config(name) if known else trunk(name))
     encoder = DualEncoder(model)
     ids = open_clip.tokenize(TEXTS)
-    plan = encoder.plan_texts(ids)
-    assert plan is not None
-    assert [b.length for b in plan.buckets] == [4, 15, 47, 77]
+    (packed,) = encoder.text_planner().inputs(ids).groups
+    assert isinstance(packed, PackedTokens)
+    assert [segment.length for segment in packed.segments] == [4, 15, 47, 77]
     pixels = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected_text, expected_image = model.encode_text(ids), model.encode_image(pixels)

@@ -44,7 +44,7 @@ def features(loaded: LoadedModel) -> tuple[torch.Tensor, torch.Tensor]:
 def test_outputs_equal_those_of_transformers(tmp_path: Path) -> None:
     theirs = write_siglip(tmp_path / "siglip")
     loaded = load_model(tmp_path / "siglip")
-    assert not loaded.encoder.trims_text  # sees both ways: full length
+    assert not loaded.encoder.text_planner().causal  # sees both ways: full length
     ids = loaded.tokenizer(TEXTS)
     assert ids[0].tolist() == [3, 4, 5, 1] + [0] * 8
     assert ids[2].tolist()[:4] == [3, 6, 5, 1]  # lower case, no punctuation

@@ -198,7 +198,7 @@ class _Run:
         if method.needs_local:
             encoder.require_local()
         elif method.needs_patches:
-            encoder.require_patches()
+            encoder.require_local(tower="image")
         if self.settings.contrast == "sigmoid" and encoder.logit_bias is None:
             raise UsageError(
                 f"--contrast sigmoid: the logits of {self.model.name} have no bias; take a SigLIP "
