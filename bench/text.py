@@ -18,6 +18,7 @@ from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.models.text_plan import PackedTokens
 from compoclip.ranks import device_named
 
 
@@ -100,7 +101,13 @@ def measure_text_speed(
     shapes: list[list[tuple[int, int]]] = [
         [(len(batch), batch.shape[1]) for batch in ids],
         *(
-            [(s.rows, s.length) for plan in each for group in plan.groups for s in group.segments]
+            [
+                (s.rows, s.length)
+                for plan in each
+                for group in plan.groups
+                if isinstance(group, PackedTokens)
+                for s in group.segments
+            ]
             for each in plans
         ),
     ]

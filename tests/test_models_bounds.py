@@ -113,11 +113,11 @@ def test_impossible_architectures_are_refused_before_they_are_built(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"std": [0, 0, 0]}, r"image std \(0.0, 0.0, 0.0\): pixels are divided by it"),
-        ({"std": [1, 1, -1]}, "pixels are divided by it"),
+        ({"std": [0, 0, 0]}, r"image std \(0.0, 0.0, 0.0\): must be three numbers above"),
+        ({"std": [1, 1, -1]}, "must be three numbers above"),
         ({"std": [1, 1]}, "must be three numbers"),
         ({"mean": [float("nan")] * 3}, "image mean .* must be three numbers"),
-        ({"mean": {"r": 1}}, "unusable value"),
+        ({"mean": {"r": 1}}, "preprocess_cfg: damaged"),
         ({"fill_color": 1000}, "fill_color 1000: must be 0 to 255"),
         ({"fill_color": "red"}, "fill_color red"),
         ({"interpolation": ["bicubic"]}, "image interpolation"),

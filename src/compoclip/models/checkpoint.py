@@ -11,8 +11,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -33,7 +32,14 @@ from compoclip.models.architecture import (
     build_model,
     with_activation,
 )
-from compoclip.models.config import RECORD, ModelConfig, ModelIdentity, read_object, read_record
+from compoclip.models.config import (
+    RECORD,
+    ModelConfig,
+    ModelIdentity,
+    read_object,
+    read_record,
+    sound,
+)
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora, merged_state
 from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
@@ -223,13 +229,13 @@ def assemble(
         if state is not None:
             fitting(outline, state, source, architecture_name(config.model_cfg))
 
-    with _naming(source):
+    with sound(source):
         drawn = seed if state is None else None
         model = build_model(config.model_cfg, drawn, fits) if network is None else network
     if state is not None:
         load_into(model, state, source, architecture_name(config.model_cfg))
     require_finite(model.state_dict(), source)
-    with _naming(source):
+    with sound(source):
         tokenizer = build_tokenizer(config.model_cfg["text_cfg"], config.folder)
         preprocess = attach_preprocess(model, config.preprocess_cfg)
     rows = getattr(model, "vocab_size", None)
@@ -257,17 +263,6 @@ def assemble(
         weights=weights_hash(model.state_dict()),
     )
     return LoadedModel(encoder, tokenizer, preprocess, config, identity, name, path)
-
-
-@contextmanager
-def _naming(source: str) -> Iterator[None]:
-    """Let errors of the block name what is loaded."""
-    try:
-        yield
-    except CompoclipError as error:
-        if source in str(error):
-            raise
-        raise type(error)(f"{source}: {error}") from error
 
 
 def current_identity(loaded: LoadedModel) -> ModelIdentity:

@@ -204,7 +204,7 @@ class TextPlanner:
         if not self.causal:
             last = self.ends(ids) if self.pools_at_end else torch.full((texts,), context - 1)
             size = self.limit or texts
-            whole = tuple(map(WholeTokens, ids.split(size), last.split(size)))
+            whole = tuple(map(WholeTokens, torch.split(ids, size), torch.split(last, size)))
             return TextInputs(whole, last, torch.arange(texts), context)
         rows, place = ids, torch.arange(texts)
         if deduplicate:

@@ -47,13 +47,13 @@ class TextLayers:
         sees_ahead: Whether a position depends on later ones too.
     """
 
-    def __init__(self, tower: nn.Module) -> None:
-        self._tower: Any = tower
-        self.depth = len(self._tower.transformer.resblocks)
-        self.context_length = len(self._tower.positional_embedding)
-        self.embedding: nn.Module = self._tower.token_embedding
-        self.device: torch.device = self._tower.positional_embedding.device
-        self.sees_ahead = self._tower.attn_mask is None
+    def __init__(self, tower: Any) -> None:
+        self._tower = tower
+        self.depth = len(tower.transformer.resblocks)
+        self.context_length = len(tower.positional_embedding)
+        self.embedding: nn.Module = tower.token_embedding
+        self.device: torch.device = tower.positional_embedding.device
+        self.sees_ahead = tower.attn_mask is None
 
     @property
     def plain(self) -> bool:
@@ -142,7 +142,7 @@ class TextTower:
         prefix = "text_" if isinstance(self._tower, CLIP) else ""
         self._pool_type = str(getattr(self._tower, f"{prefix}pool_type", ""))
         self._pools_at_end = self._pool_type in ("argmax", "eos")
-        self._end = getattr(self._tower, f"{prefix}eos_id", None)
+        self._end: Any = getattr(self._tower, f"{prefix}eos_id", None)
 
     @property
     def causal(self) -> bool:

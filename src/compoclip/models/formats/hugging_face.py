@@ -20,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import yaml
@@ -56,6 +56,7 @@ from compoclip.models.config import (
     read_object,
     record_of,
     section,
+    sound,
     write_json,
 )
 from compoclip.models.formats.hf_files import (
@@ -65,14 +66,13 @@ from compoclip.models.formats.hf_files import (
     WEIGHTS,
     ParameterNames,
     clip_sizes,
-    clip_tokenizer,
     image_processor,
     model_type_of,
-    own_tokenizer,
     preprocess_of,
     read_tensors,
+    refuse,
     shards_of,
-    sound,
+    tokenizer_of,
     write_clip_tokenizer,
 )
 from compoclip.models.formats.hub import TOKENIZER_FILES
@@ -111,7 +111,7 @@ class HuggingFaceFolder(Format):
 
     def __init__(self) -> None:
         self.table: dict[str, Any] = _TABLES[self.model_type]
-        self.names = ParameterNames(self.table["parameters"])
+        self.names = ParameterNames(self.table["model"], self.table["parameters"])
 
     def sniff(self, source: str) -> bool:
         """Return whether `config.json` names this family."""
@@ -138,53 +138,30 @@ class HuggingFaceFolder(Format):
         """Read the configuration and the parameters of a folder."""
         return read_object(path / CONFIG), read_tensors(path), []
 
-    def read_state(self, state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-        """Return their parameters as those of the open_clip model."""
-        try:
-            return self.names.read(state, source)
-        except KeyError as error:
-            raise CompoclipError(
-                f"{source}: {error} is no parameter of a {self.table['model']}; expected the "
-                f"weights of transformers' {self.table['model']}"
-            ) from error
-
-    def write_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the parameters of an open_clip model as theirs."""
-        try:
-            return self.names.write(state)
-        except KeyError as error:
-            raise self._inexpressible(str(error)) from error
-
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Load the folder as an open_clip model. What it does not say (preprocessing, CLIP's
         vocabulary) is the family's own and noted in the provenance."""
         path = Path(source)
-        try:
-            return override_activation(self._load(path, name), activation)
-        except (TypeError, ValueError, IndexError, RuntimeError) as error:  # tensors taken apart
-            first = (str(error).splitlines() or [""])[0]
-            raise CompoclipError(
-                f"{path}: its tensors have not the shapes of such a model ({first}); restore the "
-                "original files"
-            ) from error
-
-    def _load(self, path: Path, name: str) -> LoadedModel:
-        data, tensors, assumed = self.content(path)
-        config = self.read_config(data, str(path / CONFIG))
-        tokenizer, unsaid = own_tokenizer(path, self.clean) if self.clean else clip_tokenizer(path)
-        config["text_cfg"] |= tokenizer
-        state = self.read_state(tensors, str(path))
-        preprocess, assumed = self.table.get("preprocess", {}), [*assumed, *unsaid]
-        if (path / IMAGES).is_file():
-            preprocess = preprocess_of(read_object(path / IMAGES), path / IMAGES)
-        else:
-            assumed.append(f"preprocessing: {self.family}'s own, the folder has none")
-        model = ModelConfig(config, preprocess, folder=path)
-        loaded = assemble(model, name, state=state, path=path)
+        with sound(path):
+            data, tensors, assumed = self.content(path)
+            config = self.read_config(data, str(path / CONFIG))
+            tokenizer, unsaid = tokenizer_of(path, self.clean)
+            config["text_cfg"] |= tokenizer
+            state = self.names.read(tensors, str(path))
+            preprocess, assumed = self.table.get("preprocess", {}), [*assumed, *unsaid]
+            if (path / IMAGES).is_file():
+                preprocess = preprocess_of(read_object(path / IMAGES), path / IMAGES)
+            else:
+                assumed.append(f"preprocessing: {self.family}'s own, the folder has none")
+            model = ModelConfig(config, preprocess, folder=path)
+            loaded = assemble(model, name, state=state, path=path)
         if (path / RECORD).is_file():
-            return verified(loaded, path / RECORD)
-        facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
-        return replace(loaded, provenance={**facts, "assumed": assumed} if assumed else facts)
+            loaded = verified(loaded, path / RECORD)
+        else:
+            facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
+            facts |= {"assumed": assumed} if assumed else {}
+            loaded = replace(loaded, provenance=facts)
+        return override_activation(loaded, activation)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Write the folder, or that of a tower alone."""
@@ -193,14 +170,14 @@ class HuggingFaceFolder(Format):
         config = self.write_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size, tower)
         model = config["architectures"][0]
         if not self.clean and tower != "vision" and loaded.tokenizer.simple is None:
-            raise CompoclipError(f"{loaded.name}: its tokenizer is not CLIP's BPE: no {model} form")
+            self._refuse("a tokenizer that is not CLIP's BPE", model)
         if dtype == "float16":
             config["torch_dtype"] = "float16"
         network = loaded.encoder.model.state_dict()
         bare = {name.removeprefix(self.nested): value for name, value in network.items()}
         plain = as_stored(bare, dtype, loaded.name)
         part = {"vision": "image", "text": "text"}.get(tower)
-        state = self.write_state({k: v for k, v in plain.items() if part in (None, part_of(k))})
+        state = self.names.write({k: v for k, v in plain.items() if part in (None, part_of(k))})
         if tower == "vision":  # a CLIPVisionModel ends before the projection
             state = {key: value for key, value in state.items() if key.startswith("vision_model.")}
         images = tower != "text"
@@ -217,7 +194,7 @@ class HuggingFaceFolder(Format):
             if self.records and not tower:  # as the folder will be read
                 model_cfg = self.read_config(config, str(folder))
                 if self.clean:
-                    model_cfg["text_cfg"] |= own_tokenizer(temporary, self.clean)[0]
+                    model_cfg["text_cfg"] |= tokenizer_of(temporary, self.clean)[0]
             identity = replace(
                 current_identity(loaded),
                 architecture=architecture_name(with_activation(model_cfg, "gelu")),
@@ -262,7 +239,7 @@ class HuggingFaceFolder(Format):
         for key in ("image_size", "patch_size"):
             size = sizes.get(key)
             if isinstance(size, list | tuple) and len(set(size)) > 1:
-                raise self._inexpressible(f"an oblong {key} {size}")
+                self._refuse(f"an oblong {key} {size}")
             sizes |= {key: max(size)} if isinstance(size, list | tuple) else {}
         width = int(sizes["hidden_size"])
         hidden = int(width * ours.get("mlp_ratio", 4.0))
@@ -275,13 +252,10 @@ class HuggingFaceFolder(Format):
         odd = [key for key, value in config.items() if key not in known and value]
         odd += [key for key, value in fixed.items() if config.get(key) != value]
         if odd:
-            raise self._inexpressible(f"'{odd[0]}': {config.get(odd[0])}", model)
+            self._refuse(f"'{odd[0]}': {config.get(odd[0])}", model)
 
-    def _inexpressible(self, what: str, model: str = "") -> CompoclipError:
-        return CompoclipError(
-            f"Hugging Face's {model or self.table['model']} cannot express {what}: use --to "
-            "open-clip or --to onnx"
-        )
+    def _refuse(self, what: str, model: str = "") -> NoReturn:
+        refuse(model or self.table["model"], what)
 
 
 def _ours(part: str, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -355,14 +329,14 @@ class HFClip(HuggingFaceFolder):
     ) -> dict[str, Any]:
         ours = dict(config[f"{part}_cfg"])
         if "timm_model_name" in ours:
-            raise self._inexpressible(f"a timm image tower ({ours['timm_model_name']})", model)
+            self._refuse(f"a timm image tower ({ours['timm_model_name']})", model)
         if not isinstance(ours.get("layers", 12), int):
-            raise self._inexpressible("a ResNet image tower", model)
+            self._refuse("a ResNet image tower", model)
         self._require_known(part, ours, model)
         norm = dict(ours.get("norm_kwargs") or {})
         epsilon = float(norm.pop("eps", 1e-5))
         if norm:
-            raise self._inexpressible(f"norm_kwargs {norm}", model)
+            self._refuse(f"norm_kwargs {norm}", model)
         sizes = self._tower(part, config)
         if part == "vision":
             heads = sizes["hidden_size"] // int(ours.get("head_width", 64))
@@ -451,23 +425,20 @@ class HFSiglip(HuggingFaceFolder):
         for part, ours in (("top", config), ("vision", vision), ("text", text)):
             self._require_known(part, ours)
         cleaning = (text.get("tokenizer_kwargs") or {}).get("clean")
-        if not text.get("hf_tokenizer_name") or cleaning != self.clean:
-            raise self._inexpressible(
-                f"a tokenizer that is not SigLIP's own (texts cleaned by '{cleaning}')"
-            )
-        if config.get("init_logit_bias") is None:
-            raise self._inexpressible("a model without a bias of its logits")
         own = {"act_kwargs": text["act_kwargs"]} if text.get("act_kwargs") else {}
         act = next((name for name, value in self._acts.items() if value == own), None)
-        if act is None:
-            raise self._inexpressible(f"act_kwargs {text['act_kwargs']}")
         trunk = self._trunk.fullmatch(vision["timm_model_name"])
         shape = SIZES.get(trunk[1]) if trunk else None
+        if not text.get("hf_tokenizer_name") or cleaning != self.clean:
+            self._refuse(f"a tokenizer that is not SigLIP's own (texts cleaned by '{cleaning}')")
+        if config.get("init_logit_bias") is None:
+            self._refuse("a model without a bias of its logits")
+        if act is None:
+            self._refuse(f"act_kwargs {text['act_kwargs']}")
         if not trunk or not shape or int(trunk[3]) != vision.get("image_size", int(trunk[3])):
-            raise self._inexpressible(f"the image tower '{vision['timm_model_name']}'")
+            self._refuse(f"the image tower '{vision['timm_model_name']}'")
         if shape[0] != dim:
-            what = f"features of length {dim} from an image tower of width {shape[0]}"
-            raise self._inexpressible(what)
+            self._refuse(f"features of length {dim} from an image tower of width {shape[0]}")
         approximate = trunk[4] or trunk[1] == "giantopt"
         image = {
             **dict(zip(_SHAPE, shape)),
@@ -486,7 +457,7 @@ class HFSiglip(HuggingFaceFolder):
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Write a SiglipModel folder with the model's own tokenizer."""
         if loaded.preprocess.resize_mode != "squash":
-            raise self._inexpressible(f"images resized by '{loaded.preprocess.resize_mode}'")
+            self._refuse(f"images resized by '{loaded.preprocess.resize_mode}'")
         return super().save(loaded, folder, form, dtype)
 
 
