@@ -142,7 +142,7 @@ KEY = "text_model.encoder.layers.0.self_attn.v_proj.weight"
         (edited(lambda d: d["vision_config"].update(patch_size=16)), "only published sizes"),
         (edited(lambda d: d["vision_config"].update(hidden_act="relu")), "hidden_act relu"),
         (edited(lambda d: d["vision_config"].update(vision_use_head=False)), "without its pooling"),
-        (edited(lambda d: d["text_config"].update(vocab_size="x")), "malformed"),
+        (edited(lambda d: d["text_config"].update(vocab_size="x")), "damaged"),
         (edited(lambda d: d["text_config"].update(projection_size=24)), "different lengths"),
         (without(KEY), "lacks 'text_model.encoder.layers.0.self_attn.v_proj.weight'"),
         (without("text_model.head.weight", "text_model.other"), "'text_model.other' is no param"),

@@ -47,7 +47,7 @@ class ModelConfig:
         return None if stated is None else (self.folder or Path()) / stated
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `open_clip_config.json`."""
+        """Return the content of `open_clip_config.json`."""
         data: dict[str, Any] = {
             "model_cfg": self.model_cfg,
             "preprocess_cfg": self.preprocess_cfg,
@@ -161,7 +161,7 @@ Part = Literal["image", "text", "temperature"]
 
 
 def part_of(name: str) -> Part:
-    """The part of a parameter or buffer, by its name in the state dict.
+    """Return the part of a parameter or buffer, by its name in the state dict.
 
     The image tower is everything below `visual` (with its projection), the temperature the scale
     and bias of the logits, the text tower the rest.
@@ -205,39 +205,44 @@ class ModelIdentity:
     weights: str
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
+        """Return a JSON-ready mapping."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelIdentity:
         """The inverse of `to_json`. Raises CompoclipError when a field is missing or of another
         type."""
-        values = {}
+        values: dict[str, Any] = {}
         for f in fields(cls):
-            if f.name not in data:
-                raise CompoclipError(f"model identity lacks {f.name}; re-save the checkpoint")
-            value = values[f.name] = data[f.name]
+            value: Any = data.get(f.name)
+            values[f.name] = value
             if "tuple" in str(f.type):
                 number = int if "int" in str(f.type) else int | float
-                fits = isinstance(value, list | tuple)
-                fits = fits and all(isinstance(each, number) for each in value)
+                listed = isinstance(value, list | tuple)
+                fits = listed and all(isinstance(each, number) for each in value)
                 values[f.name] = tuple(value) if fits else value
             else:
                 fits = type(value).__name__ == f.type
             if not fits:
                 raise CompoclipError(
-                    f"model identity: '{f.name}' is malformed; restore the file or re-save the "
-                    "checkpoint"
+                    f"model identity: '{f.name}' is missing or malformed; restore the file or "
+                    "re-save the checkpoint"
                 )
         return cls(**values)
 
-    def differences(self, other: ModelIdentity, ignore: tuple[str, ...] = ()) -> list[str]:
-        """Lines "field: ours vs theirs" for every field that differs."""
-        return [
+    def require(
+        self, other: ModelIdentity, models: str, remedy: str, ignore: tuple[str, ...] = ()
+    ) -> None:
+        """Raise CompoclipError with "field: ours vs theirs" for every field that differs, but for
+        the base, the adapter and those to ignore. models: which two differ, in words."""
+        wrong = [
             f"{f.name}: {getattr(self, f.name)} vs {getattr(other, f.name)}"
             for f in fields(self)
-            if f.name not in ignore and getattr(self, f.name) != getattr(other, f.name)
+            if f.name not in ("base", "adapter", *ignore)
+            and getattr(self, f.name) != getattr(other, f.name)
         ]
+        if wrong:
+            raise CompoclipError(f"{models}: {'; '.join(wrong)}; {remedy}")
 
 
 def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
@@ -255,7 +260,7 @@ def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
 
 
 def record_of(identity: ModelIdentity, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a `compoclip.json`."""
+    """Return the content of a `compoclip.json`."""
     return {
         "compoclip": __version__,
         "identity": identity.to_json(),

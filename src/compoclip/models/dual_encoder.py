@@ -65,7 +65,7 @@ class DualEncoder(nn.Module):
 
     @property
     def logit_scale(self) -> nn.Parameter:
-        """The learnable parameter, i.e. the logarithm of the scale."""
+        """The logarithm of the scale."""
         parameter = self.model.logit_scale
         assert isinstance(parameter, nn.Parameter)
         return parameter
@@ -151,9 +151,6 @@ class DualEncoder(nn.Module):
             pixels: (B, 3, H, W) normalised pixels, on the model's device.
             patches: Return projected patches, too; see `ImageTower` for each kind of tower.
 
-        Returns:
-            Features (B, D), with patches (B, P, D) if asked.
-
         Raises:
             CompoclipError: Patches are asked of a tower that has none.
         """
@@ -170,9 +167,6 @@ class DualEncoder(nn.Module):
             tokens: Return projected tokens and their mask, too.
             deduplicate: Encode equal rows once; False is for measurements.
 
-        Returns:
-            Features (T, D), with tokens (T, L, D) and mask (T, L) if asked; L is the longest text.
-
         Raises:
             CompoclipError: Tokens are asked of a tower that has none, or `ids` are malformed.
         """
@@ -180,46 +174,28 @@ class DualEncoder(nn.Module):
 
     @torch.no_grad()
     def text_states(self, ids: Tensor, micro_batch: int = 0) -> Tensor:
-        """Return what the text projection is given, without gradient.
+        """Return what the text projection is given, without gradient: (T, W) the state of each text
+        at EOT, after the last LayerNorm.
 
-        Args:
-            ids: (T, context) int64 token ids.
-            micro_batch: See `work`.
-
-        Returns:
-            (T, W) the state of each text at EOT, after the last LayerNorm; not normalised.
-
-        Raises:
-            CompoclipError: For a tower without such a state.
+        ids: (T, context) int64 token ids. micro_batch: see `work`. Raises CompoclipError for a
+        tower without such a state.
         """
         found = self.text_work(self._inputs(ids, True, micro_batch), state=True).all().state
         assert found is not None
         return found
 
     def project_texts(self, states: Tensor) -> TextFeatures:
-        """Features of texts from their states, with gradient to the projection.
-
-        Args:
-            states: (T, W) as `text_states` gives them.
-
-        Returns:
-            Pooled features (T, D).
-        """
+        """Return the pooled features of (T, W) states of `text_states`, with gradient to the
+        projection."""
         return TextFeatures(self._text.project(states))
 
     def text_planner(self, micro_batch: int = 0) -> TextPlanner:
-        """How the text tower wants its texts, to be planned by other processes.
-
-        Args:
-            micro_batch: See `work`.
-
-        Returns:
-            The planner, for the tower as it is now and the device that it is on.
-        """
+        """Return how the text tower wants its texts, as it is now and on its device, to be planned
+        by other processes. micro_batch: see `work`."""
         return self._text.planner(self.device, micro_batch)
 
     def text_layers(self) -> TextLayers:
-        """The text tower layer by layer, for analyses.
+        """Return the text tower layer by layer, for analyses.
 
         Raises CompoclipError for a tower that is no native open_clip transformer.
         """
@@ -254,9 +230,6 @@ class DualEncoder(nn.Module):
 
         Returns:
             (B, 1 + P, C) the pooled feature of each image, then those of its patches if asked.
-
-        Raises:
-            CompoclipError: The tower has no patches, or no projection apart from its trunk.
         """
         if patches:
             self._image.require_local()

@@ -106,7 +106,7 @@ class AdaptedWeight:
 
 
 def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
-    """The weights of an open_clip network that `lora` adapts, in the order of the network.
+    """Return the weights of an open_clip network that `lora` adapts, in the order of the network.
 
     In-projections, linear layers that stand directly in an attention or an MLP, and with "+conv"
     the patch embedding: a k x k convolution seen as a (out * k, in * k) matrix of rank r * k. A
@@ -204,13 +204,10 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
 
 
 def lora_parameters(network: nn.Module) -> Iterator[nn.Parameter]:
-    """Iterate over the A and B of every adapter.
+    """Iterate over the A and B of every adapter: the parameters to train.
 
     Args:
         network: A network that `attach_lora` was called on.
-
-    Yields:
-        The parameters to train.
     """
     for _, adapter in _adapters(network):
         yield from adapter.parameters()
@@ -243,7 +240,7 @@ def merge_lora(network: nn.Module) -> None:
 
 
 def merged_copy(network: nn.Module) -> nn.Module:
-    """A copy of a network with the weights that it computes with: plain, adapters merged.
+    """Return a copy of a network with the weights that it computes with: plain, adapters merged.
 
     `merge_lora` of a deep copy would take the adapters' properties off the class that both share.
     """
@@ -303,7 +300,7 @@ def _adapters(network: nn.Module) -> Iterator[tuple[str, _LowRank]]:
 
 
 def towers_of(names: Iterable[str]) -> Towers:
-    """The towers that weights of these names are in."""
+    """Return the towers that weights of these names are in."""
     parts = {part_of(name) for name in names}
     if parts == {"image"}:
         return "image"

@@ -100,14 +100,7 @@ class Tokenizer:
         return torch.from_numpy(self.encode(texts).ids.astype(np.int64))
 
     def encode(self, texts: Sequence[str]) -> TokenIds:
-        """The ids of texts, and how many of them are cut.
-
-        Args:
-            texts: T texts.
-
-        Returns:
-            What a call gives, as int32 of numpy, and the count.
-        """
+        """Return what a call gives, as int32 of numpy, and how many texts are cut."""
         rows = [self._encoded(text) for text in texts]
         lengths = np.fromiter((len(row) for row, _ in rows), np.int64, len(rows))
         ids = np.zeros((len(rows), self.context_length), np.int32)
@@ -149,7 +142,7 @@ class Tokenizer:
         return [self._inner.sot_token_id, *ids, self._inner.eot_token_id]
 
     def _ids(self, text: str) -> tuple[Sequence[int], bool]:
-        """The ids of one text after cutting, and whether it was cut."""
+        """Return the ids of one text after cutting, and whether it was cut."""
         long, text = len(text) > _MOST_CHARACTERS, text[:_MOST_CHARACTERS]
         if self._simple:
             ids = [self._inner.sot_token_id]
@@ -166,13 +159,13 @@ class Tokenizer:
         return tuple(row.tolist()), long or full > self.context_length
 
     def _pieces(self, text: str) -> Iterator[Sequence[int]]:
-        """The ids of each piece of a cleaned text: merges do not cross pieces."""
+        """Return the ids of each piece of a cleaned text: merges do not cross pieces."""
         for piece in self._inner.pat.findall(text):
             cached = len(piece) <= _CACHED_PIECE
             yield self._piece(piece) if cached else self._piece_ids(piece)
 
     def _piece_ids(self, piece: str) -> tuple[int, ...]:
-        """The ids of a piece.
+        """Return the ids of a piece.
 
         Merging takes time that grows with the square of its length, so of a very long one only the
         start is merged when that fills the context already.
@@ -206,7 +199,7 @@ class Tokenizer:
 
 
 def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> Tokenizer:
-    """The tokenizer an open_clip text configuration asks for.
+    """Return the tokenizer an open_clip text configuration asks for.
 
     CLIP's BPE by default; `tokenizer_kwargs.bpe_path` names another merges file, relative to
     `folder`; `hf_tokenizer_name` a Hugging Face tokenizer (read from `folder` when its files are
@@ -386,7 +379,7 @@ class Preprocess:
         return cls(**values)
 
     def to_config(self) -> dict[str, Any]:
-        """The `preprocess_cfg` of an open_clip configuration file."""
+        """Return the `preprocess_cfg` of an open_clip configuration file."""
         lists = {"size": list(self.size), "mean": list(self.mean), "std": list(self.std)}
         return {"size": 0, "mode": "RGB", **vars(self), **lists}
 
@@ -435,7 +428,7 @@ def random_crop(
     scale: tuple[float, float] = (0.9, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> tuple[int, int, int, int]:
-    """The box (top, left, height, width) of a "random resized crop".
+    """Return the box (top, left, height, width) of a "random resized crop".
 
     Area is uniform in `scale` times the image's, log aspect ratio uniform in log `ratio`; ten tries
     to fit, then the largest centred box within `ratio`. Same law as torchvision's

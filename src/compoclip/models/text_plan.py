@@ -146,14 +146,7 @@ class TextInputs:
         return sum(group.ids.numel() for group in self.groups)
 
     def mapped(self, move: Move) -> TextInputs:
-        """Return the same with every tensor moved, always in one order.
-
-        Args:
-            move: What becomes of a tensor.
-
-        Returns:
-            The moved inputs.
-        """
+        """Return the same with every tensor moved, always in one order."""
         groups: Any = tuple(group.mapped(move) for group in self.groups)
         last, place = move(self.last), move(self.place)
         again = None if self.again is None else self.again.mapped(move)
@@ -218,14 +211,7 @@ class TextPlanner:
         return TextInputs(packed, last, place, lengths[-1])
 
     def ends(self, ids: Tensor) -> Tensor:
-        """Where open_clip pools: the position of the (first) end-of-text token of each row.
-
-        Args:
-            ids: (T, context) token ids.
-
-        Returns:
-            (T,) positions.
-        """
+        """Return where open_clip pools (T, context) ids: (T,) the first end-of-text token."""
         return (ids if self.end is None else (ids == self.end).int()).argmax(dim=-1)
 
 

@@ -58,7 +58,7 @@ RECORD, EARLIER = "adapter.json", "adapter.safetensors"
 _PREFIX = "base_model.model."
 _PATTERN_SECONDS = 1.0  # that a pattern of the file may take
 _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out", "lora_bias")
-_MERGE = "merge it first (PEFT: merge_and_unload; a weights file: --to merged)"
+_MERGE = "merge it with PEFT (merge_and_unload), or a weights file by --to merged"
 ALPHA = 1.0  # of loralib's files, divided by the rank; no published script changes it
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
 """A and B of each adapted weight, by open_clip's name of it."""
@@ -211,11 +211,8 @@ def _recorded(
     base: LoadedModel, folder: Path, record: AdapterRecord
 ) -> tuple[Lora, dict[str, Tensor], Mapping[str, Any]]:
     """Return settings, adapters and provenance of a folder with a record, for its own base."""
-    if wrong := record.identity.differences(base.identity, ignore=("base", "adapter")):
-        raise CompoclipError(
-            f"{folder}: its base {record.base} and {base.name} differ (its base first): "
-            f"{'; '.join(wrong)}; load it on its own base"
-        )
+    models = f"{folder}: its base {record.base} and {base.name} differ (its base first)"
+    record.identity.require(base.identity, models, "load it on its own base")
     weights = folder / (WEIGHTS if (folder / CONFIG).is_file() else EARLIER)
     state = read_state_dict(weights)
     theirs = {key: value for key, value in state.items() if key.startswith(_PREFIX)}
@@ -251,7 +248,7 @@ def _filled(network: nn.Module, lora: Lora, pairs: Pairs, source: Path) -> dict[
     """
     targets: dict[str, AdaptedWeight] = {t.name: t for t in lora_targets(network, lora)}
     if odd := [name for name in pairs if name not in targets]:
-        raise CompoclipError(f"{source}: adapts '{odd[0]}', as our adapters do not: {_MERGE}")
+        raise CompoclipError(f"{source}: adapts '{odd[0]}', which our adapters do not: {_MERGE}")
     filled = {}
     for name, target in targets.items():
         filled[name] = a, b = torch.zeros(target.a_shape), torch.zeros(target.b_shape)
@@ -350,7 +347,7 @@ def _pairs(
                 name, _ = names.ours(f"{third[1]}q_proj.weight" if third else name)
             except KeyError as error:
                 raise CompoclipError(
-                    f"{source}: adapts '{module}', as our adapters do not: {_MERGE}"
+                    f"{source}: adapts '{module}', which our adapters do not: {_MERGE}"
                 ) from error
             name = name if name in own else f"{nested}{name}"
         a, b = a.float(), scale(module, len(a)) * b.float()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from compoclip.errors import CompoclipError
 from compoclip.files import read_text
-from compoclip.models.config import MERGES, read_object, require_small, sound, write_json
+from compoclip.models.config import MERGES, read_object, require_small, section, sound, write_json
 from compoclip.models.preprocess import Preprocess, Tokenizer
 from compoclip.models.weights import read_state_dict
 
@@ -193,8 +193,10 @@ def tokenizer_of(path: Path, clean: str) -> tuple[dict[str, Any], list[str]]:
         file = path / "tokenizer.json"
         if not file.is_file():
             return {}, ["tokenizer: CLIP's own, the folder has none"]
+        listed = section(read_object(file), "model", file).get("merges")
+        if not isinstance(listed, list):
+            raise CompoclipError(f"{file}: has no BPE merges: not a CLIP tokenizer")
         with sound(file):
-            listed = read_object(file)["model"]["merges"]
             pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in listed]
     for number, pair in enumerate(pairs, 1):
         if len(pair) != 2:

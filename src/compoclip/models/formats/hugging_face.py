@@ -144,7 +144,8 @@ class HuggingFaceFolder(Format):
         path = Path(source)
         with sound(path):
             data, tensors, assumed = self.content(path)
-            config = self.read_config(data, str(path / CONFIG))
+            with sound(path / CONFIG):
+                config = self.read_config(data, str(path / CONFIG))
             tokenizer, unsaid = tokenizer_of(path, self.clean)
             config["text_cfg"] |= tokenizer
             state = self.names.read(tensors, str(path))
@@ -209,10 +210,8 @@ class HuggingFaceFolder(Format):
     def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
         """Return configuration and weights, in one file or several."""
         sharded = (folder / INDEX).is_file()
-        return [
-            CONFIG,
-            *([INDEX, *shards_of(folder / INDEX)] if sharded else [WEIGHTS]),
-        ], self.beside
+        weights = [INDEX, *shards_of(folder / INDEX)] if sharded else [WEIGHTS]
+        return [CONFIG, *weights], self.beside
 
     def snippet(self, folder: Path) -> tuple[str, str]:
         """Return transformers' code, where its model is the whole of ours."""
@@ -293,17 +292,16 @@ class HFClip(HuggingFaceFolder):
                 "gelu, the same in both towers"
             )
         config: dict[str, Any] = {"quick_gelu": True} if "quick_gelu" in acts else {}
-        with sound(source):
-            config["embed_dim"] = int(data.get("projection_dim", 512))
-            for part, theirs in (("vision", vision), ("text", text)):
-                ours = config[f"{part}_cfg"] = _ours(part, theirs)
-                width, hidden = ours["width"], int(theirs["intermediate_size"])
-                if hidden != 4 * width:  # int(width * ratio) has to be exactly `hidden`
-                    exact = int(width * (hidden / width)) == hidden
-                    ours["mlp_ratio"] = (hidden if exact else hidden + 0.5) / width
-                if float(theirs["layer_norm_eps"]) != 1e-5:
-                    ours["norm_kwargs"] = {"eps": float(theirs["layer_norm_eps"])}
-            head = config["vision_cfg"]["width"] // int(vision["num_attention_heads"])
+        config["embed_dim"] = int(data.get("projection_dim", 512))
+        for part, theirs in (("vision", vision), ("text", text)):
+            ours = config[f"{part}_cfg"] = _ours(part, theirs)
+            width, hidden = ours["width"], int(theirs["intermediate_size"])
+            if hidden != 4 * width:  # int(width * ratio) has to be exactly `hidden`
+                exact = int(width * (hidden / width)) == hidden
+                ours["mlp_ratio"] = (hidden if exact else hidden + 0.5) / width
+            if float(theirs["layer_norm_eps"]) != 1e-5:
+                ours["norm_kwargs"] = {"eps": float(theirs["layer_norm_eps"])}
+        head = config["vision_cfg"]["width"] // int(vision["num_attention_heads"])
         if head != 64:
             config["vision_cfg"]["head_width"] = head
         return config
@@ -388,25 +386,24 @@ class HFSiglip(HuggingFaceFolder):
             raise CompoclipError(
                 f"{source}: without its pooling head the image tower has no features"
             )
-        with sound(source):
-            shape = [int(vision[key]) for key in _SHAPE]
-            size = next((name for name, known in SIZES.items() if list(known) == shape), None)
-            trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
-            # In timm giantopt has the approximate activation, all others the exact one.
-            if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
-                trunk += TANH
-            if size is None or not is_model(trunk):
-                raise CompoclipError(
-                    f"{source}: timm has no SigLIP tower of width {shape[0]}, {shape[1]} layers, "
-                    f"{shape[2]} heads, patches of {vision['patch_size']} and images of "
-                    f"{vision['image_size']} pixels: only published sizes are read"
-                )
-            sizes, hidden = _ours("text", text), int(text["intermediate_size"])
-            if hidden != 4 * sizes["width"]:
-                sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
-            if int(text.get("projection_size") or sizes["width"]) != shape[0]:
-                raise ValueError("the towers end in features of different lengths")
-            image = {"image_size": int(vision["image_size"]), "timm_model_name": trunk}
+        shape = [int(vision[key]) for key in _SHAPE]
+        size = next((name for name, known in SIZES.items() if list(known) == shape), None)
+        trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
+        # In timm giantopt has the approximate activation, all others the exact one.
+        if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
+            trunk += TANH
+        if size is None or not is_model(trunk):
+            raise CompoclipError(
+                f"{source}: timm has no SigLIP tower of width {shape[0]}, {shape[1]} layers, "
+                f"{shape[2]} heads, patches of {vision['patch_size']} and images of "
+                f"{vision['image_size']} pixels: only published sizes are read"
+            )
+        sizes, hidden = _ours("text", text), int(text["intermediate_size"])
+        if hidden != 4 * sizes["width"]:
+            sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
+        if int(text.get("projection_size") or sizes["width"]) != shape[0]:
+            raise ValueError("the towers end in features of different lengths")
+        image = {"image_size": int(vision["image_size"]), "timm_model_name": trunk}
         image["timm_model_pretrained"] = False
         fixed = self.table["fixed"]
         return {
@@ -494,15 +491,14 @@ class HFBlip(HuggingFaceFolder):
         """See `HuggingFaceFolder.read_config`."""
         text, vision = (section(data, key, source) for key in ("text_config", "vision_config"))
         keep = {"image_text_hidden_size", "text_config", "vision_config"}
-        with sound(source):
-            context = min(self._CONTEXT, int(text.get("max_position_embeddings", 512)))
-            vocabulary = int(text.get("vocab_size", BLIP_VOCABULARY))
-            return {
-                "embed_dim": int(data.get("image_text_hidden_size", 256)),
-                "vision_cfg": {"image_size": int(vision.get("image_size", 384))},
-                "text_cfg": {"context_length": context, "vocab_size": vocabulary},
-                BLIP: {key: value for key, value in data.items() if key in keep},
-            }
+        context = min(self._CONTEXT, int(text.get("max_position_embeddings", 512)))
+        vocabulary = int(text.get("vocab_size", BLIP_VOCABULARY))
+        return {
+            "embed_dim": int(data.get("image_text_hidden_size", 256)),
+            "vision_cfg": {"image_size": int(vision.get("image_size", 384))},
+            "text_cfg": {"context_length": context, "vocab_size": vocabulary},
+            BLIP: {key: value for key, value in data.items() if key in keep},
+        }
 
     def write_config(
         self, config: Mapping[str, Any], vocabulary: int, tower: str = ""
