@@ -184,7 +184,8 @@ def tokenizer_of(path: Path, clean: str) -> tuple[dict[str, Any], list[str]]:
                 "tokenizers: copy the tokenizer's files into the folder"
             )
         return {"hf_tokenizer_name": "in-this-folder", "tokenizer_kwargs": {"clean": clean}}, []
-    file = path / "merges.txt"
+    file, own = path / "merges.txt", (path / MERGES).is_file()
+    made = {"tokenizer_kwargs": {"bpe_path": MERGES}} if own else {}
     if file.is_file():
         require_small(file)
         lines = read_text(file).split("\n")
@@ -192,7 +193,7 @@ def tokenizer_of(path: Path, clean: str) -> tuple[dict[str, Any], list[str]]:
     else:
         file = path / "tokenizer.json"
         if not file.is_file():
-            return {}, ["tokenizer: CLIP's own, the folder has none"]
+            return made, [] if own else ["tokenizer: CLIP's own, the folder has none"]
         listed = section(read_object(file), "model", file).get("merges")
         if not isinstance(listed, list):
             raise CompoclipError(f"{file}: has no BPE merges: not a CLIP tokenizer")
@@ -201,14 +202,12 @@ def tokenizer_of(path: Path, clean: str) -> tuple[dict[str, Any], list[str]]:
     for number, pair in enumerate(pairs, 1):
         if len(pair) != 2:
             raise CompoclipError(f"{file}: merge {number} is not a pair of symbols")
-    if (path / MERGES).is_file():
-        return {"tokenizer_kwargs": {"bpe_path": MERGES}}, []
-    if [tuple(pair) for pair in pairs] != _merges_of(SimpleTokenizer()):
+    if not own and [tuple(pair) for pair in pairs] != _merges_of(SimpleTokenizer()):
         raise CompoclipError(
             f"{path}: its tokenizer is not CLIP's BPE and open_clip could not read it: "
             "only models with CLIP's vocabulary are converted"
         )
-    return {}, []
+    return made, []
 
 
 def preprocess_of(data: Mapping[str, Any], source: Path) -> dict[str, Any]:
