@@ -20,6 +20,15 @@ from compoclip.version import __version__
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 RECORD, MERGES = "compoclip.json", "bpe.txt.gz"
 """Names of the record, and of merges that are not CLIP's own, in every form of a checkpoint."""
+# What taking values of another type apart raises.
+_MALFORMED = (
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    RuntimeError,
+)
 _MOST_BYTES = 128 * 2**20  # tokenizer.json of a vocabulary of 256,000 has 35 MB
 
 
@@ -67,7 +76,7 @@ def sound(source: object) -> Iterator[None]:
         if str(source) in str(error):
             raise
         raise type(error)(f"{source}: {error}") from error
-    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+    except _MALFORMED as error:
         raise CompoclipError(
             f"{source}: damaged ({reason(error)}); restore the original file"
         ) from error
