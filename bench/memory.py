@@ -113,8 +113,7 @@ def count_step_memory(
         blocks = len(repeated_units(encoder.model)) - blocks
         text += max(kept(work.text.micro_batches)[0]) // max(1, blocks)
         encoder.set_grad_checkpointing()
-    plan = encoder.plan_texts(ids)
-    longest = ids.shape[1] if plan is None else int(plan.last.max()) + 1
+    longest = encoder.text_planner().inputs(ids).longest
     features = _features(seen, read, len(pixels), len(ids), longest)
     with SavedBytes(known) as saved:
         _, loss = weighted_loss(active, features, batch.block.layout(device, ids))

@@ -18,6 +18,7 @@ from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.checkpoint import LoadedModel, load_model
+from compoclip.models.text_plan import PackedTokens
 from compoclip.ranks import device_named
 
 
@@ -62,7 +63,7 @@ def measure_text_speed(
     "bfloat16" (autocast). Raises CompoclipError when the text tower is not one that is trimmed.
     """
     encoder = loaded.encoder
-    if not encoder.trims_text:
+    if not encoder.text_planner().causal:
         raise CompoclipError(
             f"{loaded.name}: its text tower looks both ways or pools elsewhere than at the end of "
             "text, so it runs open_clip's own code: there is nothing to compare"
@@ -95,12 +96,20 @@ def measure_text_speed(
                 outputs[i] = torch.nn.functional.normalize(torch.cat(encoded).float(), dim=-1)
     difference = max((outputs[0] - ours).abs().max().item() for ours in outputs[1:])
     plans = [
-        [plan for batch in ids if (plan := encoder.plan_texts(batch, flag)) is not None]
-        for flag in (False, True)
+        [encoder.text_planner().inputs(batch, flag) for batch in ids] for flag in (False, True)
     ]
     shapes: list[list[tuple[int, int]]] = [
         [(len(batch), batch.shape[1]) for batch in ids],
-        *([(b.stop - b.start, b.length) for plan in each for b in plan.buckets] for each in plans),
+        *(
+            [
+                (s.rows, s.length)
+                for plan in each
+                for group in plan.groups
+                if isinstance(group, PackedTokens)
+                for s in group.segments
+            ]
+            for each in plans
+        ),
     ]
     count = sum(len(batch) for batch in ids)
     positions = [sum(map(torch.numel, ids)), *(sum(p.positions for p in each) for each in plans)]

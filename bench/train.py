@@ -299,7 +299,7 @@ def measure_step_speed(
             optimizer.zero_grad(set_to_none=True)
             times[name].append(_timed(*ways[name], device))
     clock = 1 if device.type == "cpu" else 0
-    plan = encoder.plan_texts(tokenize(list(batch.block.texts)))
+    inputs = encoder.text_planner().inputs(tokenize(list(batch.block.texts)))
     forwards, _ = separate_forwards(batch, method.kinds)
     everything = sum(map(len, forwards))
     context = loaded.tokenizer.context_length
@@ -308,7 +308,7 @@ def measure_step_speed(
     def ratio(of: str, to: str) -> float:
         return statistics.median(a[clock] / b[clock] for a, b in zip(times[of], times[to]))
 
-    own = everything * context if plan is None else plan.positions
+    own = inputs.positions if encoder.text_planner().causal else everything * context
     texts = len(batch.block.texts)
     positions = {"plain": everything * context, "ours": own, "released": texts * context}
     ways_seen = {
@@ -325,7 +325,7 @@ def measure_step_speed(
         images=batch.block.images,
         texts=texts,
         lacking=everything - texts,
-        tokens=own if plan is None else int((plan.last[plan.place] + 1).sum()),
+        tokens=int((inputs.last[inputs.place] + 1).sum()),
         plain=ways_seen["plain"],
         released=ways_seen["released"],
         ours=ways_seen["ours"],

@@ -12,7 +12,7 @@ import torch
 from timm.models import is_model, register_model
 from torch import nn
 
-from compoclip.models.architecture import register_tanh
+from compoclip.models.architecture import TANH, register
 
 WORDS = ["[PAD]", "[EOS]", "[UNK]", "a", "red", "star", "blue", "mug", "left", "of", "two"]
 
@@ -26,7 +26,7 @@ def vit_thin_patch8_siglip_32(pretrained: bool = False, **options: Any) -> nn.Mo
 
 if not is_model("vit_thin_patch8_siglip_32"):
     register_model(vit_thin_patch8_siglip_32)
-    register_tanh("vit_thin_patch8_siglip_32")
+    register(f"vit_thin_patch8_siglip_32{TANH}", "vit_thin_patch8_siglip_32", act_layer="gelu_tanh")
 
 
 def write_siglip(folder: Path, **text: Any) -> Any:

@@ -34,7 +34,7 @@ BLOCK = TextBlock(
 
 
 def preparation(**planner: Any) -> Preparation:
-    usual = {"causal": True, "packs": True, "pools_at_end": True, "end": None, "cost": 4}
+    usual = {"causal": True, "pools_at_end": True, "end": None, "cost": 4}
     return Preparation(build_tokenizer({}), TextPlanner(**{**usual, **planner}))
 
 
@@ -53,10 +53,7 @@ def test_a_buffer_keeps_every_array(shapes: list[tuple[int, int, bool]]) -> None
         assert np.array_equal(buffer.array(slot), array)
 
 
-@pytest.mark.parametrize(
-    "planner",
-    [{}, {"packs": False}, {"causal": False, "packs": False}, {"limit": 1}, {"end": 49407}],
-)
+@pytest.mark.parametrize("planner", [{}, {"causal": False}, {"limit": 1}, {"end": 49407}])
 def test_the_tower_is_given_what_it_would_plan(planner: dict[str, Any]) -> None:
     prepare = preparation(**planner)
     texts, layout = prepare(BLOCK).on(CPU)
@@ -68,7 +65,8 @@ def test_the_tower_is_given_what_it_would_plan(planner: dict[str, Any]) -> None:
     expected.mapped(lambda tensor: theirs.append(tensor) or tensor)  # type: ignore[func-returns-value]
     assert all(map(torch.equal, ours, theirs))
     assert len(ours) == len(theirs)
-    assert (texts.longest, texts.packed) == (expected.longest, expected.packed)
+    assert texts.longest == expected.longest
+    assert all(type(a) is type(b) for a, b in zip(texts.groups, expected.groups, strict=True))
     assert layout is not None
     assert_same_layout(layout, BLOCK.layout(ids=ids))
 
@@ -197,7 +195,7 @@ class Words:
 
 def test_other_tokenizers_work_in_workers() -> None:
     tokenize = Tokenizer(Words(), Words.context_length)
-    planner = TextPlanner(causal=False, packs=False, pools_at_end=False, end=None, cost=1)
+    planner = TextPlanner(causal=False, pools_at_end=False, end=None, cost=1)
     made = loader(Pictures(8))
     sent = pickle.loads(pickle.dumps(Preparation(tokenize, planner)))  # noqa: S301 our own object
     made.prepare_with(sent, CPU)

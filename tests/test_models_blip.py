@@ -71,6 +71,13 @@ def write_blip(folder: Path, **text: Any) -> Any:
     return model
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder, and the model of transformers that is in it."""
+    folder = tmp_path_factory.mktemp("blip") / "blip"
+    return folder, write_blip(folder)
+
+
 def pixels(count: int = 2) -> torch.Tensor:
     return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
@@ -80,9 +87,11 @@ def network(loaded: LoadedModel) -> Blip:
     return loaded.encoder.model
 
 
-def test_the_towers_and_the_matching_head_are_those_of_transformers(tmp_path: Path) -> None:
-    theirs = write_blip(tmp_path / "blip")
-    loaded = load_model(tmp_path / "blip")
+def test_the_towers_and_the_matching_head_are_those_of_transformers(
+    made: tuple[Path, Any],
+) -> None:
+    folder, theirs = made
+    loaded = load_model(folder)
     ids = loaded.tokenizer(TEXTS)
     assert ids.shape == (3, 35)
     mask = (ids != 0).long()
@@ -97,7 +106,7 @@ def test_the_towers_and_the_matching_head_are_those_of_transformers(tmp_path: Pa
         assert torch.allclose(ours, itm[:, 1] - itm[:, 0], atol=1e-5)
     assert round(float(seen.logit_scale), 3) == round(1 / 0.07, 3)
     assert "temperature" in loaded.provenance["assumed"][0]
-    found = inspect_model(str(tmp_path / "blip"))
+    found = inspect_model(str(folder))
     assert found.kind == "Hugging Face BlipForImageTextRetrieval folder"
 
 
@@ -115,9 +124,9 @@ def test_the_published_vocabulary_starts_pairs_with_its_own_token(tmp_path: Path
     assert torch.allclose(ours, itm[:, 1] - itm[:, 0], atol=1e-5)
 
 
-def test_checkpoints_and_folders_keep_outputs(tmp_path: Path) -> None:
-    theirs = write_blip(tmp_path / "blip")
-    loaded = load_model(tmp_path / "blip")
+def test_checkpoints_and_folders_keep_outputs(made: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, theirs = made
+    loaded = load_model(folder)
     save_model(loaded, tmp_path / "saved")
     card = (tmp_path / "saved" / "README.md").read_text()
     assert "open_clip" not in card  # which does not read it
@@ -158,9 +167,8 @@ def benchmark(folder: Path) -> Benchmark:
     return Benchmark("pairs", cases, data_hash="0")
 
 
-def test_pairs_are_scored_by_the_head_one_by_one(tmp_path: Path) -> None:
-    write_blip(tmp_path / "blip")
-    loaded = load_model(tmp_path / "blip")
+def test_pairs_are_scored_by_the_head_one_by_one(made: tuple[Path, Any], tmp_path: Path) -> None:
+    loaded = load_model(made[0])
     cases = benchmark(tmp_path)
     options = Options(score="itm", batch_size=2, resamples=20)
     (result,) = evaluate("blip", ModelEncoder(loaded), [cases], tmp_path / "out", options)
@@ -201,11 +209,11 @@ def test_a_head_is_asked_only_where_there_is_one_and_of_pairs(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_tiny_blip_trains_with_mosaic_clip_and_is_measured_on_the_world(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_blip(tmp_path / "blip")
+    folder, _ = made
     world = write_world(tmp_path / "world")
-    options = [f"--model={tmp_path / 'blip'}", f"--data={world / 'plain.jsonl'}"]
+    options = [f"--model={folder}", f"--data={world / 'plain.jsonl'}"]
     steps = ["--batch-size=8", "--epochs=4", "--lr=1e-3", "--warmup=2", "--set=log_every=1"]
     run = tmp_path / "run"
     assert main(["train", "mosaic-clip", *options, *steps, f"--out={run}", "--seed=3"]) == 0
@@ -218,7 +226,7 @@ def test_a_tiny_blip_trains_with_mosaic_clip_and_is_measured_on_the_world(
     assert main(["world", "suite", f"--out={tmp_path / 'suite'}", "--items-per-task=3"]) == 0
     on = [f"--on={tmp_path / 'suite'}", "--resamples=20"]
     capsys.readouterr()
-    both = [f"base={tmp_path / 'blip'}", f"tuned={run / 'model'}"]
+    both = [f"base={folder}", f"tuned={run / 'model'}"]
     assert main(["evaluate", *both, *on, f"--out={tmp_path / 'itc'}", "--json"]) == 0
     measured = {each["benchmark"] for each in json.loads(capsys.readouterr().out)}
     assert {"world-sugarcrepe", "world-aro", "world-retrieval", "world-winoground"} & measured

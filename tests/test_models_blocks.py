@@ -155,7 +155,7 @@ def test_attention_on_the_list_is_that_in_buckets(
     expected = outcome(encoder)
     monkeypatch.setattr(text_tower, "attends_to_lists", lambda *_: True)
     monkeypatch.setattr(blocks, "_varlen", lambda: one_text_after_the_other)
-    monkeypatch.setattr(text_tower, "_in_bucket", None)
+    monkeypatch.setattr(text_tower, "_by_segment", None)
     assert_close(outcome(encoder), expected, 1e-5)
 
 

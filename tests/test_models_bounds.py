@@ -61,46 +61,39 @@ def refused(folder: Path, said: str, file: str = "") -> None:
     assert "\n" not in str(caught.value)
 
 
+def vision(**changes: Any) -> Change:
+    return lambda config: config["vision_cfg"].update(changes)
+
+
+def text(**changes: Any) -> Change:
+    return lambda config: config["text_cfg"].update(changes)
+
+
+OTHER = "in the file and .* in the architecture"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda c: c["vision_cfg"].update(layers=10**7),
-            "layers 10000000 is not a number up to 10",
-        ),
-        (
-            lambda c: c["text_cfg"].update(layers=10**7),
-            "layers 10000000 is not a number up to 1000",
-        ),
-        (
-            lambda c: c["text_cfg"].update(layers=100, width=64),
-            "the file lacks 'transformer|in the file and",
-        ),
-        (
-            lambda c: c["text_cfg"].update(context_length=30_000),
-            "in the file and .* in the architecture",
-        ),
-        (
-            lambda c: c["text_cfg"].update(vocab_size=10**12),
-            "in the file and .* in the architecture",
-        ),
-        (lambda c: c["vision_cfg"].update(width=10**6), "in the file and .* in the architecture"),
-        (lambda c: c["vision_cfg"].update(image_size=10**6), "more positions than any image tower"),
-        (lambda c: c["vision_cfg"].update(mlp_ratio=1e9), "in the file and .* in the architecture"),
-        (
-            lambda c: c["vision_cfg"].update(attentional_pool=True, attn_pooler_queries=10**9),
-            "in the file and .* in the architecture",
-        ),
+        (vision(layers=10**7), "layers 10000000 is not a number up to 1000"),
+        (text(layers=10**7), "layers 10000000 is not a number up to 1000"),
+        (text(layers=100, width=64), "the file lacks 'transformer|in the file and"),
+        (text(context_length=30_000), OTHER),
+        (text(vocab_size=10**12), OTHER),
+        (vision(width=10**6), OTHER),
+        (vision(image_size=10**6), "more positions than any image tower"),
+        (vision(mlp_ratio=1e9), OTHER),
+        (vision(attentional_pool=True, attn_pooler_queries=10**9), OTHER),
         (lambda c: c.update(multimodal_cfg={"layers": 10**9}), "layers 1000000000 is not a number"),
-        (lambda c: c["vision_cfg"].update(layers="x"), "layers x is not a number"),
+        (vision(layers="x"), "layers x is not a number"),
         (lambda c: c.update(vision_cfg=[]), "'vision_cfg' is not an object"),
         (lambda c: c.update(text_cfg="x"), "'text_cfg' is not an object"),
         (lambda c: c.update(embed_dim=[1]), "model configuration cannot be built"),
-        (lambda c: c["text_cfg"].update(context_length="77"), "cannot be built: TypeError"),
-        (lambda c: c["text_cfg"].update(tokenizer_kwargs=[1]), "'tokenizer_kwargs' is not an obj"),
-        (lambda c: c["text_cfg"].update(hf_model_name="/etc"), "'/etc' is not a name on the Hugg"),
-        (lambda c: c["vision_cfg"].update(timm_model_name="local-dir:/x"), "leads to a folder"),
-        (lambda c: c["text_cfg"].update(hf_tokenizer_name="../x"), "'../x' is not a name on the H"),
+        (text(context_length="77"), "cannot be built: TypeError"),
+        (text(tokenizer_kwargs=[1]), "'tokenizer_kwargs' is not an obj"),
+        (text(hf_model_name="/etc"), "'/etc' is not a name on the Hugg"),
+        (vision(timm_model_name="local-dir:/x"), "leads to a folder"),
+        (text(hf_tokenizer_name="../x"), "'../x' is not a name on the H"),
     ],
 )
 def test_impossible_architectures_are_refused_before_they_are_built(
@@ -113,11 +106,11 @@ def test_impossible_architectures_are_refused_before_they_are_built(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"std": [0, 0, 0]}, r"image std \(0.0, 0.0, 0.0\): pixels are divided by it"),
-        ({"std": [1, 1, -1]}, "pixels are divided by it"),
+        ({"std": [0, 0, 0]}, r"image std \(0.0, 0.0, 0.0\): must be three numbers above"),
+        ({"std": [1, 1, -1]}, "must be three numbers above"),
         ({"std": [1, 1]}, "must be three numbers"),
         ({"mean": [float("nan")] * 3}, "image mean .* must be three numbers"),
-        ({"mean": {"r": 1}}, "unusable value"),
+        ({"mean": {"r": 1}}, "preprocess_cfg: damaged"),
         ({"fill_color": 1000}, "fill_color 1000: must be 0 to 255"),
         ({"fill_color": "red"}, "fill_color red"),
         ({"interpolation": ["bicubic"]}, "image interpolation"),
@@ -140,10 +133,10 @@ def test_sections_that_are_no_objects_are_refused(saved: Path, key: str) -> None
     ("change", "said"),
     [
         (lambda r: r.update(provenance="x"), "'provenance' is not an object"),
-        (lambda r: r["identity"].update(image_size=32), "'image_size' is malformed"),
-        (lambda r: r["identity"].update(image_mean=["a"]), "'image_mean' is malformed"),
-        (lambda r: r["identity"].update(weights=None), "'weights' is malformed"),
-        (lambda r: r["identity"].pop("base"), "model identity lacks base"),
+        (lambda r: r["identity"].update(image_size=32), "'image_size' is missing or malformed"),
+        (lambda r: r["identity"].update(image_mean=["a"]), "'image_mean' is missing or malformed"),
+        (lambda r: r["identity"].update(weights=None), "'weights' is missing or malformed"),
+        (lambda r: r["identity"].pop("base"), "'base' is missing or malformed"),
     ],
 )
 def test_damaged_records_name_the_file(
@@ -196,23 +189,23 @@ def test_a_configuration_as_large_as_a_data_set(model: Path, saved: Path, tmp_pa
 
 @pytest.mark.parametrize("where", ["/etc/passwd", "../merges.gz", "below/../../merges.gz"])
 def test_merges_of_another_folder_are_not_read(saved: Path, where: str) -> None:
-    kwargs = {"tokenizer_kwargs": {"bpe_path": where}}
-    edit(saved / "open_clip_config.json", lambda data: data["model_cfg"]["text_cfg"].update(kwargs))
+    change = text(tokenizer_kwargs={"bpe_path": where})
+    edit(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
     refused(saved, f"bpe_path {where} leads outside of the folder")
 
 
 def test_merges_that_unpack_to_far_too_much(saved: Path) -> None:
     (saved / "bpe.txt.gz").write_bytes(gzip.compress(b"a b\n" * 5_000_000))
-    kwargs = {"tokenizer_kwargs": {"bpe_path": "bpe.txt.gz"}}
-    edit(saved / "open_clip_config.json", lambda data: data["model_cfg"]["text_cfg"].update(kwargs))
+    change = text(tokenizer_kwargs={"bpe_path": "bpe.txt.gz"})
+    edit(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
     refused(saved, "unpacks to more than 16,777,216 bytes.*restore", "bpe.txt.gz")
 
 
 def test_merges_of_another_model_have_the_right_remedy(saved: Path) -> None:
     merges = "\n".join(["header", *(f"{chr(97 + i % 26)} x{i}" for i in range(48894))])
     (saved / "bpe.txt.gz").write_bytes(gzip.compress(merges.encode()))
-    kwargs = {"tokenizer_kwargs": {"bpe_path": "bpe.txt.gz", "additional_special_tokens": ["<x>"]}}
-    edit(saved / "open_clip_config.json", lambda data: data["model_cfg"]["text_cfg"].update(kwargs))
+    change = text(tokenizer_kwargs={"bpe_path": "bpe.txt.gz", "additional_special_tokens": ["<x>"]})
+    edit(saved / "open_clip_config.json", lambda data: change(data["model_cfg"]))
     refused(saved, "they are of two models: restore the tokenizer's files")
 
 

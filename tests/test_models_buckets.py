@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compoclip.models.text_plan import choose_buckets, plan_texts
+from compoclip.models.text_plan import PackedTokens, TextPlanner, choose_buckets
 from models_thin import END, token_ids
 
 
@@ -35,9 +35,11 @@ def test_plan_keeps_every_text_and_drops_only_equal_ones() -> None:
     ids = torch.cat([ids, ids[[2, 0, 2]]])  # repeated texts, out of order
     last = torch.tensor([row.index(END) for row in ids.tolist()])
     for deduplicate, rows in ((True, len(lengths)), (False, len(ids))):
-        plan = plan_texts(ids, last, 0, deduplicate)
-        assert len(plan.ids) == rows
-        assert torch.equal(plan.ids[plan.place], ids)
-        assert torch.equal(plan.last[plan.place], last)
-        assert plan.last.tolist() == sorted(plan.last.tolist())
-    assert plan.positions == sum(lengths) + 20 + 7 + 20  # bucket cost 0: no padding at all
+        inputs = TextPlanner(True, True, None, 0).inputs(ids, deduplicate)
+        (packed,) = inputs.groups
+        assert isinstance(packed, PackedTokens)
+        laid_out = torch.zeros(rows * 20, dtype=ids.dtype).index_copy(0, packed.place, packed.ids)
+        assert torch.equal(laid_out.view(rows, 20)[inputs.place], ids)
+        assert torch.equal(inputs.last[inputs.place], last)
+        assert inputs.last.tolist() == sorted(inputs.last.tolist())
+    assert inputs.positions == sum(lengths) + 20 + 7 + 20  # bucket cost 0: no padding at all

@@ -58,7 +58,9 @@ def test_what_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("No working C++ compiler found\nin torch")
 
     monkeypatch.setattr(architecture.torch, "compile", broken)
-    with pytest.raises(CompoclipError, match=r"No working C\+\+ compiler found\); install"):
+    with pytest.raises(
+        CompoclipError, match=r"No working C\+\+ compiler found in torch\); install"
+    ):
         DualEncoder(build_model(config(), 0)).compile_towers()
 
 

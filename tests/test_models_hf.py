@@ -94,7 +94,7 @@ def test_a_folder_comes_back_as_the_model_it_was(tmp_path: Path, shape: str) -> 
 
 
 def test_names_and_shapes_are_those_of_the_published_files() -> None:
-    state = CLIP.write_state(model("ViT-B-32").encoder.model.state_dict())
+    state = CLIP.names.write(model("ViT-B-32").encoder.model.state_dict())
     layer = "vision_model.encoder.layers.1"
     assert state["vision_model.embeddings.position_embedding.weight"].shape == (50, 64)
     assert state["vision_model.pre_layrnorm.weight"].shape == (64,)  # sic
@@ -183,7 +183,7 @@ CONFIG_CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
         c["text_config"].update(hidden_act="gelu_new"),
         c["vision_config"].update(hidden_act="gelu_new"),
     )[0],
-    "config.json: malformed": lambda c: c["text_config"].update(hidden_size="wide"),
+    "config.json: damaged": lambda c: c["text_config"].update(hidden_size="wide"),
     "is .* in the file and .* in the architecture": lambda c: c["vision_config"].update(
         hidden_size=44, num_attention_heads=1, intermediate_size=192
     ),
@@ -281,7 +281,7 @@ def test_a_text_tower_goes_alone_whatever_the_image_tower_is(tmp_path: Path) -> 
     state = load_file(tmp_path / "text" / "model.safetensors")
     assert all(name.startswith(("text_model.", "text_projection.")) for name in state)
     own = {k: v for k, v in loaded.encoder.model.state_dict().items() if part_of(k) == "text"}
-    back = CLIP.read_state(state, "f")
+    back = CLIP.names.read(state, "f")
     assert back.keys() == own.keys()
     assert all(torch.equal(back[key], own[key]) for key in own)
     found = json.loads((tmp_path / "text" / "config.json").read_text())
@@ -296,9 +296,9 @@ def test_a_text_tower_goes_alone_whatever_the_image_tower_is(tmp_path: Path) -> 
 
 def test_foreign_parameters_are_named() -> None:
     with pytest.raises(CompoclipError, match=r"cannot express 'visual\.trunk\.weight'"):
-        CLIP.write_state({"visual.trunk.weight": torch.ones(1)})
+        CLIP.names.write({"visual.trunk.weight": torch.ones(1)})
     state = dict(model("gelu").encoder.model.state_dict())
-    back = CLIP.read_state(CLIP.write_state(state), "f")
+    back = CLIP.names.read(CLIP.names.write(state), "f")
     assert back.keys() == state.keys()
     assert all(torch.equal(back[key], state[key]) for key in state)
 

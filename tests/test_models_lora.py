@@ -260,11 +260,11 @@ def test_adapters_are_added_in_full_precisionunder_autocast() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"rank": 0}, "rank 0: must be at least 1"),
+        ({"rank": 0}, "rank 0: must be a whole number, at least 1"),
         ({"alpha": 0.0}, "alpha 0.0: must be a positive number"),
         ({"alpha": math.inf}, "alpha inf: must be a positive number"),
-        ({"towers": "left"}, "towers 'left' is not one of both, image, text"),
-        ({"init": "ones"}, "init 'ones' is not one of"),
+        ({"towers": "left"}, "towers left: must be one of both, image, text"),
+        ({"init": "ones"}, "init ones: must be one of"),
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:

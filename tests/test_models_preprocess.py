@@ -49,10 +49,10 @@ def test_configuration_round_trip_and_defaults() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"interpolation": "random"}, "'random' is not one of bicubic"),
-        ({"resize_mode": "crop"}, "'crop' is not one of shortest"),
-        ({"mean": ["a", 1, 1]}, "unusable value"),
-        ({"size": [1]}, "unusable value"),
+        ({"interpolation": "random"}, "interpolation random: must be bicubic"),
+        ({"resize_mode": "crop"}, "resize_mode crop: must be shortest"),
+        ({"mean": ["a", 1, 1]}, "preprocess_cfg: damaged"),
+        ({"size": [1]}, "preprocess_cfg: damaged"),
     ],
 )
 def test_bad_configurations_are_one_line(config: dict[str, object], message: str) -> None:

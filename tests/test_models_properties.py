@@ -24,9 +24,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from compoclip.errors import CompoclipError
-from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.checkpoint import create_model, format_of, load_model, save_model
 from compoclip.models.config import ModelConfig
-from compoclip.models.conversion import convert, inspect_model, load_source
+from compoclip.models.conversion import convert, inspect_model
 from compoclip.models.formats import hugging_face
 from compoclip.models.formats.adapters import save_adapter
 from compoclip.models.lora import Lora, attach_lora
@@ -104,7 +104,8 @@ def make(root: Path) -> dict[str, Load]:
     def with_base(file: str) -> Load:
         def load(folder: Path) -> None:
             inspect_model(str(folder / file), base)
-            load_source(str(folder / file), base, None)
+            source = str(folder / file)
+            format_of(source).load_on(source, base, None)
 
         return load
 
@@ -120,7 +121,7 @@ def make(root: Path) -> dict[str, Load]:
         "siglip": whole,
         "blip": whole,
         "adapter": whole,
-        "peft": lambda folder: load_source(str(folder), base, None),
+        "peft": lambda folder: format_of(str(folder)).load_on(str(folder), base, None),
         "raw": with_base("w.pt"),
         "loralib": with_base("w.safetensors"),
     }

@@ -188,7 +188,7 @@ def test_one_strange_tower_is_unclear() -> None:
     mixed = {k: v if k.startswith("visual.") else other[k] for k, v in own.items()}
     assert kinship(mixed, own, "file").verdict == "unclear"
     assert kinship(other, own, "file").verdict == "unrelated"
-    with pytest.raises(CompoclipError, match=r"file: lacks 'visual\.proj'"):
+    with pytest.raises(CompoclipError, match=r"'visual\.proj' is lacking"):
         kinship({k: v for k, v in own.items() if k != "visual.proj"}, own, "file")
     with pytest.raises(CompoclipError, match=r"'visual\.proj' is \(3, 2\)"):
         kinship({**own, "visual.proj": torch.zeros(3, 2)}, own, "file")
@@ -309,8 +309,6 @@ def test_damaged_lora_files_are_one_line(tmp_path: Path) -> None:
             },
             "adapts 'visual.nothing.weight', which the model does not have",
         ),
-        "extra": ({"visual.thresholds": torch.zeros(2)}, "has no 'visual.thresholds'"),
-        "lacking": ({"ln_final.bias": None}, "the file lacks 'ln_final.bias'"),
     }
     for name, (change, message) in changes.items():
         changed = {**state, **change}

@@ -44,7 +44,7 @@ def features(loaded: LoadedModel) -> tuple[torch.Tensor, torch.Tensor]:
 def test_outputs_equal_those_of_transformers(tmp_path: Path) -> None:
     theirs = write_siglip(tmp_path / "siglip")
     loaded = load_model(tmp_path / "siglip")
-    assert not loaded.encoder.trims_text  # sees both ways: full length
+    assert not loaded.encoder.text_planner().causal  # sees both ways: full length
     ids = loaded.tokenizer(TEXTS)
     assert ids[0].tolist() == [3, 4, 5, 1] + [0] * 8
     assert ids[2].tolist()[:4] == [3, 6, 5, 1]  # lower case, no punctuation
@@ -142,7 +142,7 @@ KEY = "text_model.encoder.layers.0.self_attn.v_proj.weight"
         (edited(lambda d: d["vision_config"].update(patch_size=16)), "only published sizes"),
         (edited(lambda d: d["vision_config"].update(hidden_act="relu")), "hidden_act relu"),
         (edited(lambda d: d["vision_config"].update(vision_use_head=False)), "without its pooling"),
-        (edited(lambda d: d["text_config"].update(vocab_size="x")), "malformed"),
+        (edited(lambda d: d["text_config"].update(vocab_size="x")), "damaged"),
         (edited(lambda d: d["text_config"].update(projection_size=24)), "different lengths"),
         (without(KEY), "lacks 'text_model.encoder.layers.0.self_attn.v_proj.weight'"),
         (without("text_model.head.weight", "text_model.other"), "'text_model.other' is no param"),
@@ -167,7 +167,7 @@ def test_configuration_and_tensors_there_and_back_are_the_same_network(tanh: boo
     cfg = thin_config(tanh)
     network: Any = build_model(cfg, seed=3)
     state = network.state_dict()
-    theirs = hugging_face.HFSiglip().write_state(state)
+    theirs = hugging_face.HFSiglip().names.write(state)
     assert theirs["vision_model.head.attention.in_proj_weight"].shape == (96, 32)
     assert theirs["vision_model.head.probe"].shape == (1, 1, 32)
     assert theirs["text_model.encoder.layers.1.self_attn.k_proj.bias"].shape == (24,)
@@ -178,7 +178,7 @@ def test_configuration_and_tensors_there_and_back_are_the_same_network(tanh: boo
         "gelu_pytorch_tanh" if tanh else "gelu"
     }
     back: Any = build_model(hugging_face.HFSiglip().read_config(data, "f"), seed=4)
-    again = hugging_face.HFSiglip().read_state(theirs, "f")
+    again = hugging_face.HFSiglip().names.read(theirs, "f")
     again = {key: value.reshape(state[key].shape) for key, value in again.items()}
     assert again.keys() == state.keys()
     assert all(torch.equal(again[key], state[key]) for key in state)
@@ -280,4 +280,4 @@ def test_what_a_siglip_model_cannot_be_is_said(cfg: dict[str, Any], message: str
     with pytest.raises(CompoclipError, match=f"SiglipModel cannot express {message}"):
         hugging_face.HFSiglip().write_config(cfg)
     with pytest.raises(CompoclipError, match=r"cannot express 'visual\.trunk\.other'"):
-        hugging_face.HFSiglip().write_state({"visual.trunk.other": torch.ones(1)})
+        hugging_face.HFSiglip().names.write({"visual.trunk.other": torch.ones(1)})

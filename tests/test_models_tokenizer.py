@@ -114,7 +114,16 @@ def test_all_captions_at_hand_have_open_clips_ids(shared_data: Path) -> None:
     files = sorted(path for path in shared_data.rglob("*.*") if path.is_file())
     texts = list(dict.fromkeys(text for path in files for text in written_texts(path)))
     assert len(texts) > 10_000
-    assert_open_clips(texts)
+    # Ids follow from the pieces of a text where nothing has to be repaired: each word once.
+    seen: set[str] = set()
+    telling = []
+    for text in texts:
+        words = set(text.lower().split())
+        plain = text.isascii() and text.isprintable() and "&" not in text
+        if not plain or not words <= seen:
+            telling.append(text)
+        seen |= words
+    assert_open_clips(telling)
 
 
 def test_token_dropping_tokenizers_run_open_clips_own_code() -> None:

@@ -157,7 +157,7 @@ def test_a_frozen_tower_is_encoded_once(frozen: str, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(tower, method, call)
 
     count(model.encoder._image, "_encode", "image")
-    count(model.encoder._text, "_encode_packed", "text")
+    count(model.encoder._text, "_encode", "text")
     batch = batch_for(model)
     work = model.encoder.work(
         batch.normalised(CPU), model.tokenizer(list(batch.block.texts)), True, 2

@@ -185,7 +185,7 @@ def test_a_given_learning_rate_is_taken_as_it_is(folder: Path) -> None:
     [
         (["--lora-rank=2"], "--lora-rank goes with --lora"),
         (["--set=merge=false"], "--no-merge goes with --lora"),
-        (["--lora", "--lora-rank=0"], "LoRA rank 0: must be at least 1"),
+        (["--lora", "--lora-rank=0"], "LoRA rank 0: must be a whole number, at least 1"),
         (["--lora", "--from-scratch"], "leave --lora or --from-scratch out"),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_published_scale_above_that_of_clip_stays(folder: Path) -> None:
 def test_patches_are_what_the_pool_makes_of_a_position_alone() -> None:
     network: Any = build_model(thin_config(), seed=3)
     encoder = DualEncoder(network).eval()
-    encoder.require_patches()
+    encoder.require_local(tower="image")
     with pytest.raises(CompoclipError, match="native open_clip text tower"):
         encoder.require_local()
     pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))

@@ -7,10 +7,10 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import open_clip
 import timm
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.files import reason
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
 
@@ -33,57 +34,36 @@ from compoclip.models.preprocess import Preprocess
 # ("Unknown model") unless this module was imported before.
 
 
-def mobilenetv2_100_same(pretrained: bool = False, **options: Any) -> nn.Module:
-    """MobileNetV2 1.0 with TensorFlow's "SAME" padding; otherwise timm's `mobilenetv2_100`.
-
-    Raises CompoclipError for `pretrained`: there are no published weights under this name.
-    """
-    if pretrained:
-        raise CompoclipError("mobilenetv2_100_same has no published weights; give a weights file")
-    model: nn.Module = timm.create_model("mobilenetv2_100", pad_type="same", **options)
-    return model
-
-
-def swin_mini_patch4_window4_64(pretrained: bool = False, **options: Any) -> nn.Module:
-    """A Swin transformer of 0.5 M parameters for 64 x 64 pixels: two stages, windows of 4 x 4.
-
-    Raises CompoclipError for `pretrained`: there are no published weights under this name.
-    """
-    if pretrained:
-        raise CompoclipError("swin_mini_patch4_window4_64 has no weights; start from scratch")
-    shape = {"img_size": 64, "window_size": 4, "embed_dim": 64, "depths": (2, 2)}
-    model: nn.Module = timm.create_model(
-        "swin_tiny_patch4_window7_224", **{**shape, "num_heads": (2, 4), **options}
-    )
-    return model
-
-
 TANH = "_tanh"
 """Ending of the names of SigLIP's image towers with the activation that they were trained with."""
 
 
-def register_tanh(name: str) -> None:
-    """Register timm's model `name` with the approximate GELU, under the name that ends in TANH."""
+def register(name: str, base: str, **settings: Any) -> None:
+    """Register a variant of timm's model `base`, for which no weights are published."""
 
     def build(pretrained: bool = False, **options: Any) -> nn.Module:
-        model: nn.Module = timm.create_model(
-            name, pretrained=pretrained, act_layer="gelu_tanh", **options
-        )
+        if pretrained:
+            raise CompoclipError(f"{name} has no published weights; give a weights file")
+        model: nn.Module = timm.create_model(base, **{**settings, **options})
         return model
 
-    build.__name__ = build.__qualname__ = name + TANH
-    _register(build)
-
-
-def _register(build: Callable[..., nn.Module]) -> None:
-    if not is_model(build.__name__):
+    build.__name__ = build.__qualname__ = name
+    if not is_model(name):
         register_model(build)
 
 
-for _build in (mobilenetv2_100_same, swin_mini_patch4_window4_64):
-    _register(_build)
+register("mobilenetv2_100_same", "mobilenetv2_100", pad_type="same")
+register(  # two stages, 0.5 M parameters
+    "swin_mini_patch4_window4_64",
+    "swin_tiny_patch4_window7_224",
+    img_size=64,
+    window_size=4,
+    embed_dim=64,
+    depths=(2, 2),
+    num_heads=(2, 4),
+)
 for _name in list_models("vit_*_siglip_[0-9]*"):
-    register_tanh(_name)
+    register(_name + TANH, _name, act_layer="gelu_tanh")
 
 
 MOST_LAYERS = 1000
@@ -102,11 +82,6 @@ def named_config(name: str) -> dict[str, Any]:
     return dict(config)
 
 
-def has_quickgelu_twin(name: str) -> bool:
-    """Whether open_clip has the architecture with GELU (this name) and with QuickGELU."""
-    return f"{name}-quickgelu" in open_clip.list_models()
-
-
 def activation_of(config: Mapping[str, Any]) -> str:
     """ "quick_gelu" or "gelu". timm trunks keep their own activation either way."""
     return "quick_gelu" if config.get("quick_gelu") else "gelu"
@@ -123,7 +98,7 @@ def with_activation(config: Mapping[str, Any], activation: str | None) -> dict[s
 
 
 def architecture_name(config: Mapping[str, Any]) -> str:
-    """The built-in name with this configuration, else "config-" and a hash of it."""
+    """Return the built-in name with this configuration, else "config-" and a hash of it."""
     wanted = _essence(config)
     name = _built_in(open_clip.get_model_config, tuple(open_clip.list_models())).get(wanted)
     return name or f"config-{hashlib.blake2b(wanted.encode(), digest_size=6).hexdigest()}"
@@ -131,7 +106,7 @@ def architecture_name(config: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def _built_in(configuration: Callable[[str], Any], names: tuple[str, ...]) -> dict[str, str]:
-    """The first name of each built-in configuration, by its essence."""
+    """Return the first name of each built-in configuration, by its essence."""
     return {_essence(configuration(name)): name for name in reversed(names)}
 
 
@@ -186,20 +161,33 @@ def build_model(
     cannot be built, or describes more than the memory of this machine.
     """
     _require_possible(config)
+    outline = None
     try:
-        outline = _outline(config)
+        try:
+            with torch.device("meta"), _Undrawn():
+                outline = _network(config)
+        except (CompoclipError, OSError, ImportError):  # files or packages that are not here
+            raise
+        except Exception:  # wrong sizes, and what has to have values: making it tells
+            outline = None
         if outline is not None:
             if fits:
                 fits(outline)
-            _require_room(sum(map(torch.numel, (*outline.parameters(), *outline.buffers()))))
+            numbers = sum(map(torch.numel, (*outline.parameters(), *outline.buffers())))
+            memory = installed()
+            if memory is not None and 4 * numbers > memory:
+                raise CompoclipError(
+                    f"{_WHAT} describes {numbers:,} numbers, {4 * numbers / 1e9:,.0f} GB, and this "
+                    f"machine has {memory / 1e9:,.0f} GB of memory: choose smaller sizes"
+                )
         with torch.random.fork_rng(devices=[]), _Undrawn() if seed is None else nullcontext():
             torch.manual_seed(seed or 0)
             return _network(config).eval()
     except CompoclipError:
         raise
     except Exception as error:  # libraries take a configuration's values for granted
-        first = (str(error).splitlines() or [""])[0]
-        raise CompoclipError(f"{_WHAT} cannot be built: {type(error).__name__}: {first}") from error
+        why = f"{type(error).__name__}: {reason(error)}"
+        raise CompoclipError(f"{_WHAT} cannot be built: {why}") from error
 
 
 def _network(config: Mapping[str, Any]) -> nn.Module:
@@ -217,35 +205,12 @@ def _network(config: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def _outline(config: Mapping[str, Any]) -> nn.Module | None:
-    """The shapes of a network; None if they are not known without making it.
-
-    Raises OSError or ImportError for what takes files or packages that are not here.
-    """
-    try:
-        with torch.device("meta"), _Undrawn():
-            return _network(config)
-    except (CompoclipError, OSError, ImportError):
-        raise
-    except Exception:  # wrong sizes, and what has to have values: making it tells
-        return None
-
-
 def installed() -> int | None:
     """Bytes of memory of this machine; None where it does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows has no such call
         return None
-
-
-def _require_room(numbers: int) -> None:
-    memory = installed()
-    if memory is not None and 4 * numbers > memory:
-        raise CompoclipError(
-            f"{_WHAT} describes {numbers:,} numbers, {4 * numbers / 1e9:,.0f} GB, and "
-            f"this machine has {memory / 1e9:,.0f} GB of memory: choose smaller sizes"
-        )
 
 
 def _require_possible(config: Mapping[str, Any]) -> None:
@@ -262,7 +227,14 @@ def _require_possible(config: Mapping[str, Any]) -> None:
                         f"{_WHAT}: {key} {str(layers)[:80]} is not a number up to {MOST_LAYERS}"
                     )
     vision, text = parts[:2]
-    if _positions(vision) > _MOST_POSITIONS:
+    positions = 0  # numbers in the table of positions of an open_clip ViT
+    with suppress(KeyError, TypeError, ValueError, ArithmeticError):
+        size, patch = (
+            max(x) if isinstance(x, list | tuple) else x
+            for x in (vision["image_size"], vision["patch_size"])
+        )
+        positions = int((size // patch) ** 2 * vision.get("width", 768))
+    if positions > _MOST_POSITIONS:
         raise CompoclipError(
             f"{_WHAT}: image_size and patch_size make more positions than any image tower has"
         )
@@ -272,18 +244,8 @@ def _require_possible(config: Mapping[str, Any]) -> None:
         require_hub_name(text["hf_model_name"], "hf_model_name")
 
 
-def _positions(vision: Mapping[str, Any]) -> int:
-    """Numbers in the table of positions of an open_clip ViT; 0 when it has none."""
-    try:
-        size, patch = vision["image_size"], vision["patch_size"]
-        size, patch = (max(x) if isinstance(x, list | tuple) else x for x in (size, patch))
-        return int((size // patch) ** 2 * vision.get("width", 768))
-    except (KeyError, TypeError, ValueError, ArithmeticError):
-        return 0
-
-
 def attach_preprocess(model: nn.Module, config: Mapping[str, Any]) -> Preprocess:
-    """The model's preprocessing, also set on the network as open_clip does.
+    """Return the model's preprocessing, also set on the network as open_clip does.
 
     As in open_clip the size is the image tower's, whatever the configuration says.
     """
@@ -390,11 +352,8 @@ class Blip(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute activations in backward, in both towers."""
         for part in (self.visual.vision_model, self.text_encoder):
-            tower = cast(Any, part)
-            if enable:
-                tower.gradient_checkpointing_enable()
-            else:
-                tower.gradient_checkpointing_disable()
+            switch = "enable" if enable else "disable"
+            getattr(part, f"gradient_checkpointing_{switch}")()
 
     def _cut(self, ids: Tensor) -> Tensor:
         """Without the columns that are padding in every row; what is left does not see them."""
@@ -406,14 +365,10 @@ def require_compiler(device: torch.device) -> None:
     """Compile and run a trifle. Raises CompoclipError when that fails: no C++ compiler for a CPU,
     no Triton for a GPU, no room for the compiler's cache."""
 
-    def trifle(x: torch.Tensor) -> torch.Tensor:
-        return x.exp() + 1
-
     try:
-        torch.compile(trifle)(torch.zeros(8, device=device))
+        torch.compile(lambda x: x.exp() + 1)(torch.zeros(8, device=device))
     except Exception as error:  # whatever the back end raises
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CompoclipError(
-            f"--compile: torch.compile does not work on {device} here ({first}); install a C++ "
-            "compiler (g++) for a CPU or Triton for a GPU, or leave --compile out"
+            f"--compile: torch.compile does not work on {device} here ({reason(error)}); install a "
+            "C++ compiler (g++) for a CPU or Triton for a GPU, or leave --compile out"
         ) from error

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ Attend = Callable[[Tensor, int], Tensor]
 
 
 def is_plain(block: nn.Module) -> bool:
-    """Whether a block is open_clip's usual one with the usual attention."""
+    """Return whether a block is open_clip's usual one with the usual attention."""
     attention = getattr(block, "attn", None)
     return (
         type(block) is ResidualAttentionBlock
@@ -81,22 +82,21 @@ class Weights(NamedTuple):
     out_2: Tensor
 
 
-def _weights(block: Any) -> Weights:
-    attention, up, down = block.attn, block.mlp.c_fc, block.mlp.c_proj
-    return Weights(
-        block.ln_1.weight,
-        block.ln_1.bias,
-        attention.in_proj_weight,
-        attention.in_proj_bias,
-        attention.out_proj.weight,
-        attention.out_proj.bias,
-        block.ln_2.weight,
-        block.ln_2.bias,
-        down.bias,
-        up.weight,
-        up.bias,
-        down.weight,
-    )
+_weights = attrgetter(
+    "ln_1.weight",
+    "ln_1.bias",
+    "attn.in_proj_weight",
+    "attn.in_proj_bias",
+    "attn.out_proj.weight",
+    "attn.out_proj.bias",
+    "ln_2.weight",
+    "ln_2.bias",
+    "mlp.c_proj.bias",
+    "mlp.c_fc.weight",
+    "mlp.c_fc.bias",
+    "mlp.c_proj.weight",
+)
+"""The same of a block, as a tuple."""
 
 
 def _turns(block: Any) -> bool:
@@ -182,17 +182,17 @@ class Halves:
     after_turned: Callable[[Any, Weights, bool, Tensor, Tensor], Tensor] = _after_turned
 
     def compiled(self, dynamic: bool | None = None) -> Halves:
-        """The same compiled once, for every block. dynamic: for any number of positions."""
+        """Return the same compiled once, for every block. dynamic: for any number of positions."""
         halves: Any = (getattr(self, field.name) for field in fields(self))
         return Halves(*(torch.compile(half, dynamic=dynamic) for half in halves))
 
     def run(self, block: Any, x: Tensor, attend: Attend) -> Tensor:
-        """A block as it is written."""
+        """Return a block as it is written."""
         mixed = attend(self.before(block, x), block.attn.num_heads)
         return self.after(block, x, mixed)
 
     def run_turned(self, block: Any, x: Tensor, attend: Attend) -> Tensor:
-        """A block with weights turned into the type of the states."""
+        """Return a block with weights turned into the type of the states."""
         quick = type(block.mlp.gelu) is QuickGELU
         turned = _Turned.apply(x.dtype, _QUICK if quick else (), *_weights(block))
         weights = Weights(*turned)
@@ -206,17 +206,10 @@ AS_WRITTEN = Halves()
 def run_blocks(
     blocks: Sequence[nn.Module], x: Tensor, attend: Attend, halves: Halves, recompute: bool
 ) -> Tensor:
-    """Run plain blocks, one after the other.
+    """Run plain blocks on (..., W) states, one after the other.
 
-    Args:
-        blocks: The blocks.
-        x: (..., W) states before the first.
-        attend: Their attention.
-        halves: What is computed around it.
-        recompute: Keep nothing within a block for backward, but compute it again.
-
-    Returns:
-        (..., W) states after the last block.
+    attend: their attention. halves: what is computed around it. recompute: keep nothing within a
+    block for backward, but compute it again.
     """
     run = halves.run
     within: AbstractContextManager[object] = nullcontext()
@@ -240,7 +233,7 @@ def computed_in(x: Tensor) -> torch.dtype:
 
 
 def under_autocast(device: torch.device) -> bool:
-    """Whether operations on this device run in autocast's type."""
+    """Return whether operations on this device run in autocast's type."""
     kind = device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 

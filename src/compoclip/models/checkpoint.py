@@ -11,8 +11,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -33,7 +32,14 @@ from compoclip.models.architecture import (
     build_model,
     with_activation,
 )
-from compoclip.models.config import RECORD, ModelConfig, ModelIdentity, read_object, read_record
+from compoclip.models.config import (
+    RECORD,
+    ModelConfig,
+    ModelIdentity,
+    read_object,
+    read_record,
+    sound,
+)
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import Lora, merged_state
 from compoclip.models.preprocess import Preprocess, Tokenizer, build_tokenizer
@@ -92,9 +98,9 @@ def load_model(
         spec: A checkpoint directory (open_clip's layout, or a folder of transformers); an adapter
             directory (own or PEFT, merged into the base that it names);
             `ViT-B-32-quickgelu@file.pt` (an open_clip state dict); `ViT-B-32-quickgelu:openai`
-            (weights that open_clip publishes); `hf-hub:org/repo` (any of these folders);
-            `local-dir:FOLDER` (the same as FOLDER); `bundled` (the small base model of this
-            package); `random:ViT-B-32[:SEED]`.
+            (weights that open_clip publishes); `hf-hub:org/repo` or `local-dir:FOLDER` (any of
+            these folders); `bundled` (the small base of compoclip-world);
+            `random:ViT-B-32[:SEED]`.
         activation: "quick_gelu" or "gelu", to override what the source says; recorded in the
             identity.
         device: Where the network is put.
@@ -178,20 +184,16 @@ def create_model(
     visual: Any = loaded.encoder.model.visual
     trunk = getattr(visual, "trunk", visual)
     state = read_state_dict(image_weights)
-    own = trunk.state_dict()
     head = getattr(trunk, "default_cfg", {}).get("classifier", "")
-    heads = (head,) if isinstance(head, str) else tuple(head)
-    kept = {
-        key: value
-        for key, value in state.items()
-        if key in own or not any(h and key.startswith(f"{h}.") for h in heads)
-    }
+    heads = tuple(f"{h}." for h in ((head,) if isinstance(head, str) else head) if h)
+    own = trunk.state_dict()
+    kept = {k: value for k, value in state.items() if k in own or not k.startswith(heads)}
     load_into(trunk, kept, str(image_weights), f"the image trunk {type(trunk).__name__}")
     return assemble(config, loaded.name, network=loaded.encoder.model)
 
 
 def plain_spec(spec: str) -> str:
-    """A model as a user names it, without open_clip's "local-dir:".
+    """Return a model as a user names it, without open_clip's "local-dir:".
 
     Raises UsageError when there is no such folder.
     """
@@ -212,24 +214,24 @@ def assemble(
     seed: int = 0,
     path: Path | None = None,
 ) -> LoadedModel:
-    """Network, tokenizer, preprocessing and identity of a configuration, on the CPU in eval mode.
+    """Return network, tokenizer, preprocessing and identity, on the CPU in eval mode.
 
     Weights are `state` when given, those of `network` when given, else drawn from `seed`. Raises
     CompoclipError when the parts do not fit together.
     """
-    source = str(path or name)
+    source, architecture = str(path or name), architecture_name(config.model_cfg)
 
     def fits(outline: nn.Module) -> None:
         if state is not None:
-            fitting(outline, state, source, architecture_name(config.model_cfg))
+            fitting(outline, state, source, architecture)
 
-    with _naming(source):
+    with sound(source):
         drawn = seed if state is None else None
         model = build_model(config.model_cfg, drawn, fits) if network is None else network
     if state is not None:
-        load_into(model, state, source, architecture_name(config.model_cfg))
+        load_into(model, state, source, architecture)
     require_finite(model.state_dict(), source)
-    with _naming(source):
+    with sound(source):
         tokenizer = build_tokenizer(config.model_cfg["text_cfg"], config.folder)
         preprocess = attach_preprocess(model, config.preprocess_cfg)
     rows = getattr(model, "vocab_size", None)
@@ -259,19 +261,8 @@ def assemble(
     return LoadedModel(encoder, tokenizer, preprocess, config, identity, name, path)
 
 
-@contextmanager
-def _naming(source: str) -> Iterator[None]:
-    """Let errors of the block name what is loaded."""
-    try:
-        yield
-    except CompoclipError as error:
-        if source in str(error):
-            raise
-        raise type(error)(f"{source}: {error}") from error
-
-
 def current_identity(loaded: LoadedModel) -> ModelIdentity:
-    """The identity of a model with its weights as they are now.
+    """Return the identity of a model with its weights as they are now.
 
     Args:
         loaded: The model, trained further or not since it was loaded.
@@ -303,12 +294,8 @@ def verified(loaded: LoadedModel, record: Path) -> LoadedModel:
     Raises CompoclipError when the record is damaged, or says otherwise than what was loaded.
     """
     stored, provenance = read_record(record)
-    wrong = stored.differences(loaded.identity, ignore=("base", "adapter"))
-    if wrong:
-        raise CompoclipError(
-            f"{record.parent}: {record.name} and the other files disagree ({record.name} first): "
-            f"{'; '.join(wrong)}; restore the original files"
-        )
+    models = f"{record.parent}: {record.name} and the other files disagree ({record.name} first)"
+    stored.require(loaded.identity, models, "restore the original files")
     return replace(loaded, identity=stored, provenance=provenance)
 
 
@@ -326,7 +313,7 @@ class Adapted:
 
 
 def merged_model(adapted: Adapted, name: str, path: Path) -> LoadedModel:
-    """A plain model: a copy of the base with the adapters merged."""
+    """Return a plain model: a copy of the base with the adapters merged."""
     base, lora = adapted.base, adapted.lora
     state = merged_state(base.encoder.model.state_dict(), adapted.adapters, lora.scaling)
     loaded = assemble(base.config, name, state=state, path=path)
@@ -372,12 +359,12 @@ class Inspection:
     base: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
+        """Return a JSON-ready mapping."""
         return asdict(self)
 
 
 def compared(state: Mapping[str, Tensor], base: LoadedModel, source: str) -> dict[str, Any]:
-    """The distance of tensors from those of a base, as `Inspection.base` has it."""
+    """Return the distance of tensors from those of a base, as `Inspection.base` has it."""
     own = base.encoder.model.state_dict()
     kin = kinship(named_like(state, own), own, source)
     return {
@@ -424,16 +411,14 @@ class Format(ABC):
     adapters_only: ClassVar[bool] = False
 
     def sniff(self, source: str) -> bool:
-        """Whether a model that a user names so is of this format, by `prefix` or `markers`. Looks
-        at names and small files alone."""
+        """Return whether a model of that name is of this format, by names and small files alone."""
         if self.prefix:
             return source.startswith(self.prefix)
-        folder = Path(source)
-        return bool(self.markers) and all((folder / name).is_file() for name in self.markers)
+        return bool(self.markers) and all((Path(source) / each).is_file() for each in self.markers)
 
     @abstractmethod
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
-        """The model, on the CPU in eval mode.
+        """Load a model, on the CPU in eval mode.
 
         name: what it is called. activation: the user's word, to override what the source says.
         above: the adapters whose base this is. Raises CompoclipError when files are missing or
@@ -441,59 +426,57 @@ class Format(ABC):
         """
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
-        """`load` where the user names the base that the weights were trained from. Raises
-        UsageError when the source itself says what it is."""
+        """Load a model where the user names the base that the weights were trained from."""
         raise UsageError(
             f"{source}: says itself what it is; --base is for weights files and PEFT adapters"
         )
 
     def has_adapter(self, source: str) -> bool:
-        """Whether there are adapters that `load` merges."""
+        """Return whether there are adapters that `load` merges."""
         return self.adapters_only
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
-        """The adapters and their base apart. Raises CompoclipError when there are none, or they are
-        not of that base."""
+        """Return the adapters and their base apart. Raises CompoclipError when there are none, or
+        they are not of that base."""
         raise CompoclipError(
             f"{source}: has no adapters (an adapter folder, a PEFT folder, or a file with LoRA "
             "inside)"
         )
 
     def fits(self, loaded: LoadedModel) -> bool:
-        """Whether a model can be written so, among the formats that share a form."""
+        """Return whether a model can be written so, among the formats that share a form."""
         return True
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
-        """Write a model as `form`, in one step; the identity as saved. Raises CompoclipError when
-        it has no such form, or the place is taken or not writable."""
+        """Write a model as `form`, in one step; return the identity as saved. Raises CompoclipError
+        when it has no such form, or the place is taken or not writable."""
         raise UsageError(f"{loaded.name}: is no adapter, and {form} is a form of adapters")
 
     def save_adapted(self, adapted: Adapted, folder: Path) -> None:
         """Write adapters without their base, in one step. Raises like `save`."""
-        raise UsageError(f"{adapted.base.name}: {' and '.join(self.forms)} hold no adapters alone")
+        raise NotImplementedError
 
     def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
-        """JSON-ready facts about a folder that `save` wrote."""
+        """Return JSON-ready facts about a folder that `save` wrote."""
         return {"architecture": identity.architecture, "weights": identity.weights}
 
     def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
-        """The files of a folder that belong on the hub: those that it must have, and others."""
+        """Return the files of a folder that go to the hub: those it must have, and others."""
         return [*self.markers, self.stored], self.beside
 
     def snippet(self, folder: Path) -> tuple[str, str]:
-        """The library, by the hub's name for it, that loads a folder without compoclip, and the
+        """Return the library, by the hub's name, that loads a folder without compoclip, and the
         code for that with FOLDER for the place; ("", "") when there is none."""
         return "", ""
 
     def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
-        """The facts about `source`, compared with `base` if there is one. Raises like `load`."""
+        """Return the facts about a model, compared with `base`. Raises like `load`."""
         loaded = load_model(source, activation=activation)
-        identity = loaded.identity
-        state = loaded.encoder.model.state_dict()
+        identity, network = loaded.identity, loaded.encoder.model
+        state = network.state_dict()
         by = f"recorded in {RECORD}" if (Path(source) / RECORD).is_file() else self.known_by
         file = Path(source) / self.stored
         alone = self.adapters_only or not file.is_file()  # as loaded, with adapters merged
-        named = dict(loaded.encoder.model.named_parameters())
         return Inspection(
             source=source,
             kind=self.kind,
@@ -504,7 +487,7 @@ class Format(ABC):
             image_size=identity.image_size[0],
             vocabulary=loaded.tokenizer.vocab_size,
             adapter=identity.adapter,
-            parameters=counts({name: value.detach() for name, value in named.items()}, {}),
+            parameters=counts(dict(network.named_parameters()), {}),
             dtypes=dtypes(state if alone else read_weights(file).state),
             provenance=loaded.provenance,
             identity=identity.to_json(),
@@ -530,24 +513,29 @@ def formats() -> tuple[Format, ...]:
 
 
 def format_of(source: str) -> Format:
-    """The format of a model that a user names so.
+    """Return the format of a model that a user names so.
 
     Raises UsageError when it is of none, CompoclipError for a folder that holds no model.
     """
-    for each in formats():
-        if each.sniff(source):
-            return each
+
+    def known(source: str) -> Format | None:
+        return next((each for each in formats() if each.sniff(source)), None)
+
+    if found := known(source):
+        return found
+    expected = f"no model '{source}': expected {_FORMS}"
     if Path(source).is_dir():
-        for below in (Path(source) / name for name in ("model", "adapter")):
-            if any(each.sniff(str(below)) for each in formats()):
-                raise UsageError(f"{source}: is not a model folder; did you mean {below}?")
-        read_object(Path(source) / "open_clip_config.json")  # says that it is missing
-    if source in open_clip.list_models():
-        raise UsageError(
+        below = [str(Path(source) / name) for name in ("model", "adapter")]
+        inside = next(filter(known, below), None)
+        if inside is None:
+            read_object(Path(source) / "open_clip_config.json")  # says that it is missing
+        expected = f"{source}: is not a model folder; did you mean {inside}?"
+    elif source in open_clip.list_models():
+        expected = (
             f"'{source}' is an architecture without weights: write {source}:PRETRAINED_TAG, "
             f"{source}@FILE or random:{source}"
         )
-    raise UsageError(f"no model '{source}': expected {_FORMS}")
+    raise UsageError(expected)
 
 
 def writer_of(form: str, loaded: LoadedModel) -> Format:

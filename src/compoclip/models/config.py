@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from compoclip.errors import CompoclipError
-from compoclip.files import read_json
+from compoclip.files import read_json, reason
 from compoclip.version import __version__
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 RECORD, MERGES = "compoclip.json", "bpe.txt.gz"
 """Names of the record, and of merges that are not CLIP's own, in every form of a checkpoint."""
+# What taking values of another type apart raises.
+_MALFORMED = (
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    RuntimeError,
+)
 _MOST_BYTES = 128 * 2**20  # tokenizer.json of a vocabulary of 256,000 has 35 MB
 
 
@@ -47,7 +56,7 @@ class ModelConfig:
         return None if stated is None else (self.folder or Path()) / stated
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `open_clip_config.json`."""
+        """Return the content of `open_clip_config.json`."""
         data: dict[str, Any] = {
             "model_cfg": self.model_cfg,
             "preprocess_cfg": self.preprocess_cfg,
@@ -57,9 +66,25 @@ class ModelConfig:
         return data
 
 
+@contextmanager
+def sound(source: object) -> Iterator[None]:
+    """Let errors of the block name the file: those that say what is wrong, and those that taking
+    malformed values apart raises."""
+    try:
+        yield
+    except CompoclipError as error:
+        if str(source) in str(error):
+            raise
+        raise type(error)(f"{source}: {error}") from error
+    except _MALFORMED as error:
+        raise CompoclipError(
+            f"{source}: damaged ({reason(error)}); restore the original file"
+        ) from error
+
+
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises CompoclipError when it is missing, malformed or larger than
-    a configuration or vocabulary is."""
+    """Read a JSON object. Raises CompoclipError when it is missing, malformed or larger than a
+    configuration or vocabulary is."""
     require_small(path)
     data = read_json(path, damaged="restore the original file", halves=True)
     if not isinstance(data, dict):
@@ -79,17 +104,16 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def require_small(path: Path) -> None:
     """Raise CompoclipError for a file of text that is larger than any model has."""
-    with suppress(OSError):
-        if path.stat().st_size > _MOST_BYTES:
-            raise CompoclipError(
-                f"{path}: larger than {_MOST_BYTES:,} bytes, as no such file is; restore the "
-                "original file"
-            )
+    if path.is_file() and path.stat().st_size > _MOST_BYTES:
+        raise CompoclipError(
+            f"{path}: larger than {_MOST_BYTES:,} bytes, as no such file is; restore the "
+            "original file"
+        )
 
 
 def section(data: Mapping[str, Any], key: str, source: object) -> dict[str, Any]:
-    """The object under `key`, empty when there is none. Raises CompoclipError naming `source` when
-    something else is there."""
+    """Return the object under `key`, empty when there is none. Raises CompoclipError naming
+    `source` for anything else."""
     value = data.get(key)
     if value is None:
         return {}
@@ -122,18 +146,17 @@ def read_config(path: Path) -> ModelConfig:
     """
     data = read_object(path)
     config = section(data, "model_cfg", path) if "model_cfg" in data else data
-    lacking = [key for key in ("embed_dim", "vision_cfg", "text_cfg") if key not in config]
-    if lacking:
-        raise CompoclipError(f"{path}: not an open_clip model configuration: no '{lacking[0]}'")
-    for key in ("vision_cfg", "text_cfg"):
-        section(config, key, path)
+    for key in ("embed_dim", "vision_cfg", "text_cfg"):
+        if key not in config:
+            raise CompoclipError(f"{path}: not an open_clip model configuration: no '{key}'")
+        if key != "embed_dim":
+            section(config, key, path)
     stated = section(config["text_cfg"], "tokenizer_kwargs", path).get("bpe_path")
     if isinstance(stated, str) and Path(stated).name == MERGES and (path.parent / MERGES).is_file():
         config["text_cfg"]["tokenizer_kwargs"]["bpe_path"] = MERGES  # absolute for open_clip alone
     settings = section(data, "compoclip", path)
-    unknown = [key for key in settings if key != "freeze_batch_norm"]
-    if unknown:
-        raise CompoclipError(f"{path}: unknown setting '{unknown[0]}' under \"compoclip\"")
+    if unknown := settings.keys() - {"freeze_batch_norm"}:
+        raise CompoclipError(f"{path}: unknown setting '{min(unknown)}' under \"compoclip\"")
     return ModelConfig(
         model_cfg=config,
         preprocess_cfg=section(data, "preprocess_cfg", path),
@@ -147,7 +170,7 @@ Part = Literal["image", "text", "temperature"]
 
 
 def part_of(name: str) -> Part:
-    """The part of a parameter or buffer, by its name in the state dict.
+    """Return the part of a parameter or buffer, by its name in the state dict.
 
     The image tower is everything below `visual` (with its projection), the temperature the scale
     and bias of the logits, the text tower the rest.
@@ -191,48 +214,48 @@ class ModelIdentity:
     weights: str
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready mapping."""
+        """Return a JSON-ready mapping."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelIdentity:
         """The inverse of `to_json`. Raises CompoclipError when a field is missing or of another
         type."""
-        missing = [f.name for f in fields(cls) if f.name not in data]
-        if missing:
-            raise CompoclipError(
-                f"model identity lacks {', '.join(missing)}; re-save the checkpoint"
-            )
-        values = {f.name: data[f.name] for f in fields(cls)}
-        wrong = next((f.name for f in fields(cls) if not _fits(values[f.name], str(f.type))), None)
-        if wrong is not None:
-            raise CompoclipError(
-                f"model identity: '{wrong}' is malformed; restore the file or re-save the "
-                "checkpoint"
-            )
-        for name in ("image_size", "image_mean", "image_std"):
-            values[name] = tuple(values[name])
+        values: dict[str, Any] = {}
+        for f in fields(cls):
+            value: Any = data.get(f.name)
+            values[f.name] = value
+            if "tuple" in str(f.type):
+                number = int if "int" in str(f.type) else int | float
+                listed = isinstance(value, list | tuple)
+                fits = listed and all(isinstance(each, number) for each in value)
+                values[f.name] = tuple(value) if fits else value
+            else:
+                fits = type(value).__name__ == f.type
+            if not fits:
+                raise CompoclipError(
+                    f"model identity: '{f.name}' is missing or malformed; restore the file or "
+                    "re-save the checkpoint"
+                )
         return cls(**values)
 
-    def differences(self, other: ModelIdentity, ignore: tuple[str, ...] = ()) -> list[str]:
-        """Lines "field: ours vs theirs" for every field that differs."""
-        return [
+    def require(
+        self, other: ModelIdentity, models: str, remedy: str, ignore: tuple[str, ...] = ()
+    ) -> None:
+        """Raise CompoclipError with "field: ours vs theirs" for every field that differs, but for
+        the base, the adapter and those to ignore. models: which two differ, in words."""
+        wrong = [
             f"{f.name}: {getattr(self, f.name)} vs {getattr(other, f.name)}"
             for f in fields(self)
-            if f.name not in ignore and getattr(self, f.name) != getattr(other, f.name)
+            if f.name not in ("base", "adapter", *ignore)
+            and getattr(self, f.name) != getattr(other, f.name)
         ]
-
-
-def _fits(value: object, kind: str) -> bool:
-    """Whether a JSON value can be a field annotated as `kind`."""
-    if kind in ("str", "int"):
-        return type(value).__name__ == kind
-    number = int if "int" in kind else int | float
-    return isinstance(value, list | tuple) and all(isinstance(each, number) for each in value)
+        if wrong:
+            raise CompoclipError(f"{models}: {'; '.join(wrong)}; {remedy}")
 
 
 def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
-    """The identity and the provenance in a `compoclip.json`.
+    """Return the identity and the provenance in a `compoclip.json`.
 
     Raises CompoclipError when it is missing or damaged.
     """
@@ -241,15 +264,12 @@ def read_record(record: Path) -> tuple[ModelIdentity, dict[str, Any]]:
         raise CompoclipError(
             f"{record}: has no identity; delete the file or re-save the checkpoint"
         )
-    try:
-        identity = ModelIdentity.from_json(data["identity"])
-    except CompoclipError as error:
-        raise CompoclipError(f"{record}: {error}") from error
-    return identity, section(data, "provenance", record)
+    with sound(record):
+        return ModelIdentity.from_json(data["identity"]), section(data, "provenance", record)
 
 
 def record_of(identity: ModelIdentity, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a `compoclip.json`."""
+    """Return the content of a `compoclip.json`."""
     return {
         "compoclip": __version__,
         "identity": identity.to_json(),

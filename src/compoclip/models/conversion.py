@@ -44,9 +44,6 @@ def inspect_model(
         base: A model to compare the weights with; near weights tell the activation of a file.
         activation: The user's word on the activation.
 
-    Returns:
-        What is known of it.
-
     Raises:
         CompoclipError: Files are missing or damaged, or the base is of another architecture.
     """
@@ -78,8 +75,7 @@ def convert(
         What was written, JSON-ready.
 
     Raises:
-        CompoclipError: The model has no such form, or as the reader and the writer of the formats
-            say.
+        CompoclipError: The model has no such form, or cannot be read or written.
     """
     source, base = plain_spec(source), None if base is None else plain_spec(base)
     for each in formats():
@@ -95,20 +91,13 @@ def convert(
             }
     if form == "merged" and not format_of(source).has_adapter(source):
         raise UsageError(f"{source}: is no adapter, so there is nothing to merge: --to open-clip")
-    loaded = load_source(source, base, activation)
+    if base is None:
+        loaded = load_model(source, activation=activation)
+    else:
+        loaded = format_of(source).load_on(source, base, activation)
     identity = save_model(loaded, destination, form=form, dtype=dtype)
     made = writer_of(form, loaded).made(identity, destination)
     return {"form": form, "activation": loaded.identity.activation, **made}
-
-
-def load_source(source: str, base: str | None, activation: str | None) -> LoadedModel:
-    """`load_model`; with a base also a weights file alone, or a PEFT folder that names no base.
-
-    Raises like `load_model`, and UsageError for a source that names its base itself.
-    """
-    if base is None:
-        return load_model(source, activation=activation)
-    return format_of(source).load_on(source, base, activation)
 
 
 def interpolate(
@@ -147,7 +136,6 @@ def interpolate(
             f"squared interpolation is for adapters and the base they were trained on, and "
             f"{tuned.name} is no such thing for {base.name}: leave it out"
         )
-    _require_fraction(alpha)
     state = interpolate_states(
         base.encoder.model.state_dict(),
         tuned.encoder.model.state_dict(),
@@ -206,15 +194,10 @@ def _require_mixable(
     name: str, ours: ModelIdentity, other: str, theirs: ModelIdentity, remedy: str
 ) -> None:
     """Raise CompoclipError when two models differ in anything but weights."""
-    differences = ours.differences(theirs, ignore=("base", "adapter", "weights"))
-    if differences:
-        why = ""
-        if ours.context_length != theirs.context_length:
-            why = "; positions that only one of them has cannot be mixed exactly"
-        raise CompoclipError(
-            f"{name} and {other} cannot be mixed ({name} first): {'; '.join(differences)}{why}; "
-            f"{remedy}"
-        )
+    if ours.context_length != theirs.context_length:
+        remedy = f"positions that only one of them has cannot be mixed exactly; {remedy}"
+    models = f"{name} and {other} cannot be mixed ({name} first)"
+    ours.require(theirs, models, remedy, ignore=("weights",))
 
 
 def interpolate_states(
@@ -230,42 +213,28 @@ def interpolate_states(
     share memory with the inputs. Raises CompoclipError when names or shapes differ, UsageError for
     an alpha outside [0, 1].
     """
-    _require_fraction(alpha)
-    odd = sorted(base.keys() ^ tuned.keys())
+    if not 0 <= alpha <= 1:
+        raise UsageError(f"alpha {alpha:g}: must lie between 0 (base) and 1 (tuned)")
+    odd = base.keys() ^ tuned.keys()
+    odd |= {name for name in base.keys() & tuned.keys() if base[name].shape != tuned[name].shape}
     if odd:
-        where = "the base" if odd[0] in base else "the tuned model"
+        one, other = (
+            f"{tuple(state[min(odd)].shape)}" if min(odd) in state else "nothing"
+            for state in (base, tuned)
+        )
         raise CompoclipError(
-            f"only {where} has weights '{odd[0]}' ({len(odd)} such): both must have the same "
-            "architecture"
+            f"'{min(odd)}' is {one} in the base and {other} in the tuned model ({len(odd)} differ "
+            "so): both must have the same architecture"
         )
     mixed = {}
     for name, theirs in tuned.items():
-        ours = base[name]
-        if ours.shape != theirs.shape:
-            raise CompoclipError(
-                f"'{name}' is {tuple(ours.shape)} in the base and {tuple(theirs.shape)} in the "
-                "tuned model: both must have the same architecture"
-            )
-        theirs = theirs.detach().cpu()
+        theirs, ours, part = theirs.detach().cpu(), base[name].detach().cpu(), part_of(name)
         if theirs.is_floating_point():
-            theirs = theirs.float()
-            if _within(name, scope, mix_scale):
-                theirs = _between(ours.detach().cpu().float(), theirs, alpha)
+            theirs, ours = theirs.float(), ours.float()
+            mixes = mix_scale if part == "temperature" else scope in ("all", part)
+            if mixes and (alpha == 0 or torch.equal(ours, theirs)):
+                theirs = ours
+            elif mixes and alpha != 1:
+                theirs = (1 - alpha) * ours + alpha * theirs
         mixed[name] = theirs
     return mixed
-
-
-def _within(name: str, scope: Scope, mix_scale: bool) -> bool:
-    part = part_of(name)
-    return mix_scale if part == "temperature" else scope in ("all", part)
-
-
-def _between(base: Tensor, tuned: Tensor, alpha: float) -> Tensor:
-    if alpha == 0 or torch.equal(base, tuned):
-        return base
-    return tuned if alpha == 1 else (1 - alpha) * base + alpha * tuned
-
-
-def _require_fraction(alpha: float) -> None:
-    if not 0 <= alpha <= 1:
-        raise UsageError(f"alpha {alpha:g}: must lie between 0 (base) and 1 (tuned)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from compoclip.models.architecture import require_compiler
 from compoclip.models.config import Part, Tower, part_of
 from compoclip.models.image_tower import ImageFeatures, ImageTower
 from compoclip.models.lora import lora_state
-from compoclip.models.text_plan import EncodingPlan, TextInputs, TextPlanner
+from compoclip.models.text_plan import TextInputs, TextPlanner
 from compoclip.models.text_tower import TextFeatures, TextLayers, TextTower
 from compoclip.models.work import FeatureWork, KeptAt, MicroBatch, Outputs, Work
 
@@ -65,7 +65,7 @@ class DualEncoder(nn.Module):
 
     @property
     def logit_scale(self) -> nn.Parameter:
-        """The learnable parameter, i.e. the logarithm of the scale."""
+        """The logarithm of the scale."""
         parameter = self.model.logit_scale
         assert isinstance(parameter, nn.Parameter)
         return parameter
@@ -102,11 +102,6 @@ class DualEncoder(nn.Module):
         """Where the parameters live."""
         return self.logit_scale.device
 
-    @property
-    def trims_text(self) -> bool:
-        """Whether texts are cut to their own length (causal tower that pools at end of text)."""
-        return self._text.causal
-
     def train(self, mode: bool = True) -> DualEncoder:
         """Like `nn.Module.train`, but frozen parts stay in eval mode: modules without a parameter
         that requires a gradient, with all that is in them, and all batch norms if `freeze_bn`.
@@ -114,7 +109,8 @@ class DualEncoder(nn.Module):
         super().train(mode)
         for module in self.model.modules():
             batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-            if (batch_norm and self.freeze_bn) or _frozen(module):
+            learns = [parameter.requires_grad for parameter in module.parameters()]
+            if (batch_norm and self.freeze_bn) or (learns and not any(learns)):
                 module.eval()
         return self
 
@@ -140,19 +136,13 @@ class DualEncoder(nn.Module):
         self._image.compile()
         return ("image", "text") if self._text.compile() else ("image",)
 
-    def require_local(self, purpose: str = "local losses") -> None:
-        """Raise CompoclipError, naming the `purpose`, when either tower cannot give patch or token
-        features."""
-        self.require_patches(purpose)
-        self.require_tokens(purpose)
-
-    def require_patches(self, purpose: str = "local losses") -> None:
-        """Raise CompoclipError, naming the `purpose`, when the image tower cannot give patches."""
-        self._image.require_local(purpose)
-
-    def require_tokens(self, purpose: str) -> None:
-        """Raise CompoclipError, naming the `purpose`, when the text tower cannot give tokens."""
-        self._text.require_local(purpose)
+    def require_local(self, purpose: str = "local losses", tower: Tower | None = None) -> None:
+        """Raise CompoclipError, naming the `purpose`, when a tower cannot give patch or token
+        features. tower: that one alone."""
+        if tower != "text":
+            self._image.require_local(purpose)
+        if tower != "image":
+            self._text.require_local(purpose)
 
     def encode_images(self, pixels: Tensor, patches: bool = False) -> ImageFeatures:
         """Encode images.
@@ -160,9 +150,6 @@ class DualEncoder(nn.Module):
         Args:
             pixels: (B, 3, H, W) normalised pixels, on the model's device.
             patches: Return projected patches, too; see `ImageTower` for each kind of tower.
-
-        Returns:
-            Features (B, D), with patches (B, P, D) if asked.
 
         Raises:
             CompoclipError: Patches are asked of a tower that has none.
@@ -180,59 +167,35 @@ class DualEncoder(nn.Module):
             tokens: Return projected tokens and their mask, too.
             deduplicate: Encode equal rows once; False is for measurements.
 
-        Returns:
-            Features (T, D), with tokens (T, L, D) and mask (T, L) if asked; L is the longest text.
-
         Raises:
             CompoclipError: Tokens are asked of a tower that has none, or `ids` are malformed.
         """
         return self.text_work(self._inputs(ids, deduplicate), tokens).all()
 
+    @torch.no_grad()
     def text_states(self, ids: Tensor, micro_batch: int = 0) -> Tensor:
-        """What the text projection is given, without gradient.
+        """Return what the text projection is given, without gradient: (T, W) the state of each text
+        at EOT, after the last LayerNorm.
 
-        Args:
-            ids: (T, context) int64 token ids.
-            micro_batch: See `work`.
-
-        Returns:
-            (T, W) the state of each text at EOT, after the last LayerNorm; not normalised.
-
-        Raises:
-            CompoclipError: For a tower without such a state.
+        ids: (T, context) int64 token ids. micro_batch: see `work`. Raises CompoclipError for a
+        tower without such a state.
         """
-        inputs = self._inputs(ids, True, micro_batch)
-        return self._run(lambda: (self._text.states(inputs),), learns=False)[0]
+        found = self.text_work(self._inputs(ids, True, micro_batch), state=True).all().state
+        assert found is not None
+        return found
 
     def project_texts(self, states: Tensor) -> TextFeatures:
-        """Features of texts from their states, with gradient to the projection.
-
-        Args:
-            states: (T, W) as `text_states` gives them.
-
-        Returns:
-            Pooled features (T, D).
-        """
+        """Return the pooled features of (T, W) states of `text_states`, with gradient to the
+        projection."""
         return TextFeatures(self._text.project(states))
 
-    def plan_texts(self, ids: Tensor, deduplicate: bool = True) -> EncodingPlan | None:
-        """How `encode_texts` would encode these ids; None when the tower keeps full length."""
-        planner = self.text_planner()
-        return planner.plan(ids.cpu(), deduplicate) if planner.causal else None
-
     def text_planner(self, micro_batch: int = 0) -> TextPlanner:
-        """How the text tower wants its texts, to be planned by other processes.
-
-        Args:
-            micro_batch: See `work`.
-
-        Returns:
-            The planner, for the tower as it is now and the device that it is on.
-        """
+        """Return how the text tower wants its texts, as it is now and on its device, to be planned
+        by other processes. micro_batch: see `work`."""
         return self._text.planner(self.device, micro_batch)
 
     def text_layers(self) -> TextLayers:
-        """The text tower layer by layer, for analyses.
+        """Return the text tower layer by layer, for analyses.
 
         Raises CompoclipError for a tower that is no native open_clip transformer.
         """
@@ -267,9 +230,6 @@ class DualEncoder(nn.Module):
 
         Returns:
             (B, 1 + P, C) the pooled feature of each image, then those of its patches if asked.
-
-        Raises:
-            CompoclipError: The tower has no patches, or no projection apart from its trunk.
         """
         if patches:
             self._image.require_local()
@@ -310,23 +270,20 @@ class DualEncoder(nn.Module):
         text = ids if isinstance(ids, Work) else self.text_work(ids, local, state)
 
         def join(images: Sequence[Outputs], texts: Sequence[Outputs]) -> Features:
-            return self._features(image.join(images), text.join(texts))
+            seen, read, bias = image.join(images), text.join(texts), self.logit_bias
+            return Features(
+                image=F.normalize(seen.pooled.float(), dim=-1),
+                text=F.normalize(read.pooled.float(), dim=-1),
+                logit_scale=self.logit_scale.float().exp().reshape(()),
+                patches=None if seen.patches is None else seen.patches.float(),
+                tokens=None if read.tokens is None else read.tokens.float(),
+                token_mask=read.token_mask,
+                logit_bias=None if bias is None else bias.float().reshape(()),
+                text_state=None if read.state is None else read.state.float(),
+            )
 
         whole = all(len(each.micro_batches) <= 1 for each in (image, text))
         return FeatureWork(image, text, join, whole)
-
-    def _features(self, image: ImageFeatures, text: TextFeatures) -> Features:
-        bias = self.logit_bias
-        return Features(
-            image=F.normalize(image.pooled.float(), dim=-1),
-            text=F.normalize(text.pooled.float(), dim=-1),
-            logit_scale=self.logit_scale.float().exp().reshape(()),
-            patches=None if image.patches is None else image.patches.float(),
-            tokens=None if text.tokens is None else text.tokens.float(),
-            token_mask=text.token_mask,
-            logit_bias=None if bias is None else bias.float().reshape(()),
-            text_state=None if text.state is None else text.state.float(),
-        )
 
     def image_work(
         self,
@@ -364,7 +321,9 @@ class DualEncoder(nn.Module):
         with (
             torch.set_grad_enabled(torch.is_grad_enabled() and learns),
             attention_kernels(self.device),
-            self._merged_once(),
+            # Adapted weights are computed once, not at every use. When backward computes blocks
+            # again it needs their weights again, outside of this block: then at every use.
+            nullcontext() if self.recomputes else parametrize.cached(),
         ):
             return encode()
 
@@ -375,16 +334,6 @@ class DualEncoder(nn.Module):
     def _learns(self, part: Part) -> bool:
         parameters = self.model.named_parameters()
         return any(p.requires_grad and part_of(name) == part for name, p in parameters)
-
-    @contextmanager
-    def _merged_once(self) -> Iterator[None]:
-        """Adapted weights are computed once in the block, not at every use. When backward computes
-        blocks again it needs their weights again, outside of the block: then at every use."""
-        if self.recomputes:
-            yield
-            return
-        with parametrize.cached():
-            yield
 
 
 @contextmanager
@@ -399,9 +348,3 @@ def attention_kernels(device: torch.device) -> Iterator[None]:
         return
     with sdpa_kernel(_KERNELS):
         yield
-
-
-def _frozen(module: nn.Module) -> bool:
-    """Whether it has parameters and none of them learns."""
-    parameters = list(module.parameters())
-    return bool(parameters) and not any(p.requires_grad for p in parameters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,21 +12,17 @@ from open_clip.modified_resnet import ModifiedResNet
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.blocks import (
     AS_WRITTEN,
-    Halves,
     is_plain,
     run_blocks,
     under_autocast,
     within_rows,
 )
 from compoclip.models.config import Tower
-from compoclip.models.work import KeptAt, MicroBatch, Outputs, Work, joined
-
-_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+from compoclip.models.work import KeptAt, Outputs, Work, joined
 
 
 @dataclass(frozen=True)
@@ -111,14 +108,13 @@ class ImageTower:
         """
         if patches:
             self.require_local()
+        encode = partial(self._from_kept, kept=kept) if kept else self._run
         parts = torch.split(pixels, limit or len(pixels))
 
-        def micro_batch(part: Tensor) -> MicroBatch:
-            if kept:
-                return lambda: self._from_kept(part, patches, kept)
-            return lambda: self._run(part, patches)
+        def join(outputs: Sequence[Outputs]) -> ImageFeatures:
+            return ImageFeatures(*map(joined, zip(*outputs)))
 
-        return Work(tuple(map(micro_batch, parts)), _joined)
+        return Work(tuple(partial(encode, part, patches) for part in parts), join)
 
     def _run(self, pixels: Tensor, patches: bool) -> Outputs:
         # A compiled tower does not see hooks that were put on its modules after it was compiled.
@@ -129,12 +125,8 @@ class ImageTower:
     def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
         """(B, 1 + P, C) pooled features, and below them those of patches, if asked; before the last
         projection ("trunk") or after it ("tower")."""
-        if at == "tower":
-            outputs = self._encode(pixels, patches)
-        elif isinstance(self._visual, VisionTransformer):
-            outputs = _vit_states(self._visual, pixels, patches)
-        else:
-            outputs = _timm_states(self._visual, pixels, patches)
+        trunk = at == "trunk"
+        outputs = self._states(pixels, patches, True) if trunk else self._encode(pixels, patches)
         pooled, *states = outputs
         return torch.cat([pooled[:, None], *states], dim=1)
 
@@ -142,9 +134,7 @@ class ImageTower:
         if not patches:
             features = features[:, :1]
         if kept == "trunk":
-            visual = self._visual
-            timm = isinstance(visual, TimmModel)
-            features = visual.head(features) if timm else features @ visual.proj
+            (features,) = self._project(features)
         pooled = features[:, 0]
         return (pooled, features[:, 1:]) if patches else (pooled,)
 
@@ -158,37 +148,79 @@ class ImageTower:
             self._compiled = torch.compile(self._encode)
 
     def _encode(self, pixels: Tensor, patches: bool) -> Outputs:
-        # Convolutions of a ResNet are faster so; in float32 evaluation stays open_clip's to the
-        # last bit.
-        faster = self._visual.training or under_autocast(pixels.device)
-        if isinstance(self._visual, ModifiedResNet) and faster:
-            pixels = pixels.contiguous(memory_format=torch.channels_last)
         visual = self._visual
-        # In training, for the sake of the gradients; evaluation, again, stays open_clip's.
+        # In training, for the sake of the gradients; evaluation stays open_clip's to the last bit.
         ours = visual.training or self._halves is not AS_WRITTEN
-        if ours and isinstance(visual, VisionTransformer) and _runs_packed(visual):
-            return _packed_vit(visual, pixels, patches, self._halves)
-        if not patches:
+        resnet = isinstance(visual, ModifiedResNet)
+        if resnet and (visual.training or under_autocast(pixels.device)):  # convolves faster so
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        packed = ours and isinstance(visual, VisionTransformer) and _runs_packed(visual)
+        if not patches and not packed:
             pooled = visual(pixels)  # some towers add tokens
             return (pooled[0] if isinstance(pooled, tuple) else pooled,)
+        if not resnet:
+            return self._project(*self._states(pixels, patches, ours))
+        out, pool = visual.forward_intermediates(pixels, indices=1), visual.attnpool
+        positions = out["image_intermediates"][-1].flatten(2).transpose(1, 2)
+        positions = positions + pool.positional_embedding[1:].to(positions.dtype)
+        # As rows: of turned positions the multiplication would copy its weights for every image.
+        return out["image_features"], pool.c_proj(pool.v_proj(positions.contiguous()))
+
+    def _project(self, *states: Tensor) -> Outputs:
+        """Put the last projection of a ViT or a timm model on states."""
+        visual = self._visual
+        if isinstance(visual, TimmModel):
+            return tuple(map(visual.head, states))
+        return states if visual.proj is None else tuple(each @ visual.proj for each in states)
+
+    def _states(self, pixels: Tensor, patches: bool, ours: bool) -> Outputs:
+        """Return what the projection is put on: the pooled state, and that of every position alone.
+
+        ours: run the blocks of a ViT in our way, if they are the usual ones.
+        """
+        visual = self._visual
         if isinstance(visual, VisionTransformer):
-            return _vit(visual, pixels)
-        if isinstance(visual, ModifiedResNet):
-            return _resnet(visual, pixels)
-        return _timm(visual, pixels)
+            x = visual._embeds(pixels)
+            if ours and _runs_packed(visual):
+                blocks, recompute = visual.transformer.resblocks, torch.is_grad_enabled()
+                recompute = recompute and visual.transformer.grad_checkpointing
+                x = run_blocks(blocks, x, within_rows, self._halves, recompute)
+            else:
+                x = visual.transformer(x)
+            pooled, _ = visual._pool(x)
+            return (pooled, visual.ln_post(x)[:, 1:]) if patches else (pooled,)
+        trunk = visual.trunk
+        features = trunk.forward_features(pixels)
+        pooled = trunk.forward_head(features)
+        if not patches:
+            return (pooled,)
+        if features.ndim == 3:  # (B, prefix + P, C): a head may look for its prefix tokens
+            prefix = int(getattr(trunk, "num_prefix_tokens", 0))
+            each = features[:, prefix:].reshape(-1, 1, features.shape[-1])
+            alone = each.expand(-1, prefix + 1, -1)
+        elif getattr(trunk, "output_fmt", "NCHW") == "NHWC":
+            alone = features.reshape(-1, 1, 1, features.shape[-1])
+        else:
+            alone = features.flatten(2).transpose(1, 2).reshape(-1, features.shape[1], 1, 1)
+        states = trunk.forward_head(alone)
+        return pooled, states.reshape(len(features), -1, states.shape[-1])
+
+
+def _runs_packed(visual: VisionTransformer) -> bool:
+    """Return whether the tower consists of open_clip's usual blocks, on rows of positions."""
+    return visual.transformer.batch_first and all(map(is_plain, visual.transformer.resblocks))
 
 
 def projection_of(network: nn.Module, tower: Tower) -> tuple[str, ...]:
-    """The last projection of a tower: names in the state dict, of parameters or of modules.
+    """Return the last projection of a tower: names in the state dict, of parameters or of modules.
 
     Empty for a tower that has none of its own, such as one that ends with an attention pool.
     """
     names = [name for name, _ in network.named_parameters()]
+    visual: Any = network.visual
     if tower == "text":
         known: tuple[str, ...] = ("text_projection", "text.text_projection", "text.proj")
-        return tuple(p for p in known if any(n == p or n.startswith(f"{p}.") for n in names))
-    visual: Any = network.visual
-    if isinstance(visual, ModifiedResNet):
+    elif isinstance(visual, ModifiedResNet):
         known = ("visual.attnpool.c_proj",)
     elif isinstance(visual, TimmModel):
         # open_clip's own head, else the trunk's classifier, which it has made one of embeddings.
@@ -199,76 +231,3 @@ def projection_of(network: nn.Module, tower: Tower) -> tuple[str, ...]:
     else:
         known = ("visual.proj",)
     return tuple(p for p in known if any(n == p or n.startswith(f"{p}.") for n in names))
-
-
-def _joined(outputs: Sequence[Outputs]) -> ImageFeatures:
-    return ImageFeatures(*map(joined, zip(*outputs)))
-
-
-def _vit(visual: VisionTransformer, pixels: Tensor) -> Outputs:
-    out = visual.forward_intermediates(
-        pixels, indices=1, normalize_intermediates=True, output_fmt="NLC"
-    )
-    patches = out["image_intermediates"][-1]
-    return out["image_features"], patches if visual.proj is None else patches @ visual.proj
-
-
-def _runs_packed(visual: VisionTransformer) -> bool:
-    """Whether the tower consists of open_clip's usual blocks, on rows of positions."""
-    return visual.transformer.batch_first and all(map(is_plain, visual.transformer.resblocks))
-
-
-def _packed_vit(
-    visual: VisionTransformer, pixels: Tensor, patches: bool, halves: Halves
-) -> Outputs:
-    """What open_clip's forward and `_vit` compute, with our own way through the blocks."""
-    outputs = _vit_states(visual, pixels, patches, halves)
-    return outputs if visual.proj is None else tuple(each @ visual.proj for each in outputs)
-
-
-def _vit_states(
-    visual: VisionTransformer, pixels: Tensor, patches: bool, halves: Halves = AS_WRITTEN
-) -> Outputs:
-    """What the projection is put on: the pooled state, and those of patches."""
-    x = visual._embeds(pixels)
-    if _runs_packed(visual):
-        recompute = visual.transformer.grad_checkpointing and torch.is_grad_enabled()
-        x = run_blocks(visual.transformer.resblocks, x, within_rows, halves, recompute)
-    else:
-        x = visual.transformer(x)
-    pooled, _ = visual._pool(x)
-    return (pooled, visual.ln_post(x)[:, 1:]) if patches else (pooled,)
-
-
-def _resnet(visual: ModifiedResNet, pixels: Tensor) -> Outputs:
-    out = visual.forward_intermediates(pixels, indices=1)
-    pool = visual.attnpool
-    positions = out["image_intermediates"][-1].flatten(2).transpose(1, 2)
-    positions = positions + pool.positional_embedding[1:].to(positions.dtype)
-    # As rows: of turned positions the multiplication would copy its weights for every image.
-    return out["image_features"], pool.c_proj(pool.v_proj(positions.contiguous()))
-
-
-def _timm(visual: TimmModel, pixels: Tensor) -> Outputs:
-    pooled, states = _timm_states(visual, pixels, patches=True)
-    return visual.head(pooled), visual.head(states)
-
-
-def _timm_states(visual: TimmModel, pixels: Tensor, patches: bool) -> Outputs:
-    """What open_clip's head is put on: the pooled state, and that of every position alone."""
-    trunk = visual.trunk
-    features = trunk.forward_features(pixels)
-    pooled = trunk.forward_head(features)
-    if not patches:
-        return (pooled,)
-    batch = len(features)
-    if features.ndim == 3:  # (B, prefix + P, C): a head may look for its prefix tokens
-        prefix = int(getattr(trunk, "num_prefix_tokens", 0))
-        each = features[:, prefix:].reshape(-1, 1, features.shape[-1])
-        alone = each.expand(-1, prefix + 1, -1)
-    elif getattr(trunk, "output_fmt", "NCHW") == "NHWC":
-        alone = features.reshape(-1, 1, 1, features.shape[-1])
-    else:
-        alone = features.flatten(2).transpose(1, 2).reshape(-1, features.shape[1], 1, 1)
-    states = trunk.forward_head(alone)
-    return pooled, states.reshape(batch, -1, states.shape[-1])

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import torch
 from open_clip.timm_model import TimmModel
@@ -51,20 +51,17 @@ class Lora:
 
     def __post_init__(self) -> None:
         """Raises UsageError for a rank or alpha that is not positive, and unknown words."""
-        if not isinstance(self.rank, int):
-            raise UsageError(f"LoRA rank {self.rank}: must be a whole number")
-        if self.rank < 1:
-            raise UsageError(f"LoRA rank {self.rank}: must be at least 1")
-        if not 0 < self.alpha < math.inf:
-            raise UsageError(f"LoRA alpha {self.alpha}: must be a positive number")
-        for name, known in (
-            ("towers", ("both", "image", "text")),
-            ("targets", ("linear", "+conv")),
-            ("init", ("zero", "xavier_ab")),
-        ):
-            if getattr(self, name) not in known:
-                value = getattr(self, name)
-                raise UsageError(f"LoRA {name} '{value}' is not one of {', '.join(known)}")
+        whole = isinstance(self.rank, int)
+        checks = [
+            ("rank", whole and self.rank >= 1, "a whole number, at least 1"),
+            ("alpha", 0 < self.alpha < math.inf, "a positive number"),
+        ]
+        for name, words in (("towers", Towers), ("targets", Targets), ("init", Init)):
+            known = get_args(words)
+            checks.append((name, getattr(self, name) in known, f"one of {', '.join(known)}"))
+        for name, good, what in checks:
+            if not good:
+                raise UsageError(f"LoRA {name} {getattr(self, name)}: must be {what}")
 
     @property
     def scaling(self) -> float:
@@ -102,18 +99,56 @@ class AdaptedWeight:
         """Number of parameters of its adapter."""
         return math.prod(self.a_shape) + math.prod(self.b_shape)
 
+    @property
+    def full_rank(self) -> int:
+        """The largest rank that a change of the weight can have."""
+        return min(self.a_shape[1], self.b_shape[0])
+
 
 def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
-    """The weights of an open_clip network that `lora` adapts, in the order of the network.
+    """Return the weights of an open_clip network that `lora` adapts, in the order of the network.
 
-    A tower without attention or MLP layers (ResNet, MobileNet) has none. Raises CompoclipError when
+    In-projections, linear layers that stand directly in an attention or an MLP, and with "+conv"
+    the patch embedding: a k x k convolution seen as a (out * k, in * k) matrix of rank r * k. A
+    tower without attention or MLP layers (ResNet, MobileNet) has none. Raises CompoclipError when
     nothing is left to adapt, or "+conv" finds no patch embedding.
     """
-    found = [
-        target
-        for target in (*_linear_targets(network, lora.rank), *_patch_targets(network, lora))
-        if lora.towers in ("both", part_of(target.name))
-    ]
+    visual: Any = network.visual
+    timm, rank = isinstance(visual, TimmModel), lora.rank
+    found: list[AdaptedWeight] = []
+
+    def add(module: nn.Module, name: str, rank: int, rows: int, columns: int) -> None:
+        if lora.towers in ("both", part_of(name)):
+            parameter = name.rpartition(".")[2]
+            shapes = (rank, columns), (rows, rank)
+            fused = parameter == "in_proj_weight"
+            found.append(AdaptedWeight(name, module, parameter, *shapes, fused))
+
+    for path, module in network.named_modules():
+        parts = path.split(".")
+        timm_head = timm and parts[:2] == ["visual", "head"]
+        if timm_head or not set(_OUTSIDE).isdisjoint(parts):
+            continue
+        fused = getattr(module, "in_proj_weight", None)
+        if parts[-1] == "attn" and isinstance(fused, Tensor):
+            add(module, f"{path}.in_proj_weight", rank, *fused.shape)
+        elif isinstance(module, nn.Linear) and parts[-2:-1] and parts[-2] in _LAYERS:
+            add(module, f"{path}.weight", rank, module.out_features, module.in_features)
+    if lora.targets == "+conv" and lora.towers != "text":
+        name, patches = "visual.conv1.weight", getattr(visual, "conv1", None)
+        if timm:
+            name = "visual.trunk.patch_embed.proj.weight"
+            patches = getattr(getattr(visual.trunk, "patch_embed", None), "proj", None)
+        if not isinstance(patches, nn.Conv2d) or not (
+            timm or isinstance(visual, VisionTransformer)
+        ):
+            raise CompoclipError(
+                f"LoRA targets +conv: the image tower ({type(visual).__name__}) has no patch "
+                "embedding; leave +conv out"
+            )
+        kernel = patches.kernel_size[0]
+        rows, columns = patches.out_channels * kernel, patches.in_channels * kernel
+        add(patches, name, rank * kernel, rows, columns)
     if not found:
         where = "the model" if lora.towers == "both" else f"the {lora.towers} tower"
         raise CompoclipError(
@@ -141,7 +176,7 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
         CompoclipError: The network has adapters already, or nothing that `lora` could adapt.
     """
     targets = lora_targets(network, lora)
-    full = max(map(full_rank, targets))
+    full = max(target.full_rank for target in targets)
     if lora.rank > full:
         raise UsageError(
             f"LoRA rank {lora.rank:,}: no adapted weight has more than rank {full:,}, so that more "
@@ -168,19 +203,11 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
     return targets
 
 
-def full_rank(target: AdaptedWeight) -> int:
-    """The largest rank that a change of a weight can have."""
-    return min(target.a_shape[1], target.b_shape[0])
-
-
 def lora_parameters(network: nn.Module) -> Iterator[nn.Parameter]:
-    """Iterate over the A and B of every adapter.
+    """Iterate over the A and B of every adapter: the parameters to train.
 
     Args:
         network: A network that `attach_lora` was called on.
-
-    Yields:
-        The parameters to train.
     """
     for _, adapter in _adapters(network):
         yield from adapter.parameters()
@@ -213,7 +240,7 @@ def merge_lora(network: nn.Module) -> None:
 
 
 def merged_copy(network: nn.Module) -> nn.Module:
-    """A copy of a network with the weights that it computes with: plain, adapters merged.
+    """Return a copy of a network with the weights that it computes with: plain, adapters merged.
 
     `merge_lora` of a deep copy would take the adapters' properties off the class that both share.
     """
@@ -272,61 +299,8 @@ def _adapters(network: nn.Module) -> Iterator[tuple[str, _LowRank]]:
                 yield f"{path}.{parameter}", chain[0]
 
 
-def _linear_targets(network: nn.Module, rank: int) -> Iterator[AdaptedWeight]:
-    """In-projections, and linear layers that stand directly in an attention or an MLP."""
-    for path, module in network.named_modules():
-        parts = path.split(".")
-        timm_head = parts[:2] == ["visual", "head"] and isinstance(network.visual, TimmModel)
-        if timm_head or not set(_OUTSIDE).isdisjoint(parts):
-            continue
-        parent = parts[-2] if len(parts) > 1 else ""
-        if parts[-1] == "attn" and isinstance(
-            weight := getattr(module, "in_proj_weight", None), Tensor
-        ):
-            yield _target(path, module, "in_proj_weight", tuple(weight.shape), rank, fused=True)
-        elif isinstance(module, nn.Linear) and parent in _LAYERS:
-            shape = (module.out_features, module.in_features)
-            yield _target(path, module, "weight", shape, rank)
-
-
-def _target(
-    path: str,
-    module: nn.Module,
-    parameter: str,
-    shape: tuple[int, ...],
-    rank: int,
-    fused: bool = False,
-) -> AdaptedWeight:
-    rows, columns = shape
-    return AdaptedWeight(
-        f"{path}.{parameter}", module, parameter, (rank, columns), (rows, rank), fused
-    )
-
-
-def _patch_targets(network: nn.Module, lora: Lora) -> Iterator[AdaptedWeight]:
-    """The patch embedding: a k x k convolution seen as a (out * k, in * k) matrix of rank r * k."""
-    if lora.targets != "+conv" or lora.towers == "text":
-        return
-    visual = network.visual
-    name, patches = "visual.conv1", getattr(visual, "conv1", None)
-    if isinstance(visual, TimmModel):
-        name = "visual.trunk.patch_embed.proj"
-        patches = getattr(getattr(visual.trunk, "patch_embed", None), "proj", None)
-    elif not isinstance(visual, VisionTransformer):
-        patches = None
-    if not isinstance(patches, nn.Conv2d):
-        raise CompoclipError(
-            f"LoRA targets +conv: the image tower ({type(visual).__name__}) has no patch "
-            "embedding; leave +conv out"
-        )
-    rows, columns, kernel = patches.out_channels, patches.in_channels, patches.kernel_size[0]
-    rank = lora.rank * kernel
-    a_shape, b_shape = (rank, columns * kernel), (rows * kernel, rank)
-    yield AdaptedWeight(f"{name}.weight", patches, "weight", a_shape, b_shape)
-
-
 def towers_of(names: Iterable[str]) -> Towers:
-    """The towers that weights of these names are in."""
+    """Return the towers that weights of these names are in."""
     parts = {part_of(name) for name in names}
     if parts == {"image"}:
         return "image"

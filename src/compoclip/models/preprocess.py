@@ -8,7 +8,7 @@ import math
 import random
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 
 from compoclip.errors import CompoclipError, pip_install
-from compoclip.files import disguised
-from compoclip.models.config import require_hub_name, section
+from compoclip.files import disguised, reason
+from compoclip.models.config import require_hub_name, section, sound
 
-_CACHE = 200_000  # distinct pieces kept, or texts of tokenizers that show no pieces
-_KEPT_PIECE = 64  # characters of the longest piece that is kept
+_CACHE = 200_000  # distinct pieces cached, or texts of tokenizers that show no pieces
+_CACHED_PIECE = 64  # characters of the longest piece that is cached
 _MOST_CONTEXT = 32_768
 _MOST_MERGES = 16 * 2**20  # bytes; CLIP's own file has 3.2 million
 _MOST_CHARACTERS = 100_000  # of a text that are read; a context of 77 tokens has some 300
@@ -57,7 +57,7 @@ class Tokenizer:
     """An open_clip tokenizer with an identity; called with texts it returns (T, context) int64 ids.
 
     CLIP's own splits a text into pieces (words, marks, digits) that it encodes one by one, so the
-    ids of pieces are kept: new texts are mostly old words. Of other tokenizers texts are kept.
+    ids of pieces are cached: new texts are mostly old words. Of other tokenizers texts are.
 
     Attributes:
         id: Kind, vocabulary size and hash of vocabulary and text cleaning.
@@ -69,18 +69,26 @@ class Tokenizer:
         self._inner = inner
         self.context_length = context_length
         # Ragged ids are only known for CLIP's BPE without random token dropping.
-        self._simple = isinstance(inner, SimpleTokenizer) and inner.reduction_fn is None
-        vocabulary = inner.encoder if isinstance(inner, SimpleTokenizer) else _hf_vocabulary(inner)
+        byte_pairs = isinstance(inner, SimpleTokenizer)
+        self._simple = byte_pairs and inner.reduction_fn is None
+        vocabulary: dict[str, int] = inner.encoder if byte_pairs else inner.tokenizer.get_vocab()
         self.vocab_size = max(vocabulary.values()) + 1
-        self.id = _identify(inner, vocabulary)
+        digest = hashlib.blake2b(digest_size=6)
+        for token, number in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
+            digest.update(f"{number}\t{token}\n".encode("utf-8", "surrogatepass"))
+        digest.update(getattr(inner.clean_fn, "__name__", "").encode())
+        digest.update(getattr(inner, "tokenizer_mode", "").encode())
+        digest.update(getattr(getattr(inner, "reduction_fn", None), "__name__", "").encode())
+        kind = "clip-bpe" if byte_pairs else "hf"
+        self.id = f"{kind}-{self.vocab_size}-{digest.hexdigest()}"
         if self._simple:
             self._raw = copy(inner)
             self._raw.clean_fn = str  # of texts that are cleaned already, as a whole
             self._longest = max(map(len, inner.encoder))
-        self._keep()
+        self._start_caches()
 
     def with_context(self, context_length: int) -> Tokenizer:
-        """The same vocabulary for texts of another length; nothing that was kept is shared."""
+        """Return the same vocabulary for texts of another length; no cache is shared."""
         made = copy(self)
         made._inner = copy(self._inner)
         made._inner.context_length = made.context_length = context_length
@@ -92,14 +100,7 @@ class Tokenizer:
         return torch.from_numpy(self.encode(texts).ids.astype(np.int64))
 
     def encode(self, texts: Sequence[str]) -> TokenIds:
-        """The ids of texts, and how many of them are cut.
-
-        Args:
-            texts: T texts.
-
-        Returns:
-            What a call gives, as int32 of numpy, and the count.
-        """
+        """Return what a call gives, as int32 of numpy, and how many texts are cut."""
         rows = [self._encoded(text) for text in texts]
         lengths = np.fromiter((len(row) for row, _ in rows), np.int64, len(rows))
         ids = np.zeros((len(rows), self.context_length), np.int32)
@@ -140,20 +141,16 @@ class Tokenizer:
         """Start, `ids`, end; not padded, not cut. For CLIP's BPE only."""
         return [self._inner.sot_token_id, *ids, self._inner.eot_token_id]
 
-    def _ids_of(self, text: str) -> tuple[Sequence[int], bool]:
-        """The ids of one text after cutting, and whether it was cut, by CLIP's BPE."""
-        ids = [self._inner.sot_token_id]
-        for piece in self._pieces(self._clean(text[:_MOST_CHARACTERS])):
-            ids += piece
-            if len(ids) >= self.context_length:
-                return [*ids[: self.context_length - 1], self._inner.eot_token_id], True
-        ids.append(self._inner.eot_token_id)
-        return ids, len(text) > _MOST_CHARACTERS
-
-    def _other_ids_of(self, text: str) -> tuple[Sequence[int], bool]:
-        """The same by the code of another tokenizer."""
-        long = len(text) > _MOST_CHARACTERS
-        text = text[:_MOST_CHARACTERS]
+    def _ids(self, text: str) -> tuple[Sequence[int], bool]:
+        """Return the ids of one text after cutting, and whether it was cut."""
+        long, text = len(text) > _MOST_CHARACTERS, text[:_MOST_CHARACTERS]
+        if self._simple:
+            ids = [self._inner.sot_token_id]
+            for piece in self._pieces(self._clean(text)):
+                ids += piece
+                if len(ids) >= self.context_length:
+                    return [*ids[: self.context_length - 1], self._inner.eot_token_id], True
+            return [*ids, self._inner.eot_token_id], long
         row = self._inner([text], context_length=self.context_length)[0]
         if isinstance(self._inner, SimpleTokenizer):
             full = len(self._inner.encode(text)) + 2
@@ -162,15 +159,13 @@ class Tokenizer:
         return tuple(row.tolist()), long or full > self.context_length
 
     def _pieces(self, text: str) -> Iterator[Sequence[int]]:
-        """The ids of each piece of a cleaned text: merges do not cross pieces."""
+        """Return the ids of each piece of a cleaned text: merges do not cross pieces."""
         for piece in self._inner.pat.findall(text):
-            if len(piece) <= _KEPT_PIECE:
-                yield self._piece(piece)
-            else:
-                yield self._piece_ids(piece)
+            cached = len(piece) <= _CACHED_PIECE
+            yield self._piece(piece) if cached else self._piece_ids(piece)
 
     def _piece_ids(self, piece: str) -> tuple[int, ...]:
-        """The ids of a piece.
+        """Return the ids of a piece.
 
         Merging takes time that grows with the square of its length, so of a very long one only the
         start is merged when that fills the context already.
@@ -181,35 +176,30 @@ class Tokenizer:
             ids = self._raw.encode(piece[: self._longest * self.context_length])
         return tuple(ids)
 
-    def _keep(self) -> None:
-        """Start with nothing kept: what is kept does not travel to other processes."""
+    def _start_caches(self) -> None:
+        """Start with nothing cached: caches do not travel to other processes."""
         self._piece = lru_cache(_CACHE)(self._piece_ids)
-        self._encoded = self._ids_of if self._simple else lru_cache(_CACHE)(self._other_ids_of)
-        lower = self._simple and self._inner.clean_fn is get_clean_fn("lower")
-        self._clean: Callable[[str], str] = _lower if lower else self._inner.clean_fn
+        self._encoded = self._ids if self._simple else lru_cache(_CACHE)(self._ids)
+
+    def _clean(self, text: str) -> str:
+        """Clean a text. CLIP's cleaning repairs nothing in printable ASCII without entities, and
+        looking for it takes most of the time that a text takes."""
+        plain = text.isascii() and text.isprintable() and "&" not in text
+        if plain and self._inner.clean_fn is get_clean_fn("lower"):
+            return " ".join(text.split()).lower()
+        cleaned: str = self._inner.clean_fn(text)
+        return cleaned
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in _NOT_SENT}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_piece", "_encoded")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._keep()
-
-
-_NOT_SENT = ("_piece", "_encoded", "_clean")
-
-
-def _lower(text: str) -> str:
-    """What CLIP's cleaning makes of a text. Nothing needs repair in printable ASCII without
-    entities, and looking for it takes most of the time that a text takes."""
-    if text.isascii() and text.isprintable() and "&" not in text:
-        return " ".join(text.split()).lower()
-    cleaned: str = get_clean_fn("lower")(text)
-    return cleaned
+        self._start_caches()
 
 
 def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> Tokenizer:
-    """The tokenizer an open_clip text configuration asks for.
+    """Return the tokenizer an open_clip text configuration asks for.
 
     CLIP's BPE by default; `tokenizer_kwargs.bpe_path` names another merges file, relative to
     `folder`; `hf_tokenizer_name` a Hugging Face tokenizer (read from `folder` when its files are
@@ -222,15 +212,12 @@ def build_tokenizer(text_cfg: Mapping[str, Any], folder: Path | None = None) -> 
             f"{_MOST_CONTEXT}"
         )
     options = section(text_cfg, "tokenizer_kwargs", "text_cfg")
-    name = text_cfg.get("hf_tokenizer_name")
-    if name:
-        return Tokenizer(_hf_tokenizer(name, text_cfg, options, context, folder), context)
+    if text_cfg.get("hf_tokenizer_name"):
+        return Tokenizer(_hf_tokenizer(text_cfg, options, context, folder), context)
     if not options:
         return _clips_own().with_context(context)
     if "bpe_path" in options:
-        path = _merges_path(options["bpe_path"], folder)
-        _check_merges(path)
-        options["bpe_path"] = str(path)
+        options["bpe_path"] = str(_merges_file(options["bpe_path"], folder))
     for token in options.get("additional_special_tokens") or ():
         if not isinstance(token, str) or not _SPECIAL.fullmatch(token):
             raise CompoclipError(
@@ -250,65 +237,55 @@ def _clips_own() -> Tokenizer:
     return Tokenizer(SimpleTokenizer(), 77)
 
 
-def _merges_path(stated: object, folder: Path | None) -> Path:
-    """Where a merges file is. A file of another folder may not be named by the configuration of a
-    checkpoint: it would be read, and copied into the next one."""
+def _merges_file(stated: object, folder: Path | None) -> Path:
+    """A gzipped merges file that ends in a merge. One of another folder may not be named by the
+    configuration of a checkpoint: it would be read, and copied into the next one."""
     path = Path(str(stated))
-    if folder is None:
-        return path
-    if path.is_absolute() or ".." in path.parts:
+    if folder is not None and (path.is_absolute() or ".." in path.parts):
         raise CompoclipError(
             f"{folder}: bpe_path {str(stated)[:200]} leads outside of the folder; copy the file "
             "into it and name it there"
         )
-    return folder / path
-
-
-def _check_merges(path: Path) -> None:
-    """Raise CompoclipError unless `path` is a gzipped merges file that ends in a merge."""
+    path = (folder or Path()) / path
     try:
         with gzip.open(path) as file:
             content = file.read(_MOST_MERGES + 1)
         if len(content) > _MOST_MERGES:
-            raise CompoclipError(
-                f"{path}: unpacks to more than {_MOST_MERGES:,} bytes, as no merges file does; "
-                "restore the original file"
-            )
+            raise ValueError(f"unpacks to more than {_MOST_MERGES:,} bytes")
         lines = content.decode("utf-8").split("\n")
-    except FileNotFoundError as error:
-        raise CompoclipError(f"{path}: the tokenizer's merges file is missing") from error
     except (OSError, EOFError, ValueError, zlib.error) as error:
         with suppress(OSError, ValueError):
             if other := disguised(path):
                 raise CompoclipError(f"{path}: {other}") from error
-        raise CompoclipError(f"{path}: not a gzipped BPE merges file ({error})") from error
+        what = f"not a gzipped BPE merges file ({reason(error)})"
+        if isinstance(error, FileNotFoundError):
+            what = "the tokenizer's merges file is missing"
+        raise CompoclipError(f"{path}: {what}; restore the original file") from error
     wrong = next((i for i, line in enumerate(lines[1:], 2) if len(line.split()) != 2), None)
     # CLIP's own file has a tail that open_clip never reads; a short one is read to its end.
     if wrong is not None and wrong - 1 <= 49152 - 256 - 2:
         raise CompoclipError(f"{path}: line {wrong} is not a merge of two symbols")
+    return path
 
 
 def _hf_tokenizer(
-    name: object,
-    text_cfg: Mapping[str, Any],
-    options: dict[str, Any],
-    context: int,
-    folder: Path | None,
+    text_cfg: Mapping[str, Any], options: dict[str, Any], context: int, folder: Path | None
 ) -> Any:
     from open_clip.tokenizer import HFTokenizer
 
-    local = folder is not None and (folder / "tokenizer_config.json").is_file()
-    if not local:
+    name = text_cfg["hf_tokenizer_name"]
+    source = str(name)
+    if folder is not None and (folder / "tokenizer_config.json").is_file():
+        source = str(folder)
+        for file in (folder / each for each in _HF_FILES):
+            if file.is_file() and (wrong := disguised(file)):
+                raise CompoclipError(f"{file}: {wrong}")
+    else:
         require_hub_name(name, "hf_tokenizer_name")
-    source = str(folder) if local else str(name)
-    for file in sorted(folder.iterdir()) if local and folder else ():
-        if file.name in _HF_FILES and (wrong := disguised(file)):
-            raise CompoclipError(f"{file}: {wrong}")
-    # The others go to transformers, which runs code of the folder for some.
-    odd = next((key for key in options if key not in _HF_OPTIONS), None)
-    if odd is not None:
+    # Other options go to transformers, which runs code of the folder for some.
+    if odd := [key for key in options if key not in _HF_OPTIONS]:
         raise CompoclipError(
-            f"tokenizer_kwargs: '{odd[:80]}' is not one of {', '.join(_HF_OPTIONS)}"
+            f"tokenizer_kwargs: '{odd[0][:80]}' is not one of {', '.join(_HF_OPTIONS)}"
         )
     try:
         made = HFTokenizer(
@@ -321,29 +298,11 @@ def _hf_tokenizer(
         for text in ("a", "\u2603 qzj"):  # what its files lack shows only then
             made([text]), made.tokenizer(text)
         return made
-    except ImportError as error:
-        raise CompoclipError(
-            f"tokenizer '{name}' needs the transformers package: {pip_install('hf')}"
-        ) from error
     except Exception as error:  # of the many types of transformers
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CompoclipError(f"tokenizer '{source}' cannot be loaded: {first}") from error
-
-
-def _hf_vocabulary(inner: Any) -> dict[str, int]:
-    vocabulary: dict[str, int] = inner.tokenizer.get_vocab()
-    return vocabulary
-
-
-def _identify(inner: Any, vocabulary: Mapping[str, int]) -> str:
-    kind = "clip-bpe" if isinstance(inner, SimpleTokenizer) else "hf"
-    digest = hashlib.blake2b(digest_size=6)
-    for token, number in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
-        digest.update(f"{number}\t{token}\n".encode("utf-8", "surrogatepass"))
-    digest.update(getattr(inner.clean_fn, "__name__", "").encode())
-    digest.update(getattr(inner, "tokenizer_mode", "").encode())
-    digest.update(getattr(getattr(inner, "reduction_fn", None), "__name__", "").encode())
-    return f"{kind}-{max(vocabulary.values()) + 1}-{digest.hexdigest()}"
+        why = f"cannot be loaded: {reason(error)}"
+        if isinstance(error, ImportError):
+            why = f"needs the transformers package: {pip_install('hf')}"
+        raise CompoclipError(f"tokenizer '{source}' {why}") from error
 
 
 _FILTERS = ("bicubic", "bilinear")
@@ -375,28 +334,31 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         """Raises CompoclipError for a value that no image can be made with."""
-        if len(self.size) != 2 or not all(_within(n, 1, _MOST_PIXELS) for n in self.size):
-            raise CompoclipError(
-                f"image size {_short(self.size)}: must be two numbers of pixels up to "
-                f"{_MOST_PIXELS}"
-            )
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if len(values) != 3 or not all(map(math.isfinite, values)):
-                raise CompoclipError(
-                    f"image {name} {_short(values)}: must be three numbers, one a channel"
-                )
-        if min(self.std) <= 0:
-            raise CompoclipError(f"image std {_short(self.std)}: pixels are divided by it")
-        if not _within(self.fill_color, 0, 255):
-            raise CompoclipError(f"image fill_color {_short(self.fill_color)}: must be 0 to 255")
-        if self.interpolation not in _FILTERS:
-            raise CompoclipError(
-                f"image interpolation '{self.interpolation}' is not one of {', '.join(_FILTERS)}"
-            )
-        if self.resize_mode not in _RESIZE_MODES:
-            raise CompoclipError(
-                f"image resize mode '{self.resize_mode}' is not one of {', '.join(_RESIZE_MODES)}"
-            )
+        checks = {
+            "size": (
+                len(self.size) == 2
+                and all(isinstance(n, int) and 1 <= n <= _MOST_PIXELS for n in self.size),
+                f"two numbers of pixels up to {_MOST_PIXELS}",
+            ),
+            "mean": (
+                len(self.mean) == 3 and all(map(math.isfinite, self.mean)),
+                "three numbers, one a channel",
+            ),
+            "std": (
+                len(self.std) == 3 and all(0 < value < math.inf for value in self.std),
+                "three numbers above 0, one a channel",
+            ),
+            "fill_color": (
+                isinstance(self.fill_color, int) and 0 <= self.fill_color <= 255,
+                "0 to 255",
+            ),
+            "interpolation": (self.interpolation in _FILTERS, " or ".join(_FILTERS)),
+            "resize_mode": (self.resize_mode in _RESIZE_MODES, " or ".join(_RESIZE_MODES)),
+        }
+        for name, (good, what) in checks.items():
+            if not good:
+                value = str(getattr(self, name))[:80]
+                raise CompoclipError(f"image {name} {value}: must be {what}")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Preprocess:
@@ -404,40 +366,29 @@ class Preprocess:
 
         Raises CompoclipError when a value has the wrong form.
         """
-        values = {
-            key: config[key] for key in cls.__dataclass_fields__ if config.get(key) is not None
-        }
-        try:
+        names = cls.__dataclass_fields__
+        values = {key: config[key] for key in names if config.get(key) is not None}
+        with sound("preprocess_cfg"):
             if "size" in values:
                 size = values["size"]
                 values["size"] = (size, size) if isinstance(size, int) else (size[0], size[1])
-            for key in ("mean", "std"):
-                if key in values:
-                    value = values[key]
-                    numbers = [value] * 3 if isinstance(value, int | float) else value
-                    values[key] = tuple(float(v) for v in numbers)
-        except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
-            raise CompoclipError(f"preprocess_cfg has an unusable value: {error}") from error
+            for key in {"mean", "std"} & values.keys():
+                value = values[key]
+                numbers = [value] * 3 if isinstance(value, int | float) else value
+                values[key] = tuple(float(v) for v in numbers)
         return cls(**values)
 
     def to_config(self) -> dict[str, Any]:
-        """The `preprocess_cfg` of an open_clip configuration file."""
-        return {
-            "size": list(self.size),
-            "mode": "RGB",
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "interpolation": self.interpolation,
-            "resize_mode": self.resize_mode,
-            "fill_color": self.fill_color,
-        }
+        """Return the `preprocess_cfg` of an open_clip configuration file."""
+        lists = {"size": list(self.size), "mean": list(self.mean), "std": list(self.std)}
+        return {"size": 0, "mode": "RGB", **vars(self), **lists}
 
     def evaluation(self, image: Image.Image) -> torch.Tensor:
         """Return (3, H, W) float32 pixels, exactly as open_clip's evaluation transform makes them.
 
         Raises what `framed` raises.
         """
-        *_, to_numbers, normalise = self._transform().transforms
+        *_, to_numbers, normalise = self._steps()
         pixels: torch.Tensor = normalise(to_numbers(self.framed(image)))
         return pixels
 
@@ -455,7 +406,7 @@ class Preprocess:
                 f"an image of {width} x {height} pixels is too elongated for a model that sees "
                 f"{wide} x {high}; crop or remove it"
             )
-        *steps, _, _ = self._transform().transforms
+        *steps, _, _ = self._steps()
         try:
             for step in steps:
                 image = step(image)
@@ -465,17 +416,9 @@ class Preprocess:
             ) from None
         return image
 
-    def _transform(self) -> Any:
+    def _steps(self) -> Any:
         config = PreprocessCfg(**{**self.to_config(), "size": self.size})
-        return image_transform_v2(config, is_train=False)
-
-
-def _within(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and low <= value <= high
-
-
-def _short(value: object) -> str:
-    return str(value)[:80]
+        return image_transform_v2(config, is_train=False).transforms
 
 
 def random_crop(
@@ -485,7 +428,7 @@ def random_crop(
     scale: tuple[float, float] = (0.9, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> tuple[int, int, int, int]:
-    """The box (top, left, height, width) of a "random resized crop".
+    """Return the box (top, left, height, width) of a "random resized crop".
 
     Area is uniform in `scale` times the image's, log aspect ratio uniform in log `ratio`; ten tries
     to fit, then the largest centred box within `ratio`. Same law as torchvision's

@@ -26,7 +26,7 @@ def attach_text_map(network: nn.Module) -> None:
         network: An open_clip network.
 
     Raises:
-        CompoclipError: When it has no text projection that is one matrix.
+        CompoclipError: It has no text projection that is one matrix.
     """
     module, name, transposed = _projection(network)
     matrix = getattr(module, name)
@@ -38,33 +38,27 @@ def attach_text_map(network: nn.Module) -> None:
 def merge_text_map(network: nn.Module) -> None:
     """Merge the matrix into the projection, in place; a network without one stays as it is."""
     for module in list(network.modules()):
-        for name, chain in _chains(module):
-            if isinstance(chain[0], _After):
-                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+        chains = getattr(module, "parametrizations", {})
+        for name in [name for name, chain in chains.items() if isinstance(chain[0], _After)]:
+            parametrize.remove_parametrizations(module, name, leave_parametrized=True)
 
 
 def text_matrix(network: nn.Module) -> nn.Parameter:
-    """The matrix that learns: the map behind the text projection, if there is one, or that itself.
+    """Return the matrix that learns: the map behind the text projection, or that itself.
 
     Args:
         network: An open_clip network.
 
-    Returns:
-        The parameter.
-
     Raises:
-        CompoclipError: When the network has no text projection that is one matrix.
+        CompoclipError: It has no text projection that is one matrix.
     """
     module, name, _ = _projection(network)
-    if parametrize.is_parametrized(module, name):
-        parameter = module.get_parameter(f"parametrizations.{name}.0.weight")
-    else:
-        parameter = module.get_parameter(name)
-    return parameter
+    mapped = parametrize.is_parametrized(module, name)
+    return module.get_parameter(f"parametrizations.{name}.0.weight" if mapped else name)
 
 
 def _projection(network: nn.Module) -> tuple[nn.Module, str, bool]:
-    """The module and name of the text projection, and whether rows are its outputs."""
+    """Return the module and name of the text projection, and whether rows are its outputs."""
     holder: nn.Module = getattr(network, "text", network)
     found: Any = getattr(holder, _LEAF, None)
     if isinstance(found, nn.Linear) and getattr(found, "bias", None) is None:
@@ -75,16 +69,6 @@ def _projection(network: nn.Module) -> tuple[nn.Module, str, bool]:
         "this model's text tower has no projection that is one matrix without a bias: choose "
         "another model, or a method that trains the tower"
     )
-
-
-def _chains(module: nn.Module) -> list[tuple[str, nn.ModuleList]]:
-    if not parametrize.is_parametrized(module):
-        return []
-    return [
-        (name, chain)
-        for name, chain in module.get_submodule("parametrizations").named_children()
-        if isinstance(chain, nn.ModuleList)
-    ]
 
 
 class _After(nn.Module):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Move = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class Segment:
     place: Tensor | None
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(NamedTuple):
     """Rows start..stop of the length-sorted texts, encoded at `length` positions."""
 
     start: int
@@ -43,92 +44,45 @@ def choose_buckets(lengths: Sequence[int], cost: int) -> list[Bucket]:
 
     Exact dynamic programme over the distinct lengths (at most the context length of them).
     """
-    ends = [
-        i for i in range(1, len(lengths) + 1) if i == len(lengths) or lengths[i] != lengths[i - 1]
-    ]
-    best: list[tuple[int, int]] = [
-        (0, 0)
-    ]  # (total, number of distinct lengths before the last run)
-    starts = [0, *ends]
-    for j in range(1, len(starts)):
-        longest = lengths[starts[j] - 1]
-        best.append(
-            min((best[i][0] + longest * (starts[j] - starts[i]) + cost, i) for i in range(j))
-        )
+    edges = [i for i in range(len(lengths)) if i == 0 or lengths[i] != lengths[i - 1]]
+    edges.append(len(lengths))
+    best = [(0, 0)]  # (total, number of distinct lengths before the last run)
+    for j in range(1, len(edges)):
+        longest = lengths[edges[j] - 1]
+        best.append(min((best[i][0] + longest * (edges[j] - edges[i]) + cost, i) for i in range(j)))
     buckets: list[Bucket] = []
-    j = len(ends)
+    j = len(edges) - 1
     while j > 0:
         i = best[j][1]
-        buckets.append(Bucket(starts[i], starts[j], lengths[starts[j] - 1]))
+        buckets.append(Bucket(edges[i], edges[j], lengths[edges[j] - 1]))
         j = i
     return buckets[::-1]
 
 
-@dataclass(frozen=True)
-class EncodingPlan:
-    """Which rows are encoded and how they go back; made on the CPU, before any device is asked.
+def micro_batches(buckets: Sequence[Bucket], limit: int) -> list[list[Bucket]]:
+    """Cut and group buckets so that a group has at most `limit` positions, but at least one row.
 
-    ids: (R, L) rows by ascending length, cut to the longest bucket. last: (R,) position of the
-    end-of-text token. place: (T,) row of each text. buckets: runs of rows. packed: whether all but
-    attention runs on real positions only, and attention alone on the buckets.
+    All are in one group for 0.
     """
-
-    ids: Tensor
-    last: Tensor
-    place: Tensor
-    buckets: tuple[Bucket, ...]
-    packed: bool = False
-
-    @property
-    def positions(self) -> int:
-        """Token positions that pass through the layers: with padding inside buckets, or packed."""
-        if self.packed:
-            return int((self.last + 1).sum())
-        return sum((b.stop - b.start) * b.length for b in self.buckets)
-
-    def micro_batches(self, limit: int) -> tuple[tuple[Bucket, ...], ...]:
-        """The buckets, cut and grouped so that a group has at most `limit` positions (but at least
-        one row); all in one group for 0."""
-        if not limit:
-            return (self.buckets,)
-        groups: list[list[Bucket]] = [[]]
-        free = limit
-        for bucket in self.buckets:
-            start = bucket.start
-            while start < bucket.stop:
-                if groups[-1] and free < bucket.length:
-                    groups.append([])
-                    free = limit
-                rows = min(bucket.stop - start, max(1, free // bucket.length))
-                groups[-1].append(Bucket(start, start + rows, bucket.length))
-                free -= rows * bucket.length
-                start += rows
-        return tuple(map(tuple, groups))
-
-
-def plan_texts(
-    ids: Tensor, last: Tensor, bucket_cost: int, deduplicate: bool = True
-) -> EncodingPlan:
-    """Distinct rows of (T, context) CPU ids, sorted by length, in buckets.
-
-    last: (T,) position of each row's end-of-text token.
-    """
-    if deduplicate:
-        rows, inverse = torch.unique(ids, dim=0, return_inverse=True)
-        ends = torch.empty(len(rows), dtype=last.dtype).scatter_(0, inverse, last)
-    else:
-        rows, inverse, ends = ids, torch.arange(len(ids)), last
-    order = torch.argsort(ends, stable=True)
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-    ends = ends[order]
-    lengths = (ends + 1).tolist()
-    buckets = tuple(choose_buckets(lengths, bucket_cost))
-    return EncodingPlan(rows[order, : lengths[-1]], ends, rank[inverse], buckets)
+    if not limit:
+        return [list(buckets)]
+    groups: list[list[Bucket]] = [[]]
+    free = limit
+    for start, stop, length in buckets:
+        while start < stop:
+            if groups[-1] and free < length:
+                groups.append([])
+                free = limit
+            rows = min(stop - start, max(1, free // length))
+            groups[-1].append(Bucket(start, start + rows, length))
+            free -= rows * length
+            start += rows
+    return groups
 
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """The real positions of some rows of a plan as one list of M, text after text.
+    """The real positions of some rows as one list of M, text after text.
 
     ids, position: (M,) token and its place in its row. place: (M,) where it stands in (rows,
     length) laid out flat. starts: (rows + 1,) index of each row's first position in the list, and
@@ -145,33 +99,27 @@ class PackedTokens:
     length: int
     segments: tuple[Segment, ...]
 
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> PackedTokens:
-        """The same with every tensor moved."""
-        segments = (
+    def mapped(self, move: Move) -> PackedTokens:
+        """Return the same with every tensor moved."""
+        names = ("ids", "position", "place", "starts", "ends")
+        moved: Any = {name: move(getattr(self, name)) for name in names}
+        segments = tuple(
             s if s.place is None else replace(s, place=move(s.place)) for s in self.segments
         )
-        return replace(
-            self,
-            ids=move(self.ids),
-            position=move(self.position),
-            place=move(self.place),
-            starts=move(self.starts),
-            ends=move(self.ends),
-            segments=tuple(segments),
-        )
+        return replace(self, segments=segments, **moved)
 
 
 @dataclass(frozen=True)
-class PaddedTokens:
-    """Some rows of a plan, in runs of similar length. ids: (n, L). last: (n,)."""
+class WholeTokens:
+    """Rows of full length, for a tower that looks ahead. ids: (n, context). ends: (n,) where each
+    is pooled."""
 
     ids: Tensor
-    last: Tensor
-    buckets: tuple[Bucket, ...]
+    ends: Tensor
 
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> PaddedTokens:
-        """The same with every tensor moved."""
-        return replace(self, ids=move(self.ids), last=move(self.last))
+    def mapped(self, move: Move) -> WholeTokens:
+        """Return the same with every tensor moved."""
+        return WholeTokens(move(self.ids), move(self.ends))
 
 
 @dataclass(frozen=True)
@@ -180,33 +128,29 @@ class TextInputs:
 
     Attributes:
         groups: The micro-batches.
-        packed: Whether these are packed, or padded.
         last: (R,) position of the end-of-text token of each row.
         place: (T,) row of each text.
         longest: Positions of the longest row.
         again: What a further pass is given, if there is one.
     """
 
-    groups: tuple[PackedTokens, ...] | tuple[PaddedTokens, ...]
-    packed: bool
+    groups: tuple[PackedTokens, ...] | tuple[WholeTokens, ...]
     last: Tensor
     place: Tensor
     longest: int
     again: FurtherTexts | None = None
 
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> TextInputs:
-        """The same with every tensor moved, always in one order.
+    @property
+    def positions(self) -> int:
+        """Token positions that pass through the layers."""
+        return sum(group.ids.numel() for group in self.groups)
 
-        Args:
-            move: What becomes of a tensor.
-
-        Returns:
-            The moved inputs.
-        """
+    def mapped(self, move: Move) -> TextInputs:
+        """Return the same with every tensor moved, always in one order."""
         groups: Any = tuple(group.mapped(move) for group in self.groups)
         last, place = move(self.last), move(self.place)
         again = None if self.again is None else self.again.mapped(move)
-        return replace(self, groups=groups, last=last, place=place, again=again)
+        return TextInputs(groups, last, place, self.longest, again)
 
 
 @dataclass(frozen=True)
@@ -216,7 +160,7 @@ class FurtherTexts:
     texts: TextInputs
     tensors: tuple[Tensor, ...]
 
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> FurtherTexts:
+    def mapped(self, move: Move) -> FurtherTexts:
         """Return the same with every tensor moved."""
         return FurtherTexts(self.texts.mapped(move), tuple(map(move, self.tensors)))
 
@@ -226,8 +170,7 @@ class TextPlanner:
     """How a text tower wants its texts; knows no weights, so that workers can plan.
 
     Attributes:
-        causal: Whether rows are cut to their own length.
-        packs: Whether all but attention runs on real positions only.
+        causal: Whether rows are cut to their own length; else they are encoded whole, as they come.
         pools_at_end: Whether the pooled feature is the state at the end-of-text token.
         end: Id of that token; None is the highest id of a row.
         cost: Padding that one more bucket must save, in token positions.
@@ -235,70 +178,47 @@ class TextPlanner:
     """
 
     causal: bool
-    packs: bool
     pools_at_end: bool
     end: int | None
     cost: int
     limit: int = 0
-
-    def plan(self, ids: Tensor, deduplicate: bool = True) -> EncodingPlan:
-        """Plan the encoding of texts: rows of a causal tower cut to their length, all others whole,
-        as they come.
-
-        Args:
-            ids: (T, context) token ids on the CPU.
-            deduplicate: Encode equal rows once.
-
-        Returns:
-            The plan.
-        """
-        if self.causal:
-            plan = plan_texts(ids, self.ends(ids), self.cost, deduplicate)
-            return replace(plan, packed=self.packs)
-        full = torch.full((len(ids),), ids.shape[1] - 1)
-        last = self.ends(ids) if self.pools_at_end else full
-        return EncodingPlan(ids, last, torch.arange(len(ids)), (Bucket(0, *ids.shape),))
 
     def inputs(self, ids: Tensor, deduplicate: bool = True) -> TextInputs:
         """Plan the encoding of texts and lay out its tensors, on the CPU.
 
         Args:
             ids: (T, context) int64 token ids on the CPU.
-            deduplicate: Encode equal rows once.
+            deduplicate: Encode equal rows once, where rows are cut.
 
         Returns:
             What the tower is given.
         """
-        plan = self.plan(ids, deduplicate)
-        groups: Any = tuple(
-            pack(plan, buckets) if plan.packed else _padded(plan, buckets)
-            for buckets in plan.micro_batches(self.limit * ids.shape[1])
-        )
-        longest = int(plan.last.max()) + 1 if self.causal else ids.shape[1]
-        return TextInputs(groups, plan.packed, plan.last, plan.place, longest)
+        texts, context = ids.shape
+        if not self.causal:
+            last = self.ends(ids) if self.pools_at_end else torch.full((texts,), context - 1)
+            size = self.limit or texts
+            whole = tuple(map(WholeTokens, torch.split(ids, size), torch.split(last, size)))
+            return TextInputs(whole, last, torch.arange(texts), context)
+        rows, place = ids, torch.arange(texts)
+        if deduplicate:
+            rows, place = torch.unique(ids, dim=0, return_inverse=True)
+        last = self.ends(rows)
+        order = torch.argsort(last, stable=True)
+        rows, last, place = rows[order], last[order], order.argsort()[place]
+        lengths = (last + 1).tolist()
+        groups = micro_batches(choose_buckets(lengths, self.cost), self.limit * context)
+        packed = tuple(pack(rows, last, buckets) for buckets in groups)
+        return TextInputs(packed, last, place, lengths[-1])
 
     def ends(self, ids: Tensor) -> Tensor:
-        """Where open_clip pools: the position of the (first) end-of-text token of each row.
-
-        Args:
-            ids: (T, context) token ids.
-
-        Returns:
-            (T,) positions.
-        """
+        """Return where open_clip pools (T, context) ids: (T,) the first end-of-text token."""
         return (ids if self.end is None else (ids == self.end).int()).argmax(dim=-1)
 
 
-def _padded(plan: EncodingPlan, buckets: tuple[Bucket, ...]) -> PaddedTokens:
-    """The rows of adjacent buckets of a plan, as they are."""
-    rows = slice(buckets[0].start, buckets[-1].stop)
-    return PaddedTokens(plan.ids[rows], plan.last[rows], buckets)
-
-
-def pack(plan: EncodingPlan, buckets: Sequence[Bucket]) -> PackedTokens:
-    """The rows of adjacent buckets of a plan, packed, on the CPU."""
+def pack(ids: Tensor, last: Tensor, buckets: Sequence[Bucket]) -> PackedTokens:
+    """Pack the rows of adjacent buckets. ids: (R, L) by ascending length. last: (R,)."""
     first, stop, length = buckets[0].start, buckets[-1].stop, buckets[-1].length
-    ids, last = plan.ids[first:stop, :length], plan.last[first:stop]
+    ids, last = ids[first:stop, :length], last[first:stop]
     row, position = (torch.arange(length) <= last[:, None]).nonzero(as_tuple=True)
     ends = (last + 1).cumsum(0)
     segments = []

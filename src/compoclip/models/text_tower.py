@@ -9,8 +9,8 @@ pools elsewhere, keeps open_clip's own full-length path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ from compoclip.errors import CompoclipError
 from compoclip.models.blocks import (
     AS_WRITTEN,
     Attend,
-    Halves,
     attends_to_lists,
     computed_in,
     is_plain,
@@ -33,55 +32,41 @@ from compoclip.models.blocks import (
     within_rows,
     within_texts,
 )
-from compoclip.models.text_plan import (
-    PackedTokens,
-    PaddedTokens,
-    Segment,
-    TextInputs,
-    TextPlanner,
-)
-from compoclip.models.work import MicroBatch, Outputs, Work, joined
+from compoclip.models.text_plan import PackedTokens, Segment, TextInputs, TextPlanner, WholeTokens
+from compoclip.models.work import Outputs, Work, joined
 
 
 class TextLayers:
-    """A view of the embedding and the layers of a `CLIP` or `TextTransformer`; no parameters."""
+    """A view of the embedding and the layers of a `CLIP` or `TextTransformer`; no parameters.
 
-    def __init__(self, tower: nn.Module) -> None:
-        self._tower: Any = tower
+    Attributes:
+        depth: Number of layers.
+        context_length: Number of positions.
+        embedding: The embedding of tokens.
+        device: Where the parameters live.
+        sees_ahead: Whether a position depends on later ones too.
+    """
 
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return len(self._tower.transformer.resblocks)
-
-    @property
-    def context_length(self) -> int:
-        """Number of positions."""
-        return len(self._tower.positional_embedding)
-
-    @property
-    def embedding(self) -> nn.Module:
-        """The embedding of tokens."""
-        found: nn.Module = self._tower.token_embedding
-        return found
+    def __init__(self, tower: Any) -> None:
+        self._tower = tower
+        self.depth = len(tower.transformer.resblocks)
+        self.context_length = len(tower.positional_embedding)
+        self.embedding: nn.Module = tower.token_embedding
+        self.device: torch.device = tower.positional_embedding.device
+        self.sees_ahead = tower.attn_mask is None
 
     @property
-    def device(self) -> torch.device:
-        """Where the parameters live."""
-        device: torch.device = self._tower.positional_embedding.device
-        return device
+    def plain(self) -> bool:
+        """Whether every block is of the plain kind."""
+        return all(map(is_plain, self._tower.transformer.resblocks))
 
-    @property
-    def sees_ahead(self) -> bool:
-        """Whether a position depends on later ones too."""
-        return self._tower.attn_mask is None
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """(n, L) ids -> (n, L, W) states before the first layer, with their positions."""
-        tower = self._tower
-        dtype = tower.transformer.get_cast_dtype()
-        positions = tower.positional_embedding[: ids.shape[1]]
-        embedded: Tensor = tower.token_embedding(ids).to(dtype) + positions.to(dtype)
+    def embed(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
+        """(..., L) ids -> (..., L, W) states before the first layer. position: the place of each in
+        its text; 0 to L - 1 unless given."""
+        dtype = self._tower.transformer.get_cast_dtype()
+        table = self._tower.positional_embedding.to(dtype)
+        at = table[: ids.shape[-1]] if position is None else F.embedding(position, table)
+        embedded: Tensor = self.embedding(ids).to(dtype) + at
         return embedded
 
     def run(self, x: Tensor, first: int, stop: int, keys: Tensor | None = None) -> Tensor:
@@ -90,87 +75,37 @@ class TextLayers:
         A causal tower masks by place in the row. keys: (n, L) bool, the places that may be looked
         at, for a tower that sees ahead; a causal one needs none when what is left out comes last.
         """
-        tower, length = self._tower, x.shape[1]
+        tower, (n, length, _) = self._tower, x.shape
         blocks = tower.transformer.resblocks[first:stop]
-        if self.sees_ahead:
+        mask = None if self.sees_ahead else tower.attn_mask[:length, :length]
+        if self.sees_ahead and keys is not None:
             heads = tower.transformer.resblocks[0].attn.num_heads
-            mask = None if keys is None else _only(keys, heads, x.dtype)
-            for block in blocks:
-                x = block(x, attn_mask=mask)
-            return x
-        mask = tower.attn_mask[:length, :length]
+            mask = torch.zeros_like(keys, dtype=x.dtype).masked_fill(~keys, -torch.inf)
+            mask = mask[:, None, None, :].expand(n, heads, length, length).flatten(0, 1)
+        causal: Attend = partial(within_rows, causal=True)
+
+        def run(block: Any, x: Tensor) -> Tensor:
+            if not self.sees_ahead and is_plain(block):
+                return AS_WRITTEN.run(block, x, causal)
+            other: Tensor = block(x, attn_mask=mask)
+            return other
+
         recompute = tower.transformer.grad_checkpointing and torch.is_grad_enabled()
         for block in blocks:
-            if recompute:
-                x = checkpoint(_causal_block, block, x, mask, use_reentrant=False)
-            else:
-                x = _causal_block(block, x, mask)
+            x = checkpoint(run, block, x, use_reentrant=False) if recompute else run(block, x)
         return x
 
-    @property
-    def packs(self) -> bool:
-        """Whether texts can be run without padding: causal, and every block of the plain kind."""
-        return not self.sees_ahead and all(map(is_plain, self._tower.transformer.resblocks))
 
-    def embed_packed(self, ids: Tensor, position: Tensor) -> Tensor:
-        """(M,) ids and the place of each in its text -> (M, W) states before the first layer."""
-        tower = self._tower
-        dtype = tower.transformer.get_cast_dtype()
-        at = F.embedding(position, tower.positional_embedding.to(dtype))
-        embedded: Tensor = tower.token_embedding(ids).to(dtype) + at
-        return embedded
-
-    def run_packed(self, x: Tensor, packed: PackedTokens, halves: Halves = AS_WRITTEN) -> Tensor:
-        """`run` of all layers of a tower that packs, on (M, W) real positions of many texts.
-
-        Attention alone has to know which position belongs to which text; all other layers see one
-        long list of positions, with no padding in it. halves: what is computed before and after
-        attention.
-        """
-        transformer = self._tower.transformer
-        recompute = transformer.grad_checkpointing and torch.is_grad_enabled()
-        head = transformer.resblocks[0].attn.head_dim
-        attend: Attend = partial(_in_buckets, segments=packed.segments)
-        if attends_to_lists(x.device, computed_in(x), head):
-            attend = partial(within_texts, starts=packed.starts.int(), longest=packed.length)
-        return run_blocks(transformer.resblocks, x, attend, halves, recompute)
-
-
-def _only(keys: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
-    """An additive mask (n * heads, L, L) that leaves nothing but `keys` to look at."""
-    n, length = keys.shape
-    mask = torch.zeros(n, length, dtype=dtype, device=keys.device)
-    mask = mask.masked_fill(~keys, -torch.inf)
-    return mask[:, None, None, :].expand(n, heads, length, length).reshape(-1, length, length)
-
-
-def _causal_block(block: Any, x: Tensor, mask: Tensor) -> Tensor:
-    """One transformer block on (n, L, W), through fused causal attention where it is the plain
-    one; every other kind runs its own forward with the cut mask."""
-    if is_plain(block):
-        attention, normed = block.attn, block.ln_1(x)
-        qkv = F.linear(normed, attention.in_proj_weight, attention.in_proj_bias)
-        mixed = within_rows(qkv, attention.num_heads, causal=True)
-        x = x + block.ls_1(attention.out_proj(mixed))
-        out: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
-        return out
-    other: Tensor = block(x, attn_mask=mask)
-    return other
-
-
-def _in_buckets(qkv: Tensor, heads: int, segments: Sequence[Segment]) -> Tensor:
-    """Causal attention within each of many texts, (M, 3 W) -> (M, W), on buckets of texts."""
-    mixed = [_in_bucket(qkv[s.start : s.stop], heads, s) for s in segments]
-    return joined(mixed)
-
-
-def _in_bucket(qkv: Tensor, heads: int, segment: Segment) -> Tensor:
-    """The same of the texts of one bucket."""
-    n, length, place = segment.rows, segment.length, segment.place
-    if place is not None:
-        qkv = qkv.new_zeros(n * length, qkv.shape[1]).index_copy(0, place, qkv)
-    mixed = within_rows(qkv.view(n, length, -1), heads, causal=True).flatten(0, 1)
-    return mixed if place is None else mixed.index_select(0, place)
+def _by_segment(x: Tensor, segments: Sequence[Segment], run: Callable[[Tensor], Tensor]) -> Tensor:
+    """Run something on the rows (n, length, W) of each segment of a list (M, W)."""
+    outputs = []
+    for s in segments:
+        part = x[s.start : s.stop]
+        if s.place is not None:
+            part = part.new_zeros(s.rows * s.length, x.shape[1]).index_copy(0, s.place, part)
+        part = run(part.view(s.rows, s.length, -1)).flatten(0, 1)
+        outputs.append(part if s.place is None else part.index_select(0, s.place))
+    return joined(outputs)
 
 
 # Padding that one more bucket must save, in token positions, to be worth its cost.
@@ -199,60 +134,39 @@ class TextTower:
 
     def __init__(self, model: nn.Module) -> None:
         self._model: Any = model
-        inner = model if isinstance(model, CLIP) else getattr(model, "text", None)
-        native = isinstance(inner, CLIP) or (
-            isinstance(inner, TextTransformer) and inner.cls_emb is None
-        )
-        self._tower: Any = inner if native else None
+        inner: Any = model if isinstance(model, CLIP) else getattr(model, "text", None)
+        native = isinstance(inner, TextTransformer) and inner.cls_emb is None
+        self._tower: Any = inner if native or isinstance(inner, CLIP) else None
         self._halves = AS_WRITTEN
+        # The text tower of a CLIP is spread over the model.
+        prefix = "text_" if isinstance(self._tower, CLIP) else ""
+        self._pool_type = str(getattr(self._tower, f"{prefix}pool_type", ""))
+        self._pools_at_end = self._pool_type in ("argmax", "eos")
+        self._end: Any = getattr(self._tower, f"{prefix}eos_id", None)
 
     @property
     def causal(self) -> bool:
         """Whether cutting behind the end-of-text token changes nothing."""
-        return self._pools_at_eot and self._tower.attn_mask is not None
-
-    @property
-    def _pools_at_eot(self) -> bool:
-        return self._tower is not None and self._pool_type in ("argmax", "eos")
-
-    @property
-    def _pool_type(self) -> str:
-        name = "text_pool_type" if isinstance(self._tower, CLIP) else "pool_type"
-        return str(getattr(self._tower, name, ""))
+        return self._pools_at_end and self._tower.attn_mask is not None
 
     def require_local(self, purpose: str = "local losses") -> None:
         """Raise CompoclipError, naming the `purpose`, when this tower has no projected token
         features up to EOT."""
-        if not self._pools_at_eot:
+        if not self._pools_at_end:
             raise CompoclipError(
                 f"{purpose} need a native open_clip text tower that pools at the end-of-text "
                 f"token; this model's does not: choose another model or do without {purpose}"
             )
 
     def planner(self, device: torch.device, limit: int = 0) -> TextPlanner:
-        """How this tower, as it is now, wants texts on `device`. limit: see `TextPlanner`."""
-        end = None
-        if self._pools_at_eot and self._pool_type != "argmax":
-            name = "text_eos_id" if isinstance(self._tower, CLIP) else "eos_id"
-            end = int(getattr(self._tower, name))
+        """Return how this tower wants texts on `device`. limit: see `TextPlanner`."""
         return TextPlanner(
             causal=self.causal,
-            packs=self.causal and TextLayers(self._tower).packs,
-            pools_at_end=self._pools_at_eot,
-            end=end,
+            pools_at_end=self._pools_at_end,
+            end=int(self._end) if self._pool_type == "eos" else None,
             cost=_BUCKET_COST.get(device.type, _BUCKET_COST["cuda"]),
             limit=limit,
         )
-
-    def states(self, inputs: TextInputs) -> Tensor:
-        """(T, W) what the projection is given: each text's state at EOT, after the last LayerNorm.
-
-        Raises CompoclipError for a tower without such a state.
-        """
-        self.require_local("states before the projection")
-        encode: Any = self._encode_packed if inputs.packed else self._encode
-        parts = [encode(group, False, state=True)[-1] for group in inputs.groups]
-        return joined(parts).index_select(0, inputs.place)
 
     @property
     def width(self) -> int:
@@ -269,14 +183,16 @@ class TextTower:
         return len(self._tower.token_embedding.weight)
 
     def project(self, states: Tensor) -> Tensor:
-        """(T, D) pooled features of what `states` gives."""
-        return self._project(states)
+        """(..., W) states after the last LayerNorm -> (..., D) features."""
+        projection = getattr(self._tower, "text_projection", None)
+        if projection is None:
+            return states
+        module = isinstance(projection, nn.Module)
+        projected: Tensor = projection(states) if module else states @ projection
+        return projected
 
     def work(
-        self,
-        inputs: TextInputs,
-        tokens: bool = False,
-        state: bool = False,
+        self, inputs: TextInputs, tokens: bool = False, state: bool = False
     ) -> Work[TextFeatures]:
         """Return how texts are encoded whose `inputs` lie on the tower's device.
 
@@ -284,59 +200,37 @@ class TextTower:
         """
         if tokens or state:
             self.require_local("local losses" if tokens else "heads")
-        last, place = inputs.last, inputs.place
-
-        encode: Any = self._encode_packed if inputs.packed else self._encode
-
-        def micro_batch(group: PackedTokens | PaddedTokens) -> MicroBatch:
-            def run() -> Outputs:
-                found: Outputs = encode(group, tokens, state) if state else encode(group, tokens)
-                return found
-
-            return run
 
         def join(outputs: Sequence[Outputs]) -> TextFeatures:
-            pooled = joined([each[0] for each in outputs]).index_select(0, place)
-            found = TextFeatures(pooled)
-            if state:
-                before = joined([each[-1] for each in outputs]).index_select(0, place)
-                found = replace(found, state=before)
+            def every(parts: Sequence[Tensor]) -> Tensor:
+                return joined(parts).index_select(0, inputs.place)
+
+            pooled = every([each[0] for each in outputs])
+            before = every([each[-1] for each in outputs]) if state else None
             if not tokens:
-                return found
-            mask = _eot_mask(last, inputs.longest)
-            states = joined([_of_length(each[1], inputs.longest) for each in outputs])
-            states = states.masked_fill(~mask.unsqueeze(-1), 0.0).index_select(0, place)
-            return replace(found, tokens=states, token_mask=mask.index_select(0, place))
+                return TextFeatures(pooled, state=before)
+            position = torch.arange(inputs.longest, device=pooled.device)
+            mask = (position >= 1) & (position <= inputs.last.unsqueeze(1))
+            lacking = [inputs.longest - each[1].shape[1] for each in outputs]
+            grids = [
+                F.pad(each[1], (0, 0, 0, rows)) if rows else each[1]
+                for each, rows in zip(outputs, lacking)
+            ]
+            states = joined(grids).masked_fill(~mask.unsqueeze(-1), 0.0)
+            return TextFeatures(pooled, states.index_select(0, inputs.place), every([mask]), before)
 
-        return Work(tuple(map(micro_batch, inputs.groups)), join)
-
-    def _encode(self, padded: PaddedTokens, tokens: bool, state: bool = False) -> Outputs:
-        """Pooled (n, D) and, if asked, projected states (n, L, D) of the rows of some buckets, L
-        being the longest of these; and (n, W) pooled before the projection, if asked."""
-        parts = []
-        first = padded.buckets[0].start
-        for b in padded.buckets:
-            run = slice(b.start - first, b.stop - first)
-            rows, last = padded.ids[run, : b.length], padded.last[run]
-            encode = self._encode_rows if self.causal else self._encode_full
-            parts.append(encode(rows, last, tokens, state))
-        outputs = [joined([part[0] for part in parts])]
-        if tokens:
-            longest = max(b.length for b in padded.buckets)
-            outputs.append(joined([_of_length(part[1], longest) for part in parts]))
-        if state:
-            outputs.append(joined([part[-1] for part in parts]))
-        return tuple(outputs)
+        groups = (partial(self._encode, group, tokens, state) for group in inputs.groups)
+        return Work(tuple(groups), join)
 
     def compile(self) -> bool:
         """Compile the layers, for texts of any number and length; whether the tower can be."""
-        can = self.causal and TextLayers(self._tower).packs
+        can = self.causal and TextLayers(self._tower).plain
         if can:
             self._halves = AS_WRITTEN.compiled(dynamic=True)
         return can
 
     def layers(self) -> TextLayers:
-        """The tower layer by layer. Raises CompoclipError for one that cannot be run so."""
+        """Return the tower layer by layer. Raises CompoclipError for one that cannot be run so."""
         if self._tower is None:
             raise CompoclipError(
                 "the layers of this model's text tower cannot be run one by one: that takes a "
@@ -345,68 +239,47 @@ class TextTower:
             )
         return TextLayers(self._tower)
 
-    def _encode_packed(self, packed: PackedTokens, tokens: bool, state: bool = False) -> Outputs:
-        """`_encode` with the real positions of all rows as one list, and no padding."""
-        tower, layers = self._tower, TextLayers(self._tower)
-        x = layers.embed_packed(packed.ids, packed.position)
-        x = layers.run_packed(x, packed, self._halves)
-        if not tokens:
-            last = tower.ln_final(x.index_select(0, packed.ends))
-            return (self._project(last), last) if state else (self._project(last),)
-        normed = tower.ln_final(x)
-        states = self._project(normed)
-        grid = states.new_zeros(packed.rows * packed.length, states.shape[-1])
-        grid = grid.index_copy(0, packed.place, states).view(packed.rows, packed.length, -1)
-        outputs = states.index_select(0, packed.ends), grid
-        return (*outputs, normed.index_select(0, packed.ends)) if state else outputs
-
-    def _encode_rows(self, ids: Tensor, last: Tensor, tokens: bool, state: bool = False) -> Outputs:
-        """Pooled (n, D) and, if asked, all projected states (n, L, D) of equally cut rows."""
-        tower = self._tower
-        layers = TextLayers(tower)
-        x = layers.run(layers.embed(ids), 0, layers.depth)
-        if not tokens:
-            normed = tower.ln_final(_at(x, last))
-            return (self._project(normed), normed) if state else (self._project(normed),)
-        return self._outputs(tower.ln_final(x), last, tokens, state)
-
-    def _encode_full(self, ids: Tensor, last: Tensor, tokens: bool, state: bool = False) -> Outputs:
-        """The same of whole rows, through open_clip's own code."""
-        if not (tokens or state):
-            pooled = self._model.encode_text(ids, normalize=False)
+    def _encode(self, group: PackedTokens | WholeTokens, tokens: bool, state: bool) -> Outputs:
+        """Pooled (n, D); projected states (n, L, D), L being the longest, if asked; and (n, W)
+        what `pooled` is the projection of, if asked."""
+        tower, ends = self._tower, group.ends
+        if isinstance(group, PackedTokens):
+            n, length = group.rows, group.length
+            x = self._run_packed(group)
+        elif tokens or state:
+            n, length = group.ids.shape
+            x = tower.transformer(TextLayers(tower).embed(group.ids), attn_mask=tower.attn_mask)
+            x, ends = x.flatten(0, 1), torch.arange(n, device=ends.device) * length + ends
+        else:
+            pooled = self._model.encode_text(group.ids, normalize=False)
             return (pooled[0] if isinstance(pooled, tuple) else pooled,)
-        tower = self._tower
-        states = tower.transformer(TextLayers(tower).embed(ids), attn_mask=tower.attn_mask)
-        return self._outputs(tower.ln_final(states), last, tokens, state)
+        if not tokens:
+            last = tower.ln_final(x.index_select(0, ends))
+            return (self.project(last), last) if state else (self.project(last),)
+        normed = tower.ln_final(x)
+        states = grid = self.project(normed)
+        if isinstance(group, PackedTokens):
+            grid = states.new_zeros(n * length, states.shape[-1])
+            grid = grid.index_copy(0, group.place, states)
+        outputs = states.index_select(0, ends), grid.view(n, length, -1)
+        return (*outputs, normed.index_select(0, ends)) if state else outputs
 
-    def _outputs(self, normed: Tensor, last: Tensor, tokens: bool, state: bool) -> Outputs:
-        """What is asked of (n, L, W) states after the last LayerNorm."""
-        states = self._project(normed)
-        outputs = (_at(states, last), states) if tokens else (_at(states, last),)
-        return (*outputs, _at(normed, last)) if state else outputs
+    def _run_packed(self, packed: PackedTokens) -> Tensor:
+        """(M, W) states after all layers, of the real positions of many texts.
 
-    def _project(self, x: Tensor) -> Tensor:
-        projection = getattr(self._tower, "text_projection", None)
-        if projection is None:
-            return x
-        projected: Tensor = projection(x) if isinstance(projection, nn.Module) else x @ projection
-        return projected
+        Attention alone has to know which position belongs to which text; all other layers see one
+        long list of positions, with no padding in it.
+        """
+        layers, transformer = TextLayers(self._tower), self._tower.transformer
+        x = layers.embed(packed.ids, packed.position)
+        if not layers.plain:
+            return _by_segment(x, packed.segments, lambda rows: layers.run(rows, 0, layers.depth))
 
+        def attend(qkv: Tensor, heads: int) -> Tensor:
+            run = partial(within_rows, heads=heads, causal=True)
+            return _by_segment(qkv, packed.segments, run)
 
-def _at(states: Tensor, last: Tensor) -> Tensor:
-    """(n, D) of (n, L, D) states those at `last` (n,)."""
-    rows = torch.arange(len(states), device=states.device) * states.shape[1]
-    return states.flatten(0, 1).index_select(0, rows + last)
-
-
-def _of_length(states: Tensor, length: int) -> Tensor:
-    """(n, L, D) states as (n, length, D): zeros added at the end, or positions left out there."""
-    if states.shape[1] == length:
-        return states
-    return F.pad(states, (0, 0, 0, length - states.shape[1]))
-
-
-def _eot_mask(last: Tensor, length: int) -> Tensor:
-    """(T, length) bool: True at positions 1..last."""
-    position = torch.arange(length, device=last.device)
-    return (position >= 1) & (position <= last.unsqueeze(1))
+        recompute = transformer.grad_checkpointing and torch.is_grad_enabled()
+        if attends_to_lists(x.device, computed_in(x), transformer.resblocks[0].attn.head_dim):
+            attend = partial(within_texts, starts=packed.starts.int(), longest=packed.length)
+        return run_blocks(transformer.resblocks, x, attend, self._halves, recompute)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import open_clip
 import torch
@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from compoclip.errors import CompoclipError
-from compoclip.files import disguised, unreadable
+from compoclip.files import disguised, reason
 from compoclip.models.config import Part, part_of
 
 # Entries of published files that are no parameters of an open_clip model.
@@ -56,12 +56,12 @@ class WeightsFile:
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """The tensors of `read_weights`."""
+    """Return the tensors of `read_weights`."""
     return read_weights(path).state
 
 
 def read_weights(path: Path) -> WeightsFile:
-    """Tensors by name from a .safetensors file or a PyTorch file that holds nothing but data.
+    """Read tensors by name from a .safetensors file or a PyTorch file that holds nothing but data.
 
     Takes them from an entry "state_dict", "model_state_dict" or "model" beside an optimiser's
     state, and strips "module." and its like. Raises CompoclipError when the file is missing, cut
@@ -71,116 +71,106 @@ def read_weights(path: Path) -> WeightsFile:
     if not path.is_file():
         raise CompoclipError(f"{path}: no such weights file")
     data = _content(path)
-    if not isinstance(data, Mapping):
-        raise CompoclipError(f"{path}: holds no state dict")
-    entry = next((key for key in _ENTRIES if isinstance(data.get(key), Mapping)), "")
-    facts = {
-        str(key): value
-        for key, value in data.items()
-        if (isinstance(value, int | float) and abs(value) < 2**63)
-        or (isinstance(value, str) and len(value) <= 200)
-    }
-    tensors = data[entry] if entry else data
-    if not tensors:
+    entry, tensors = "", data
+    facts: dict[str, str | int | float] = {}
+    if isinstance(data, Mapping):
+        entry = next((key for key in _ENTRIES if isinstance(data.get(key), Mapping)), "")
+        tensors = data[entry] if entry else data
+        for key, value in data.items() if entry else ():
+            number = isinstance(value, int | float) and abs(value) < 2**63
+            if number or (isinstance(value, str) and len(value) <= 200):
+                facts[str(key)] = value
+    if not isinstance(tensors, Mapping) or not tensors:
         raise CompoclipError(f"{path}: holds no state dict")
     state = {str(name): value for name, value in tensors.items() if name not in _IGNORED}
-    wrong = next((name for name, value in state.items() if not isinstance(value, Tensor)), None)
-    if wrong is not None:
-        raise CompoclipError(
-            f"{path}: '{wrong}' is not a tensor, so this is not a state dict; "
-            f"expected tensors by name, alone or under {' or '.join(map(repr, _ENTRIES))}"
-        )
-    _require_plain(state, path)
-    require_finite(state, str(path))
-    prefix, state = _stripped(state, path)
-    return WeightsFile(state, entry, prefix, facts if entry else {})
-
-
-def _content(path: Path) -> object:
-    """The unpickled or mapped content of a file; code in it is never run."""
-    try:
-        wrong = disguised(path)
-        if wrong:
-            raise CompoclipError(f"{path}: {wrong}")
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        _require_data(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # remarks on the file's form; errors say it better
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except CompoclipError:
-        raise
-    except PermissionError as error:
-        raise unreadable(path, error) from error
-    except MemoryError as error:
-        raise CompoclipError(f"{path}: does not fit into this machine's memory") from error
-    except Exception as error:  # what a reader says of bytes that are no weights has any type
-        if path.suffix == ".safetensors":
-            raise CompoclipError(
-                f"{path}: damaged or cut short ({_first_line(error)}); copy or download it again"
-            ) from error
-        raise CompoclipError(
-            f"{path}: not a plain PyTorch state dict; it is damaged or holds code (pickled "
-            "objects), which is never run: copy or download it again, or save its state_dict() as "
-            ".safetensors"
-        ) from error
-
-
-def _require_data(path: Path) -> None:
-    """Raise CompoclipError for a zip archive with a program in it, and for one that unpacks to more
-    than it is, as no state dict does."""
-    size, unpacked, script = path.stat().st_size, 0, False
-    with suppress(Exception), zipfile.ZipFile(path) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-        script = any(name.endswith("/constants.pkl") for name in archive.namelist())
-    if script:
-        raise CompoclipError(
-            f"{path}: not a plain PyTorch state dict but a TorchScript archive, whose code is "
-            f"never run: for OpenAI's own weights write {_openai(path)}, of others save the "
-            "state_dict() as .safetensors"
-        )
-    if unpacked > size:
-        raise CompoclipError(
-            f"{path}: unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files do "
-            "not: download it again, or save it with torch.save"
-        )
-
-
-def _openai(path: Path) -> str:
-    """open_clip's name for the weights in a file that OpenAI published."""
-    name = f"{path.stem.removesuffix('px')}-quickgelu"
-    return f"{name if name in open_clip.list_models() else 'ViT-B-32-quickgelu'}:openai"
-
-
-def _require_plain(state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise CompoclipError for tensors of an unusual kind, for weights that are not floats, and for
-    tensors that are larger than their file."""
+    named = 0
     for name, value in state.items():
-        kind = _kind(value)
-        if not kind and not value.is_floating_point() and name.endswith(("weight", "bias")):
-            kind = _dtype(value)
-        if kind:
+        if not isinstance(value, Tensor):
+            raise CompoclipError(
+                f"{path}: '{name}' is not a tensor, so this is not a state dict; expected tensors "
+                f"by name, alone or under {' or '.join(map(repr, _ENTRIES))}"
+            )
+        if kind := _odd_kind(name, value):
             raise CompoclipError(
                 f"{path}: '{name}' is {kind}, and weights are plain tensors of floats: save the "
                 "float32 state_dict() of the model, as it was before it was quantised or packed"
             )
-    named = sum(value.numel() * value.element_size() for value in state.values())
+        named += value.numel() * value.element_size()
     size = path.stat().st_size
     if named > _SHARED * size:
         raise CompoclipError(
             f"{path}: names {named:,} bytes of tensors and has {size:,}: save contiguous tensors"
         )
+    require_finite(state, str(path))
+    prefix = ""
+    for _ in range(_WRAPPERS):
+        outer = next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), "")
+        if not outer:
+            break
+        names = [name.removeprefix(outer) for name in state]
+        twice, times = Counter(names).most_common(1)[0]
+        if times > 1:
+            raise CompoclipError(
+                f"{path}: has '{twice}' with and without '{outer}': it holds two models; "
+                "save the one you mean"
+            )
+        state = {name: value for name, value in zip(names, state.values()) if name not in _IGNORED}
+        prefix += outer
+    return WeightsFile(state, entry, prefix, facts)
 
 
-def _kind(value: Tensor) -> str:
-    """Why a tensor is not a plain one; "" when it is."""
+def _content(path: Path) -> Any:
+    """Return the unpickled or mapped content of a file; code in it is never run."""
+    if wrong := disguised(path):
+        raise CompoclipError(f"{path}: {wrong}")
+    safe = path.suffix == ".safetensors"
+    if not safe:
+        size, unpacked, script = path.stat().st_size, 0, False
+        with suppress(Exception), zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+            script = any(name.endswith("/constants.pkl") for name in archive.namelist())
+        if script:
+            name = f"{path.stem.removesuffix('px')}-quickgelu"
+            name = name if name in open_clip.list_models() else "ViT-B-32-quickgelu"
+            raise CompoclipError(
+                f"{path}: not a plain PyTorch state dict but a TorchScript archive, whose code is "
+                f"never run: for OpenAI's own weights write {name}:openai, of others save the "
+                "state_dict() as .safetensors"
+            )
+        if unpacked > size:
+            raise CompoclipError(
+                f"{path}: unpacks from {size:,} to {unpacked:,} bytes, which PyTorch's own files "
+                "do not: download it again, or save it with torch.save"
+            )
+    try:
+        if safe:
+            return load_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # remarks on the file's form; errors say it better
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError as error:
+        raise CompoclipError(f"{path}: does not fit into this machine's memory") from error
+    except Exception as error:  # what a reader says of bytes that are no weights has any type
+        why = f"damaged or cut short ({reason(error)}); copy or download it again"
+        if not safe:
+            why = (
+                "not a plain PyTorch state dict; it is damaged or holds code (pickled objects), "
+                "which is never run: copy or download it again, or save its state_dict() as "
+                ".safetensors"
+            )
+        raise CompoclipError(f"{path}: {why}") from error
+
+
+def _odd_kind(name: str, value: Tensor) -> str:
+    """Why a tensor is no plain one, or no weight of floats; "" when it is."""
     if value.is_quantized:
         return "quantised"
     if value.is_meta:
         return "without values (on the device meta)"
-    if value.is_nested:
-        return "nested"
-    return "sparse" if value.layout != torch.strided else ""
+    if value.is_nested or value.layout != torch.strided:
+        return "sparse or nested"
+    weight = name.endswith(("weight", "bias"))
+    return _dtype(value) if weight and not value.is_floating_point() else ""
 
 
 def _dtype(value: Tensor) -> str:
@@ -200,25 +190,6 @@ def require_finite(state: Mapping[str, Tensor], source: str) -> None:
             )
 
 
-def _stripped(state: dict[str, Tensor], path: Path) -> tuple[str, dict[str, Tensor]]:
-    """The prefix that wrappers put before the names, and the tensors without it."""
-    found = ""
-    for _ in range(_WRAPPERS):
-        prefix = next((p for p in _PREFIXES if any(name.startswith(p) for name in state)), "")
-        if not prefix:
-            break
-        names = [name.removeprefix(prefix) for name in state]
-        twice, times = Counter(names).most_common(1)[0]
-        if times > 1:
-            raise CompoclipError(
-                f"{path}: has '{twice}' with and without '{prefix}': it holds two models; "
-                "save the one you mean"
-            )
-        state = {name: value for name, value in zip(names, state.values()) if name not in _IGNORED}
-        found += prefix
-    return found, state
-
-
 def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: str) -> None:
     """Copy `state` into `model`. Raises like `fitting`."""
     model.load_state_dict(fitting(model, state, source, name))
@@ -227,32 +198,27 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], source: str, name: 
 def fitting(
     model: nn.Module, state: Mapping[str, Tensor], source: str, name: str
 ) -> dict[str, Tensor]:
-    """`state` under the names of `model`, where every key must be with the right shape.
+    """Return `state` under the names of `model`, where every key must be with the right shape.
 
     Old layouts of the same parameters (text tower at top level, scale as a vector) are accepted.
     Raises CompoclipError naming the file, the architecture, one key and both shapes; and a tensor
     that is not of floats where the network's is.
     """
-    own = model.state_dict()
-    if any(key.startswith("image_encoder.") for key in state):  # Apple's MobileCLIP files
+    own, problem = model.state_dict(), ""
+    found: dict[str, Tensor] = dict(state)
+    if any(key.startswith("image_encoder.") for key in found):  # Apple's MobileCLIP files
         try:
-            state = convert_state_dict(model, dict(state))
-        except Exception as error:  # it takes the names and shapes of those files for granted
-            raise CompoclipError(
-                f"{source}: not the weights of {name}: the file has names of Apple's MobileCLIP"
-            ) from error
+            found = convert_state_dict(model, found)
+        except Exception:  # it takes the names and shapes of those files for granted
+            problem = "the file has names of Apple's MobileCLIP"
     if "text.positional_embedding" in own:
-        state = convert_to_custom_text_state_dict(dict(state))
-    state = {
-        key: value.reshape(own[key].shape)
-        if key in ("logit_scale", "logit_bias") and key in own and own[key].numel() == value.numel()
-        else value
-        for key, value in state.items()
-    }
-    problem = mismatch(own, state)
-    if problem:
+        found = convert_to_custom_text_state_dict(found)
+    for key in {"logit_scale", "logit_bias"} & own.keys() & found.keys():
+        if own[key].numel() == found[key].numel():
+            found[key] = found[key].reshape(own[key].shape)
+    if problem := problem or mismatch(own, found):
         raise CompoclipError(f"{source}: not the weights of {name}: {problem}")
-    return state
+    return found
 
 
 def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
@@ -330,10 +296,6 @@ def weights_hash(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 # Kinship: what tells the activation of weights that do not record it.
 #
 # A fine-tuned weight stays near its start: the relative distance |W - W0| / |W0| of the matrices is
@@ -375,7 +337,7 @@ class Kinship:
 
 
 def named_like(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict under the names of `own`: text tower at top level or below "text."."""
+    """Return a state dict under the names of `own`: text tower at top level or below "text."."""
     if "text.positional_embedding" in own and "text.positional_embedding" not in state:
         return {(f"text.{k}" if f"text.{k}" in own else k): v for k, v in state.items()}
     return dict(state)
@@ -391,16 +353,15 @@ def kinship(state: Mapping[str, Tensor], base: Mapping[str, Tensor], source: str
     distances: dict[Part, list[float]] = {"image": [], "text": [], "temperature": []}
     changed = 0
     for name, start in base.items():
-        if name not in state:
-            raise CompoclipError(f"{source}: lacks '{name}' of the base: another architecture")
-        value = state[name]
+        value = state.get(name, torch.empty(0))
         if name.endswith("positional_embedding") and value.ndim == start.ndim == 2:
             rows = min(len(value), len(start))
             value, start = value[:rows], start[:rows]
-        if value.numel() != start.numel():
+        if name not in state or value.numel() != start.numel():
+            theirs = f"is {tuple(value.shape)}" if name in state else "is lacking"
             raise CompoclipError(
-                f"{source}: '{name}' is {tuple(value.shape)} and {tuple(start.shape)} in the base: "
-                "another architecture"
+                f"{source}: '{name}' {theirs} and {tuple(start.shape)} in the base: another "
+                "architecture"
             )
         if not start.is_floating_point():
             continue

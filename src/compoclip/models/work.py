@@ -38,11 +38,11 @@ class Work(Generic[T_co]):
     learns: bool = True
 
     def all(self) -> T_co:
-        """The features, all micro-batches encoded."""
+        """Return the features, all micro-batches encoded."""
         return self.join([encode() for encode in self.micro_batches])
 
     def within(self, around: Around, learns: bool) -> Work[T_co]:
-        """The same work with every micro-batch encoded through `around`."""
+        """Return the same work with every micro-batch encoded through `around`."""
 
         def wrapped(micro_batch: MicroBatch) -> MicroBatch:
             return lambda: around(micro_batch)
@@ -51,7 +51,7 @@ class Work(Generic[T_co]):
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """The rows of all parts; a single part is not copied."""
+    """Return the rows of all parts; a single part is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 

@@ -197,7 +197,7 @@ class _Run:
         if self.method.needs_local:
             encoder.require_local()
         elif self.method.needs_patches:
-            encoder.require_patches()
+            encoder.require_local(tower="image")
         biased = encoder.logit_bias is not None
         refuse(
             {

@@ -57,7 +57,7 @@ class MaskVectors(PassPlan):
 
     def require(self, texts: CaptionPlan, encoder: DualEncoder) -> None:
         """Raise CompoclipError when words, or the patches that `texts` name, cannot be hidden."""
-        encoder.require_tokens("masked captions")
+        encoder.require_local("masked captions", "text")
         if self.changes_images(texts):
             _vision_transformer(encoder.model.get_submodule("visual"))
 

@@ -23,10 +23,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +45,11 @@ from compoclip.models.checkpoint import (
     open_model,
     override_activation,
 )
-from compoclip.models.config import ModelIdentity, read_object, section, write_json
+from compoclip.models.config import ModelIdentity, read_object, section, sound, write_json
 from compoclip.models.formats.hf_files import ParameterNames, model_type_of
 from compoclip.models.formats.hub import HUB
 from compoclip.models.formats.hugging_face import HFClip, HFSiglip
-from compoclip.models.lora import Lora, full_rank, lora_state, lora_targets, towers_of
+from compoclip.models.lora import AdaptedWeight, Lora, lora_state, lora_targets, towers_of
 from compoclip.models.weights import mismatch, read_state_dict, require_finite
 from compoclip.version import __version__
 
@@ -60,9 +58,10 @@ RECORD, EARLIER = "adapter.json", "adapter.safetensors"
 _PREFIX = "base_model.model."
 _PATTERN_SECONDS = 1.0  # that a pattern of the file may take
 _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out", "lora_bias")
-_MERGE = "merge it with PEFT (merge_and_unload) and load the CLIPModel folder"
+_MERGE = "merge it with PEFT (merge_and_unload), or a weights file by --to merged"
 ALPHA = 1.0  # of loralib's files, divided by the rank; no published script changes it
-Pair = tuple[Tensor, Tensor]
+Pairs = Mapping[str, tuple[Tensor, Tensor]]
+"""A and B of each adapted weight, by open_clip's name of it."""
 
 
 @dataclass(frozen=True)
@@ -92,48 +91,46 @@ class AdapterFolder(Format):
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Load the base that the folder names and merge the adapters into it."""
-        path = Path(source)
-        if not (path / RECORD).is_file():
-            return merged_model(self.adapted(source, None, activation), source, path)
-        record = read_adapter_record(path)
-        try:
-            if path.resolve() in above:
-                raise CompoclipError("it is the base of itself")
-            base = open_model(record.base, record.identity.activation, (*above, path.resolve()))
-        except CompoclipError as error:
-            raise CompoclipError(
-                f"{path}: its base {record.base} cannot be loaded ({error}); say where it is in "
-                f"{path / RECORD}"
-            ) from error
-        return override_activation(load_adapter(base, path), activation)
+        return merged_model(self.adapted(source, None, activation, above), name, Path(source))
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
         """Merge the adapters into the base that the user names."""
         return merged_model(self.adapted(source, base, activation), source, Path(source))
 
-    def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
+    def adapted(
+        self, source: str, base: str | None, activation: str | None, above: Above = ()
+    ) -> Adapted:
         """Return the adapters on the base that is named by the user or by them."""
         path = Path(source)
-        if (path / RECORD).is_file():
-            record = read_adapter_record(path)
-            start = load_model(base or record.base, activation=record.identity.activation)
-            found = _recorded(start, path)
-            return Adapted(override_activation(start, activation), *found)
-        stated = read_object(path / CONFIG).get("base_model_name_or_path")
-        if stated and not Path(str(stated)).is_dir():
-            stated = f"{HUB}{stated}"
-        if not (base or stated):
-            raise UsageError(
-                f"{source}: does not say what it was trained on: compoclip convert {source} DST "
-                "--to merged --base BASE"
-            )
-        start = load_model(base or str(stated), activation=activation)
-        adapters, lora = read_peft(path, start.encoder.model)
-        return Adapted(start, lora, adapters, {"peft": {"base": start.name}})
+        if not (path / RECORD).is_file():
+            stated = read_object(path / CONFIG).get("base_model_name_or_path")
+            if stated and not Path(str(stated)).is_dir():
+                stated = f"{HUB}{stated}"
+            if not (base or stated):
+                raise UsageError(
+                    f"{source}: does not say what it was trained on: compoclip convert {source} "
+                    "DST --to merged --base BASE"
+                )
+            start = load_model(base or str(stated), activation=activation)
+            adapters, lora = read_peft(path, start.encoder.model)
+            return Adapted(start, lora, adapters, {"peft": {"base": start.name}})
+        record = read_adapter_record(path)
+        place = base or record.base
+        try:
+            if path.resolve() in above:
+                raise CompoclipError("it is the base of itself")
+            start = open_model(place, record.identity.activation, (*above, path.resolve()))
+        except CompoclipError as error:
+            raise CompoclipError(
+                f"{path}: its base {place} cannot be loaded ({error}); say where it is in "
+                f"{path / RECORD}"
+            ) from error
+        found = _recorded(start, path, record)
+        return Adapted(override_activation(start, activation), *found)
 
     def save_adapted(self, adapted: Adapted, folder: Path) -> None:
         """Write the folder."""
-        base, lora = adapted.base, adapted.lora
+        base = adapted.base
         require_finite(adapted.adapters, f"{base.name}: adapter")
         state, config = _to_peft(adapted)
         architecture, at, _ = base.name.partition("@")
@@ -143,8 +140,8 @@ class AdapterFolder(Format):
         record = {
             "compoclip": __version__,
             "base": {"model": place, "identity": base.identity.to_json()},
-            "lora": asdict(lora),
-            "adapted": sorted(k.removesuffix(".a") for k in adapted.adapters if k.endswith(".a")),
+            "lora": asdict(adapted.lora),
+            "adapted": sorted(_adapted(adapted.adapters)),
             "provenance": dict(adapted.provenance),
         }
         with new_folder(folder) as temporary:
@@ -157,12 +154,6 @@ class AdapterFolder(Format):
         if (folder / CONFIG).is_file():
             return [CONFIG, WEIGHTS], (RECORD,)
         return [RECORD, EARLIER], ()
-
-
-def adapter_shapes(network: nn.Module, lora: Lora) -> dict[str, tuple[int, int]]:
-    """Return the shapes of the adapters that `lora` puts on a network, by `lora_state`'s names."""
-    targets = lora_targets(network, lora)
-    return {f"{t.name}.a": t.a_shape for t in targets} | {f"{t.name}.b": t.b_shape for t in targets}
 
 
 def save_adapter(
@@ -185,19 +176,6 @@ def save_adapter(
     AdapterFolder().save_adapted(Adapted(loaded, lora, state, provenance), folder)
 
 
-def read_adapter_record(folder: Path) -> AdapterRecord:
-    """Read the record of an adapter folder. Raises CompoclipError for a damaged one."""
-    path = folder / RECORD
-    data = read_object(path)
-    try:
-        base, settings = data["base"], data["lora"]
-        lora = Lora(**{field.name: settings[field.name] for field in fields(Lora)})
-        identity = ModelIdentity.from_json(base["identity"])
-        return AdapterRecord(str(base["model"]), identity, lora, section(data, "provenance", path))
-    except (KeyError, TypeError, ValueError, CompoclipError) as error:
-        raise CompoclipError(f"{path}: damaged ({error}); restore the original file") from error
-
-
 def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
     """Merge the adapters of a folder with a record into a copy of their base.
 
@@ -211,47 +189,81 @@ def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
     Raises:
         CompoclipError: The adapters were trained on another base, or files are damaged.
     """
-    return merged_model(Adapted(base, *_recorded(base, folder)), str(folder), folder)
+    found = _recorded(base, folder, read_adapter_record(folder))
+    return merged_model(Adapted(base, *found), str(folder), folder)
 
 
-def _recorded(base: LoadedModel, folder: Path) -> tuple[Lora, dict[str, Tensor], Mapping[str, Any]]:
-    """Return settings, adapters and provenance of a folder with a record, for its own base."""
-    record = read_adapter_record(folder)
-    wrong = record.identity.differences(base.identity, ignore=("base", "adapter"))
-    if wrong:
-        raise CompoclipError(
-            f"{folder}: its base {record.base} and {base.name} differ (its base first): "
-            f"{'; '.join(wrong)}; load it on its own base"
+def read_adapter_record(folder: Path) -> AdapterRecord:
+    """Read the record of an adapter folder. Raises CompoclipError for a damaged one."""
+    path = folder / RECORD
+    data = read_object(path)
+    with sound(path):
+        base, settings = data["base"], data["lora"]
+        return AdapterRecord(
+            str(base["model"]),
+            ModelIdentity.from_json(base["identity"]),
+            Lora(**{field.name: settings[field.name] for field in fields(Lora)}),
+            section(data, "provenance", path),
         )
-    network, earlier = base.encoder.model, not (folder / CONFIG).is_file()
-    weights = folder / (EARLIER if earlier else WEIGHTS)
+
+
+def _recorded(
+    base: LoadedModel, folder: Path, record: AdapterRecord
+) -> tuple[Lora, dict[str, Tensor], Mapping[str, Any]]:
+    """Return settings, adapters and provenance of a folder with a record, for its own base."""
+    models = f"{folder}: its base {record.base} and {base.name} differ (its base first)"
+    record.identity.require(base.identity, models, "load it on its own base")
+    weights = folder / (WEIGHTS if (folder / CONFIG).is_file() else EARLIER)
     state = read_state_dict(weights)
     theirs = {key: value for key, value in state.items() if key.startswith(_PREFIX)}
-    with _of_shapes(folder):
-        pairs = _pairs(theirs, network, weights, lambda *_: 1.0)
-    found = {f"{name}.{part}": v for name, pair in pairs.items() for part, v in zip("ab", pair)}
+    network = base.encoder.model
+    with sound(folder):
+        found = _named(_pairs(theirs, network, weights, lambda *_: 1.0))
     found |= {key: value for key, value in state.items() if key not in theirs}
-    shapes = adapter_shapes(network, record.lora)
-    own = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    shapes = {t.name: (t.a_shape, t.b_shape) for t in lora_targets(network, record.lora)}
+    own = {
+        f"{name}.{part}": torch.empty(shape, device="meta")
+        for name, pair in shapes.items()
+        for part, shape in zip("ab", pair)
+    }
     if problem := mismatch(own, found):
         raise CompoclipError(f"{weights}: not the adapters of {RECORD}: {problem}")
     return record.lora, found, record.provenance
 
 
+def _adapted(adapters: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the adapted weights."""
+    return [key.removesuffix(".a") for key in adapters if key.endswith(".a")]
+
+
+def _named(pairs: Pairs) -> dict[str, Tensor]:
+    """Return adapters by the names of `lora_state`."""
+    return {f"{name}.{part}": v for name, pair in pairs.items() for part, v in zip("ab", pair)}
+
+
+def _filled(network: nn.Module, lora: Lora, pairs: Pairs, source: Path) -> dict[str, Tensor]:
+    """Return adapters on all layers of a network, zero where there are none.
+
+    Raises CompoclipError for weights that `lora` does not adapt, and those of other shapes.
+    """
+    targets: dict[str, AdaptedWeight] = {t.name: t for t in lora_targets(network, lora)}
+    if odd := [name for name in pairs if name not in targets]:
+        raise CompoclipError(f"{source}: adapts '{odd[0]}', which our adapters do not: {_MERGE}")
+    filled = {}
+    for name, target in targets.items():
+        filled[name] = a, b = torch.zeros(target.a_shape), torch.zeros(target.b_shape)
+        if name in pairs:
+            found_a, found_b = pairs[name]
+            if found_a.shape[1] != a.shape[1] or len(found_b) != len(b):
+                raise CompoclipError(
+                    f"{source}: the adapter of '{name}' maps {found_a.shape[1]} to {len(found_b)} "
+                    f"and the model has {a.shape[1]} to {len(b)}: it is for another architecture"
+                )
+            a[: len(found_a)], b[:, : len(found_a)] = found_a, found_b
+    return _named(filled)
+
+
 # --- PEFT's names and forms. ---
-
-
-@contextmanager
-def _of_shapes(folder: Path) -> Iterator[None]:
-    """Turn what taking tensors of wrong shapes apart raises into one line."""
-    try:
-        yield
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise CompoclipError(
-            f"{folder}: its tensors have not the shapes of LoRA weights ({first}); restore the "
-            "original files"
-        ) from error
 
 
 def _names_of(network: nn.Module) -> tuple[ParameterNames, str]:
@@ -263,31 +275,29 @@ def _names_of(network: nn.Module) -> tuple[ParameterNames, str]:
 def _to_peft(adapted: Adapted) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of adapters under PEFT's names, and its configuration."""
     lora, base, network = adapted.lora, adapted.base, adapted.base.encoder.model
-    weights = [key.removesuffix(".a") for key in adapted.adapters if key.endswith(".a")]
+    weights = _adapted(adapted.adapters)
     names, nested = _names_of(network)
-    modules: dict[str, list[str]] = {}
     try:
-        for name in weights:
-            module, how = names.theirs(name.removeprefix(nested))
-            parts = "qkv" if how == "qkv" else "q"
-            theirs = module.removesuffix(".weight")
-            modules[name] = [theirs.replace("q_proj", f"{part}_proj") for part in parts]
+        theirs = {name: names.theirs(name.removeprefix(nested)) for name in weights}
     except KeyError:  # no model of transformers: open_clip's own names
-        modules = {name: [name.removesuffix(".weight")] for name in weights}
+        theirs = {name: (name, "") for name in weights}
     state: dict[str, Tensor] = {}
     ranks: dict[str, int] = {}
-    for name in weights:
+    targets: list[str] = []
+    for name, (module, how) in theirs.items():
+        module = module.removesuffix(".weight")
+        modules = [module.replace("q_proj", f"{p}_proj") for p in ("qkv" if how == "qkv" else "q")]
         a, b = (adapted.adapters[f"{name}.{part}"].float() for part in "ab")
         path, _, parameter = name.rpartition(".")
         shape = getattr(network.get_submodule(path), parameter).shape
-        thirds = b.chunk(len(modules[name]))
         if len(shape) == 4:
             state |= {f"{name}.a": a, f"{name}.b": b}
-            a, rank = (b @ a).reshape(shape) * lora.scaling, shape[0]
-            thirds, ranks[modules[name][0]] = (torch.eye(rank)[:, :, None, None],), rank
-        for module, rows in zip(modules[name], thirds):
-            state[f"{_PREFIX}{module}.lora_A.weight"] = a.clone()
-            state[f"{_PREFIX}{module}.lora_B.weight"] = rows.clone()
+            a, ranks[module] = (b @ a).reshape(shape) * lora.scaling, shape[0]
+            b = torch.eye(shape[0])[:, :, None, None]
+        for target, rows in zip(modules, b.chunk(len(modules))):
+            state[f"{_PREFIX}{target}.lora_A.weight"] = a.clone()
+            state[f"{_PREFIX}{target}.lora_B.weight"] = rows.clone()
+        targets += modules
     place = base.name.removeprefix(HUB) if base.name.startswith(HUB) else None
     if model_type_of(Path(base.name)):
         place = str(Path(base.name).absolute())
@@ -302,7 +312,7 @@ def _to_peft(adapted: Adapted) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "bias": "none",
         "fan_in_fan_out": False,
         "init_lora_weights": True,
-        "target_modules": sorted(module for each in modules.values() for module in each),
+        "target_modules": sorted(targets),
         "rank_pattern": ranks,
         "alpha_pattern": {module: float(rank) for module, rank in ranks.items()},
     }
@@ -313,18 +323,18 @@ def _pairs(
     network: nn.Module,
     source: Path,
     scale: Callable[[str, int], float],
-) -> dict[str, Pair]:
-    """Return open_clip's name of each adapted weight -> A, and B times its scaling.
+) -> Pairs:
+    """Return A, and B times its scaling, of tensors by PEFT's names.
 
-    state: by PEFT's names. scale: of a module and its rank.
+    scale: of a module and its rank.
     """
     own, (names, nested) = network.state_dict(), _names_of(network)
-    found: dict[str, dict[str, Pair]] = {}
+    found: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
     for key, a in state.items():
-        module, lora, ending = key.removeprefix(_PREFIX).rpartition(".lora_A.weight")
-        if not lora or ending:
+        shown = key.removeprefix(_PREFIX)
+        module = shown.removesuffix(".lora_A.weight")
+        if module == shown:
             if not key.endswith(".lora_B.weight"):
-                shown = key.removeprefix(_PREFIX)
                 raise CompoclipError(f"{source}: '{shown}' is no LoRA weight of a CLIPModel")
             continue
         b = state.get(key.replace("lora_A", "lora_B"))
@@ -349,7 +359,7 @@ def _pairs(
     return {name: parts[""] if "" in parts else _fused(parts) for name, parts in found.items()}
 
 
-def _fused(parts: Mapping[str, Pair]) -> Pair:
+def _fused(parts: Pairs) -> tuple[Tensor, Tensor]:
     """Return one (A, B) of a fused projection from those of some of its thirds."""
     first, b = next(iter(parts.values()))
     rows = len(b)
@@ -377,73 +387,52 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
     if config.get("peft_type") != "LORA" or used or config.get("bias", "none") != "none":
         odd = used[0] if used else f"peft_type {config.get('peft_type')}, bias {config.get('bias')}"
         raise CompoclipError(f"{source}: {odd}: only plain LoRA is read; {_MERGE}")
+
+    def stated(patterns: str, default: str, module: str) -> Any:
+        """Resolve a pattern as PEFT does."""
+        for pattern, value in dict(config.get(patterns) or {}).items():
+            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=_PATTERN_SECONDS):
+                return value
+        return config[default]
+
+    def scale(module: str, rank: int) -> float:
+        with sound(source):
+            try:
+                alpha = float(stated("alpha_pattern", "lora_alpha", module))
+                listed = int(stated("rank_pattern", "r", module))
+            except (TimeoutError, regex.error) as error:
+                raise ValueError(f"a pattern takes too long or is none: {error}") from error
+        if listed != rank:
+            raise CompoclipError(
+                f"{folder}: '{module}' has rank {rank} and {CONFIG} says {listed}: parts of "
+                "several files were mixed"
+            )
+        return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
+
     if not weights.is_file():
         weights = folder / "adapter_model.bin"
     if not weights.is_file():
         raise CompoclipError(f"{folder}: has no weights; expected {WEIGHTS}")
     state = read_state_dict(weights)
     state = {key: value for key, value in state.items() if not key.endswith((".a", ".b"))}
-    with _of_shapes(folder):
-        changes = _pairs(state, network, weights, partial(_scaling, config, source))
-        if not changes:
+    with sound(folder):
+        pairs = _pairs(state, network, weights, scale)
+        if not pairs:
             raise CompoclipError(f"{weights}: has no LoRA weights")
-        return _padded(folder, network, changes)
-
-
-def _padded(
-    folder: Path, network: nn.Module, changes: Mapping[str, Pair]
-) -> tuple[dict[str, Tensor], Lora]:
-    """Return adapters of one rank on all layers of a network, and their settings."""
-    kernels = {k: v.shape[-1] for k, v in network.state_dict().items() if v.ndim == 4}
-    conv = any(name in kernels for name in changes)
-    lora = Lora(rank=1, towers=towers_of(changes), targets="+conv" if conv else "linear")
-    targets = {target.name: target for target in lora_targets(network, lora)}
-    if odd := [name for name in changes if name not in targets]:
-        raise CompoclipError(f"{folder}: adapts '{odd[0]}', which our adapters do not: {_MERGE}")
-    full = max(full_rank(target) for target in targets.values())
-    linear = max((len(a) for name, (a, _) in changes.items() if name not in kernels), default=1)
-    if linear > 3 * full:  # each projection may bring its own
-        raise CompoclipError(f"{folder}: rank {linear:,} is above that of every layer, {full:,}")
-    rank = max(math.ceil(len(a) / kernels.get(name, 1)) for name, (a, _) in changes.items())
-    rank = max(rank, linear)
-    adapters: dict[str, Tensor] = {}
-    for name, target in targets.items():
-        rows = rank * kernels.get(name, 1)
-        a, b = torch.zeros(rows, target.a_shape[1]), torch.zeros(target.b_shape[0], rows)
-        if name in changes:
-            found_a, found_b = changes[name]
-            if found_a.shape[1] != a.shape[1] or len(found_b) != len(b):
-                raise CompoclipError(
-                    f"{folder}: the adapter of '{name}' maps {found_a.shape[1]} to {len(found_b)} "
-                    f"and the model has {a.shape[1]} to {len(b)}: it is for another architecture"
-                )
-            a[: len(found_a)], b[:, : len(found_a)] = found_a, found_b
-        adapters |= {f"{name}.a": a, f"{name}.b": b}
-    # scaling is part of B already: alpha / rank = 1
-    return adapters, Lora(rank, float(rank), lora.towers, lora.targets)
-
-
-def _scaling(config: Mapping[str, Any], source: Path, module: str, rank: int) -> float:
-    """Return alpha / rank of a module, as PEFT resolves its patterns."""
-
-    def stated(patterns: str, default: str) -> Any:
-        for pattern, value in dict(config.get(patterns) or {}).items():
-            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=_PATTERN_SECONDS):
-                return value
-        return config[default]
-
-    try:
-        alpha, said = float(stated("alpha_pattern", "lora_alpha")), int(stated("rank_pattern", "r"))
-    except TimeoutError as error:
-        raise CompoclipError(f"{source}: damaged (a pattern takes too long)") from error
-    except (KeyError, TypeError, ValueError, ArithmeticError, regex.error) as error:
-        raise CompoclipError(f"{source}: damaged ({error})") from error
-    if said != rank:
-        raise CompoclipError(
-            f"{source.parent}: '{module}' has rank {rank} and {CONFIG} says {said}: parts of "
-            "several files were mixed"
-        )
-    return alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
+        kernels = {k: v.shape[-1] for k, v in network.state_dict().items() if v.ndim == 4}
+        conv = any(name in kernels for name in pairs)
+        lora = Lora(1, 1.0, towers_of(pairs), "+conv" if conv else "linear")
+        full = max(target.full_rank for target in lora_targets(network, lora))
+        linear = max((len(a) for name, (a, _) in pairs.items() if name not in kernels), default=1)
+        if linear > 3 * full:  # each projection may bring its own
+            raise CompoclipError(
+                f"{folder}: rank {linear:,} is above that of every layer, {full:,}"
+            )
+        ranks = (math.ceil(len(a) / kernels.get(name, 1)) for name, (a, _) in pairs.items())
+        rank = max(linear, *ranks)
+        # scaling is part of B already: alpha / rank = 1
+        lora = Lora(rank, float(rank), lora.towers, lora.targets)
+        return _filled(network, lora, pairs, folder), lora
 
 
 # --- loralib's names. ---
@@ -468,18 +457,18 @@ def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], sourc
     Raises CompoclipError when a pair is incomplete, a shape does not fit its weight, or ranks
     differ.
     """
-    ranks: dict[str, int] = {}
-    for name in dict.fromkeys(key[:-2] for key in adapters):
-        a, b = adapters.get(f"{name}.a"), adapters.get(f"{name}.b")
+    ranks: dict[int, str] = {}
+    names = dict.fromkeys(key[:-2] for key in adapters)
+    for name in names:
+        a, b, weight = adapters.get(f"{name}.a"), adapters.get(f"{name}.b"), weights.get(name)
         if a is None or b is None:
             lacking = "lora_A" if a is None else "lora_B"
             raise CompoclipError(f"{source}: '{name}' has no {lacking}; get the whole file")
-        if name not in weights:
+        if weight is None:
             raise CompoclipError(
                 f"{source}: adapts '{name}', which the model does not have: it is for another "
                 "architecture"
             )
-        weight = weights[name]
         kernel = weight.shape[-1] if weight.ndim == 4 else 1
         rows, rank = weight.shape[0] * kernel, len(a) if a.ndim else 0
         if (
@@ -491,23 +480,24 @@ def lora_of(adapters: Mapping[str, Tensor], weights: Mapping[str, Tensor], sourc
                 f"{source}: lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)} of '{name}' do not "
                 f"fit its shape {tuple(weight.shape)}"
             )
-        ranks[name] = rank // kernel
+        ranks[rank // kernel] = name
     if not ranks:
         raise CompoclipError(f"{source}: has no LoRA weights (names that end in lora_A, lora_B)")
-    low, high = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
-    if ranks[low] != ranks[high]:
+    low, high = min(ranks), max(ranks)
+    if low != high:
         raise CompoclipError(
-            f"{source}: LoRA ranks differ ('{low}' has {ranks[low]}, '{high}' has {ranks[high]}), "
+            f"{source}: LoRA ranks differ ('{ranks[low]}' has {low}, '{ranks[high]}' has {high}), "
             "so its scaling is unknown: parts of several files were mixed"
         )
-    conv = any(weights[name].ndim == 4 for name in ranks)
-    return Lora(ranks[low], ALPHA, towers_of(ranks), "+conv" if conv else "linear", "xavier_ab")
+    conv = any(weights[name].ndim == 4 for name in names)
+    return Lora(low, ALPHA, towers_of(names), "+conv" if conv else "linear", "xavier_ab")
 
 
 def adapters_inside(state: Mapping[str, Tensor], base: LoadedModel, file: Path) -> Adapted:
     """Return loralib's adapters in a state dict on their base, with zeros for other layers."""
     plain, found = split(state)
-    own = base.encoder.model.state_dict()
+    network = base.encoder.model
+    own = network.state_dict()
     lora = lora_of(found, own, str(file))
     for name, value in plain.items():
         start = own.get(name)
@@ -516,10 +506,5 @@ def adapters_inside(state: Mapping[str, Tensor], base: LoadedModel, file: Path) 
                 f"{file}: its LoRA weights were trained on another base than {base.name} "
                 f"('{name}' differs): name its own base, or use --to merged"
             )
-    shapes = adapter_shapes(base.encoder.model, lora)
-    if odd := [key[:-2] for key in found if key not in shapes]:
-        raise CompoclipError(
-            f"{file}: adapts '{odd[0]}', which our adapters do not: use --to merged"
-        )
-    filled = {key: found.get(key, torch.zeros(shape)).float() for key, shape in shapes.items()}
-    return Adapted(base, lora, filled, {})
+    pairs = {name: (found[f"{name}.a"], found[f"{name}.b"]) for name in _adapted(found)}
+    return Adapted(base, lora, _filled(network, lora, pairs, file), {})

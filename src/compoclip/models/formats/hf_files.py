@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from open_clip.tokenizer import SimpleTokenizer
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from compoclip.errors import CompoclipError
 from compoclip.files import read_text
-from compoclip.models.config import MERGES, read_object, require_small, section, write_json
+from compoclip.models.config import MERGES, read_object, require_small, section, sound, write_json
 from compoclip.models.preprocess import Preprocess, Tokenizer
 from compoclip.models.weights import read_state_dict
 
@@ -36,7 +35,8 @@ def model_type_of(folder: Path) -> object:
 class ParameterNames:
     """The names of the same parameters in transformers and in open_clip (`hugging_face.yaml`)."""
 
-    def __init__(self, rows: list[list[str]]) -> None:
+    def __init__(self, model: str, rows: list[list[str]]) -> None:
+        self._model = model
         self._rows = [(theirs, ours, "".join(how)) for theirs, ours, *how in rows]
 
     def ours(self, name: str) -> tuple[str, str]:
@@ -50,14 +50,20 @@ class ParameterNames:
     def read(self, state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
         """Return their parameters under open_clip's names.
 
-        Raises CompoclipError naming `source` when a projection of an attention is missing, KeyError
-        for an unknown name.
+        Raises CompoclipError naming `source` for an unknown name, and when a projection of an
+        attention is missing.
         """
         out: dict[str, Tensor] = {}
         for key, value in state.items():
             if key.endswith(".position_ids") or re.search(r"self_attn\.[kv]_proj\.", key):
                 continue
-            name, how = self.ours(key)
+            try:
+                name, how = self.ours(key)
+            except KeyError as error:
+                raise CompoclipError(
+                    f"{source}: {error} is no parameter of a {self._model}; expected the weights "
+                    f"of transformers' {self._model}"
+                ) from error
             if how == "q|kv":
                 third = len(value) // 3
                 out[name.replace(".q.", ".kv.")] = value[third:].contiguous()
@@ -75,12 +81,16 @@ class ParameterNames:
         return out
 
     def write(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return open_clip's parameters under their names. Raises KeyError for an unknown name."""
+        """Return open_clip's parameters under their names. Raises CompoclipError for an unknown
+        name."""
         out: dict[str, Tensor] = {}
         for key, value in state.items():
             if ".attn_pool.kv." in key:
                 continue
-            name, how = self.theirs(key)
+            try:
+                name, how = self.theirs(key)
+            except KeyError as error:
+                refuse(self._model, str(error))
             if how == "qkv":
                 for part, third in zip("qkv", value.chunk(3)):
                     out[name.replace("q_proj", f"{part}_proj")] = third.contiguous()
@@ -95,6 +105,13 @@ class ParameterNames:
         return out
 
 
+def refuse(model: str, what: str) -> NoReturn:
+    """Raise CompoclipError for what a model of transformers has no place for."""
+    raise CompoclipError(
+        f"Hugging Face's {model} cannot express {what}: use --to open-clip or --to onnx"
+    )
+
+
 def _renamed(name: str, rows: list[tuple[str, str, str]]) -> tuple[str, str]:
     for old, new, how in rows:
         pattern = re.escape(old).replace(r"\#", r"(\d+)")
@@ -102,15 +119,6 @@ def _renamed(name: str, rows: list[tuple[str, str, str]]) -> tuple[str, str]:
         if found:
             return new.replace("#", "".join(found.groups())) + name[found.end() :], how
     raise KeyError(name)
-
-
-@contextmanager
-def sound(source: str) -> Iterator[None]:
-    """Turn what malformed values raise into one line."""
-    try:
-        yield
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise CompoclipError(f"{source}: malformed ({error}); restore the original file") from error
 
 
 def shards_of(index: Path) -> list[str]:
@@ -134,11 +142,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises CompoclipError when they are missing or damaged.
     """
     for name in (WEIGHTS, "pytorch_model.bin"):
-        if (path / name).is_file():
-            return read_state_dict(path / name)
-    for name in (INDEX, "pytorch_model.bin.index.json"):
-        if (path / name).is_file():
-            parts = [read_state_dict(path / shard) for shard in shards_of(path / name)]
+        index = path / f"{name}.index.json"
+        files = [name] if (path / name).is_file() else []
+        if not files and index.is_file():
+            files = shards_of(index)
+        if files:
+            parts = [read_state_dict(path / file) for file in files]
             return {key: value for part in parts for key, value in part.items()}
     raise CompoclipError(f"{path}: has no weights; expected {WEIGHTS}")
 
@@ -163,29 +172,42 @@ def clip_sizes(state: Mapping[str, Tensor], part: str) -> dict[str, int]:
     return {**sizes, "patch_size": patch, "image_size": math.isqrt(positions - 1) * patch}
 
 
-def clip_tokenizer(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the entries of a text configuration for CLIP's tokenizer, and what is assumed."""
-    merges = _merges(path)
-    if (path / MERGES).is_file():
-        return {"tokenizer_kwargs": {"bpe_path": MERGES}}, ()
-    if merges is None:
-        return {}, ("tokenizer: CLIP's own, the folder has none",)
-    if merges != _merges_of(SimpleTokenizer()):
+def tokenizer_of(path: Path, clean: str) -> tuple[dict[str, Any], list[str]]:
+    """Return what a text configuration says of the tokenizer in a folder, and what is assumed.
+
+    clean: open_clip's name for the cleaning of texts; "" for CLIP's tokenizer.
+    """
+    if clean:
+        if not (path / "tokenizer_config.json").is_file():
+            raise CompoclipError(
+                f"{path}: has no tokenizer_config.json, and models of its kind have several "
+                "tokenizers: copy the tokenizer's files into the folder"
+            )
+        return {"hf_tokenizer_name": "in-this-folder", "tokenizer_kwargs": {"clean": clean}}, []
+    file, own = path / "merges.txt", (path / MERGES).is_file()
+    made = {"tokenizer_kwargs": {"bpe_path": MERGES}} if own else {}
+    if file.is_file():
+        require_small(file)
+        lines = read_text(file).split("\n")
+        pairs = [line.split() for line in lines if line and not line.startswith("#version")]
+    else:
+        file = path / "tokenizer.json"
+        if not file.is_file():
+            return made, [] if own else ["tokenizer: CLIP's own, the folder has none"]
+        listed = section(read_object(file), "model", file).get("merges")
+        if not isinstance(listed, list):
+            raise CompoclipError(f"{file}: has no BPE merges: not a CLIP tokenizer")
+        with sound(file):
+            pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in listed]
+    for number, pair in enumerate(pairs, 1):
+        if len(pair) != 2:
+            raise CompoclipError(f"{file}: merge {number} is not a pair of symbols")
+    if not own and [tuple(pair) for pair in pairs] != _merges_of(SimpleTokenizer()):
         raise CompoclipError(
             f"{path}: its tokenizer is not CLIP's BPE and open_clip could not read it: "
             "only models with CLIP's vocabulary are converted"
         )
-    return {}, ()
-
-
-def own_tokenizer(path: Path, clean: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the entries of a text configuration for a tokenizer in the folder."""
-    if not (path / "tokenizer_config.json").is_file():
-        raise CompoclipError(
-            f"{path}: has no tokenizer_config.json, and models of its kind have several "
-            "tokenizers: copy the tokenizer's files into the folder"
-        )
-    return {"hf_tokenizer_name": "in-this-folder", "tokenizer_kwargs": {"clean": clean}}, ()
+    return made, []
 
 
 def preprocess_of(data: Mapping[str, Any], source: Path) -> dict[str, Any]:
@@ -235,27 +257,6 @@ def image_processor(preprocess: Preprocess, kind: str) -> dict[str, Any]:
 def _merges_of(tokenizer: SimpleTokenizer) -> list[tuple[str, str]]:
     ranks = tokenizer.bpe_ranks
     return sorted(ranks, key=ranks.__getitem__)
-
-
-def _merges(path: Path) -> list[tuple[str, str]] | None:
-    """Return the merges of the tokenizer in a folder; None without one."""
-    file = path / "merges.txt"
-    if file.is_file():
-        require_small(file)
-        lines = read_text(file).split("\n")
-        pairs = [line.split() for line in lines if line and not line.startswith("#version")]
-    elif (path / "tokenizer.json").is_file():
-        file = path / "tokenizer.json"
-        listed = section(read_object(file), "model", file).get("merges")
-        if not isinstance(listed, list):
-            raise CompoclipError(f"{file}: has no BPE merges: not a CLIP tokenizer")
-        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in listed]
-    else:
-        return None
-    for number, pair in enumerate(pairs, 1):
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise CompoclipError(f"{file}: merge {number} is not a pair of symbols")
-    return [(str(one), str(other)) for one, other in pairs]
 
 
 def write_clip_tokenizer(folder: Path, own: Tokenizer) -> None:

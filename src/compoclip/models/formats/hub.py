@@ -10,13 +10,13 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import write_atomically
+from compoclip.files import reason, write_atomically
 from compoclip.models.checkpoint import Above, Adapted, Format, LoadedModel, format_of, formats
 from compoclip.models.config import MERGES, RECORD, ModelIdentity, as_json, read_config, read_record
 
@@ -74,15 +74,9 @@ class HubRepository(Format):
         return found.adapted(folder, base, activation)
 
 
-def _fetched(source: str) -> tuple[Format, str]:
-    folder = str(fetch(source))
-    return format_of(folder), folder
-
-
-def fetch(spec: str) -> Path:
-    """The folder with the files of hf-hub:ORG/REPO that a model needs, from the network or the
-    cache. Raises CompoclipError when it cannot be had.
-    """
+def _fetched(spec: str) -> tuple[Format, str]:
+    """Return the folder with the files of hf-hub:ORG/REPO that a model needs, from the network or
+    the cache, and its format. Raises CompoclipError when it cannot be had."""
     from huggingface_hub import snapshot_download
 
     repository = spec.removeprefix(HUB)
@@ -92,62 +86,45 @@ def fetch(spec: str) -> Path:
             folder = Path(snapshot_download(repository, allow_patterns=[*_SMALL, pattern]))
             if any(folder.glob(pattern)):
                 break
-        return folder
+        return format_of(str(folder)), str(folder)
 
 
 @contextmanager
 def downloading(spec: str) -> Iterator[None]:
-    """Any failure to fetch weights as one line with the remedy. Where the hub does not answer, the
-    cache is used at once, without the library's minute of trying again."""
-    silence = "" if _offline() else _silence()
+    """Any failure to fetch weights as one line with the remedy. Where the hub does not answer
+    within HF_HUB_ETAG_TIMEOUT seconds (5), the cache is used at once, without the library's minute
+    of trying again: as with HF_HUB_OFFLINE, and without the libraries' own words on failure."""
+    from huggingface_hub import constants, get_session
+
+    offline, silence = bool(constants.HF_HUB_OFFLINE), ""
+    before = logging.root.manager.disable
+    if not offline:
+        set_by_user = "HF_HUB_ETAG_TIMEOUT" in os.environ
+        patience = constants.HF_HUB_ETAG_TIMEOUT if set_by_user else _PATIENCE
+        try:
+            found = get_session().head(constants.ENDPOINT, timeout=patience)
+            if found.status_code in _GATEWAYS:
+                silence = f"HTTP {found.status_code}"
+        except Exception as error:  # of whichever HTTP library the hub's client uses
+            silence = reason(error)
     try:
-        with _cache_alone() if silence else nullcontext():
-            yield
+        if silence:
+            constants.HF_HUB_OFFLINE = True
+            logging.disable(logging.ERROR)
+        yield
     except CompoclipError:
         raise
     except Exception as error:  # network libraries raise dozens of unrelated types
-        if _offline():
-            raise CompoclipError(
-                f"{spec}: could not be downloaded: HF_HUB_OFFLINE forbids the network and the "
-                "cache has it not; unset it, or fetch the model once where there is a network"
-            ) from error
-        first = silence or (str(error).splitlines() or [type(error).__name__])[0]
-        raise CompoclipError(
-            f"{spec}: could not be downloaded ({first}); connect to the network once, "
-            "or give a file with ARCHITECTURE@FILE"
-        ) from error
-
-
-def _silence() -> str:
-    """Why the hub cannot be asked; "" when it answers within HF_HUB_ETAG_TIMEOUT seconds (5)."""
-    from huggingface_hub import constants, get_session
-
-    set_by_user = "HF_HUB_ETAG_TIMEOUT" in os.environ
-    try:
-        found = get_session().head(
-            constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT if set_by_user else _PATIENCE
-        )
-        if found.status_code in _GATEWAYS:
-            return f"no answer from {constants.ENDPOINT}: HTTP {found.status_code}"
-    except Exception as error:  # of whichever HTTP library the hub's client uses
-        why = " ".join(str(error).split()) or type(error).__name__
-        return f"no answer from {constants.ENDPOINT}: {why}"
-    return ""
-
-
-@contextmanager
-def _cache_alone() -> Iterator[None]:
-    """What HF_HUB_OFFLINE does, for a while, without the libraries' own words on failure."""
-    from huggingface_hub import constants
-
-    before = logging.root.manager.disable
-    constants.HF_HUB_OFFLINE = True
-    logging.disable(logging.ERROR)
-    try:
-        yield
+        why = f"no answer from {constants.ENDPOINT}: {silence}" if silence else reason(error)
+        remedy = "connect to the network once, or give a file with ARCHITECTURE@FILE"
+        if offline:
+            why = "HF_HUB_OFFLINE forbids the network and the cache has it not"
+            remedy = "unset it, or fetch the model once where there is a network"
+        raise CompoclipError(f"{spec}: could not be downloaded ({why}); {remedy}") from error
     finally:
-        constants.HF_HUB_OFFLINE = False
-        logging.disable(before)
+        if silence:
+            constants.HF_HUB_OFFLINE = False
+            logging.disable(before)
 
 
 def publish(
@@ -183,28 +160,23 @@ def publish(
         write_card(folder, results)
         names = model_files(folder)
     require_pushable(repository)
+    content: dict[str, Path | bytes] = {name: folder / name for name in names}
+    if {_OPEN_CLIP, MERGES} <= content.keys():  # without the place of the merges on this machine
+        content[_OPEN_CLIP] = as_json(read_config(folder / _OPEN_CLIP).to_json()).encode()
     api: Any = HfApi()
     try:
         api.create_repo(repository, private=True if private else None, exist_ok=True)
         made = api.create_commit(
             repository,
-            [CommitOperationAdd(name, _portable(folder / name)) for name in names],
+            [CommitOperationAdd(name, data) for name, data in content.items()],
             commit_message=message or "Upload a model written by compoclip",
         )
     except Exception as error:  # no token, no right, no network: each has types of its own
-        first = " ".join(str(error).split())[:200] or type(error).__name__
         raise CompoclipError(
-            f"{repository}: could not be pushed ({first}); log in with `hf auth login` or set "
-            "HF_TOKEN to a token that may write there"
+            f"{repository}: could not be pushed ({reason(error)}); log in with `hf auth login` or "
+            "set HF_TOKEN to a token that may write there"
         ) from error
     return Pushed(str(getattr(made, "repo_url", "") or made.commit_url), tuple(names))
-
-
-def _portable(file: Path) -> Path | bytes:
-    """A file, or its content without the place of the merges file on this machine."""
-    if file.name != "open_clip_config.json" or not (file.parent / MERGES).is_file():
-        return file
-    return as_json(read_config(file).to_json()).encode()
 
 
 def require_pushable(repository: str) -> None:
@@ -212,6 +184,7 @@ def require_pushable(repository: str) -> None:
 
     Raises UsageError for an impossible name, CompoclipError when HF_HUB_OFFLINE is set.
     """
+    from huggingface_hub import constants
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -219,12 +192,12 @@ def require_pushable(repository: str) -> None:
         validate_repo_id(repository)
     except HFValidationError as error:
         raise UsageError(f"{repository}: not a name on the hub ({error})") from None
-    if _offline():
+    if constants.HF_HUB_OFFLINE:
         raise CompoclipError(f"{repository}: HF_HUB_OFFLINE forbids the network; unset it to push")
 
 
 def model_files(folder: Path) -> list[str]:
-    """The files of a model folder that belong on the hub.
+    """Return the files of a model folder that belong on the hub.
 
     Raises CompoclipError when it is no folder that this program writes, or has no safetensors.
     """
@@ -240,13 +213,8 @@ def model_files(folder: Path) -> list[str]:
     return [*needed, *(n for n in (*more, RECORD, CARD) if (folder / n).is_file())]
 
 
-def _offline() -> bool:
-    from huggingface_hub import constants
-
-    return bool(constants.HF_HUB_OFFLINE)
-
-
 CARD = "README.md"
+_OPEN_CLIP = "open_clip_config.json"
 _ROWS = {
     "steps": "steps",
     "images": "images seen",
@@ -308,7 +276,7 @@ def card_text(
     description of the data, which is the user's own.
     """
     from huggingface_hub import EvalResult, ModelCardData
-    from jinja2 import Template
+    from jinja2 import Environment
 
     method = str(provenance.get("method") or "")
     title = f"{identity.architecture}, {method}" if method else identity.architecture
@@ -323,59 +291,53 @@ def card_text(
         model_name=title if measured else None,
         eval_results=measured or None,
     )
-    rows = [
-        ("architecture", identity.architecture),
-        ("activation", identity.activation),
-        ("tokenizer", identity.tokenizer),
-        ("context length", f"{identity.context_length} tokens"),
-        ("image size", " x ".join(map(str, identity.image_size))),
-        ("image mean", ", ".join(f"{v:.6g}" for v in identity.image_mean)),
-        ("image deviation", ", ".join(f"{v:.6g}" for v in identity.image_std)),
-        ("resizing", f"{identity.resize_mode}, {identity.interpolation}"),
-        ("adapter", f"{identity.adapter} (merged)" if identity.adapter else "none"),
-        ("trained from (hash)", identity.base or "not recorded"),
-        ("weights (hash)", identity.weights),
-    ]
     left = {key: value for key, value in provenance.items() if value not in (None, {}, [], "")}
-    made = _making(left)
-    template = Template(Path(__file__).with_name("model_card.md").read_text(encoding="utf-8"))
-    text: str = template.render(
-        card_data=data.to_yaml(),
-        title=_inline(title),
-        code=code,
-        identity=[(name, _cell(value)) for name, value in rows],
-        made=[(_cell(name), _cell(value)) for name, value in made],
-        records=[(_inline(key), *_fenced(value)) for key, value in left.items()],
-        results=[list(map(_cell, _scored(each))) for each in results],
+    made = _take_rows(left)
+    records = []
+    for key, value in left.items():
+        text = json.dumps(_public(value), indent=2, ensure_ascii=False, default=str)
+        longest = max((len(run) for run in re.findall("`+", text)), default=0)
+        records.append((key, text, "`" * max(3, 1 + longest)))
+    environment = Environment(autoescape=False)
+    # one line without characters that mean something in Markdown; one that is fit for a table
+    environment.filters["inline"] = lambda text: re.sub(
+        r"([\\`*<>\[\]|#])", r"\\\1", " ".join(text.split())
     )
-    return text + "\n"
+    environment.filters["cell"] = lambda text: (
+        " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
+    )
+    environment.filters["short"] = lambda number: f"{number:.6g}"
+    template = environment.from_string(
+        Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
+    )
+    return (
+        template.render(
+            card_data=data.to_yaml(),
+            title=title,
+            code=code,
+            identity=identity,
+            made=made,
+            records=records,
+            results=results,
+        )
+        + "\n"
+    )
 
 
-def _scored(row: CardResult) -> tuple[str, ...]:
-    low, high = row.low, row.high
-    within = "-" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
-    value, chance = f"{100 * row.value:.1f}", f"{100 * row.chance:.1f}"
-    return row.benchmark, row.metric, value, within, chance, f"{row.n:,}"
-
-
-def _making(left: dict[str, Any]) -> list[tuple[str, str]]:
+def _take_rows(left: dict[str, Any]) -> dict[str, str]:
     """Return the rows on recipe, data and run, and take them out of a provenance."""
-    rows = [
-        (name, str(left.pop(key)))
-        for key, name in (("method", "recipe"), ("data", "data"))
-        if key in left
-    ]
+    words = (("method", "recipe"), ("data", "data"))
+    rows = {name: str(left.pop(key)) for key, name in words if key in left}
     if "terms" in left:
         terms = left.pop("terms")
         try:
-            named = [
+            rows["losses"] = " + ".join(
                 f"{each['weight']:g} x {each['name']}"
                 + (f" (on {each['on']})" if each["on"] else "")
                 for each in terms
-            ]
-            rows.append(("losses", " + ".join(named)))
+            )
         except (KeyError, TypeError, ValueError):  # a record of another kind
-            rows.append(("losses", json.dumps(_public(terms))))
+            rows["losses"] = json.dumps(_public(terms))
     run = left.pop("run", None)
     if isinstance(run, Mapping):
         known = {text: run[k] for k, text in _ROWS.items() if k in run if run[k] or k not in _LOST}
@@ -383,8 +345,8 @@ def _making(left: dict[str, Any]) -> list[tuple[str, str]]:
             known |= {f"left out: {why}": count for why, count in out.items()}
         for name, value in known.items():
             number = isinstance(value, int | float)
-            rows.append((name, f"{value:,}" if number else str(_public(value))))
-    return rows + [(k, str(left.pop(k))) for k in ("seed", "precision", "torch") if k in left]
+            rows[name] = f"{value:,}" if number else str(_public(value))
+    return rows | {k: str(left.pop(k)) for k in ("seed", "precision", "torch") if k in left}
 
 
 def _public(value: Any) -> Any:
@@ -399,19 +361,3 @@ def _public(value: Any) -> Any:
             if path.is_absolute():
                 return f"{name}{at}{path.name}"
     return value
-
-
-def _fenced(value: Any) -> tuple[str, str]:
-    """Return a value as JSON, and a fence that is longer than any in it."""
-    text = json.dumps(_public(value), indent=2, ensure_ascii=False, default=str)
-    return text, "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-
-
-def _inline(text: str) -> str:
-    """Return one line without characters that mean something in Markdown."""
-    return re.sub(r"([\\`*<>\[\]|#])", r"\\\1", " ".join(text.split()))
-
-
-def _cell(text: str) -> str:
-    """Return one line that is fit for a table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -20,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import yaml
@@ -56,6 +56,7 @@ from compoclip.models.config import (
     read_object,
     record_of,
     section,
+    sound,
     write_json,
 )
 from compoclip.models.formats.hf_files import (
@@ -65,14 +66,13 @@ from compoclip.models.formats.hf_files import (
     WEIGHTS,
     ParameterNames,
     clip_sizes,
-    clip_tokenizer,
     image_processor,
     model_type_of,
-    own_tokenizer,
     preprocess_of,
     read_tensors,
+    refuse,
     shards_of,
-    sound,
+    tokenizer_of,
     write_clip_tokenizer,
 )
 from compoclip.models.formats.hub import TOKENIZER_FILES
@@ -111,7 +111,7 @@ class HuggingFaceFolder(Format):
 
     def __init__(self) -> None:
         self.table: dict[str, Any] = _TABLES[self.model_type]
-        self.names = ParameterNames(self.table["parameters"])
+        self.names = ParameterNames(self.table["model"], self.table["parameters"])
 
     def sniff(self, source: str) -> bool:
         """Return whether `config.json` names this family."""
@@ -138,53 +138,31 @@ class HuggingFaceFolder(Format):
         """Read the configuration and the parameters of a folder."""
         return read_object(path / CONFIG), read_tensors(path), []
 
-    def read_state(self, state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-        """Return their parameters as those of the open_clip model."""
-        try:
-            return self.names.read(state, source)
-        except KeyError as error:
-            raise CompoclipError(
-                f"{source}: {error} is no parameter of a {self.table['model']}; expected the "
-                f"weights of transformers' {self.table['model']}"
-            ) from error
-
-    def write_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the parameters of an open_clip model as theirs."""
-        try:
-            return self.names.write(state)
-        except KeyError as error:
-            raise self._inexpressible(str(error)) from error
-
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Load the folder as an open_clip model. What it does not say (preprocessing, CLIP's
         vocabulary) is the family's own and noted in the provenance."""
         path = Path(source)
-        try:
-            return override_activation(self._load(path, name), activation)
-        except (TypeError, ValueError, IndexError, RuntimeError) as error:  # tensors taken apart
-            first = (str(error).splitlines() or [""])[0]
-            raise CompoclipError(
-                f"{path}: its tensors have not the shapes of such a model ({first}); restore the "
-                "original files"
-            ) from error
-
-    def _load(self, path: Path, name: str) -> LoadedModel:
-        data, tensors, assumed = self.content(path)
-        config = self.read_config(data, str(path / CONFIG))
-        tokenizer, unsaid = own_tokenizer(path, self.clean) if self.clean else clip_tokenizer(path)
-        config["text_cfg"] |= tokenizer
-        state = self.read_state(tensors, str(path))
-        preprocess, assumed = self.table.get("preprocess", {}), [*assumed, *unsaid]
-        if (path / IMAGES).is_file():
-            preprocess = preprocess_of(read_object(path / IMAGES), path / IMAGES)
-        else:
-            assumed.append(f"preprocessing: {self.family}'s own, the folder has none")
-        model = ModelConfig(config, preprocess, folder=path)
-        loaded = assemble(model, name, state=state, path=path)
+        with sound(path):
+            data, tensors, assumed = self.content(path)
+            with sound(path / CONFIG):
+                config = self.read_config(data, str(path / CONFIG))
+            tokenizer, unsaid = tokenizer_of(path, self.clean)
+            config["text_cfg"] |= tokenizer
+            state = self.names.read(tensors, str(path))
+            preprocess, assumed = self.table.get("preprocess", {}), [*assumed, *unsaid]
+            if (path / IMAGES).is_file():
+                preprocess = preprocess_of(read_object(path / IMAGES), path / IMAGES)
+            else:
+                assumed.append(f"preprocessing: {self.family}'s own, the folder has none")
+            model = ModelConfig(config, preprocess, folder=path)
+            loaded = assemble(model, name, state=state, path=path)
         if (path / RECORD).is_file():
-            return verified(loaded, path / RECORD)
-        facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
-        return replace(loaded, provenance={**facts, "assumed": assumed} if assumed else facts)
+            loaded = verified(loaded, path / RECORD)
+        else:
+            facts: dict[str, Any] = {"activation": f"{loaded.identity.activation}, by {CONFIG}"}
+            facts |= {"assumed": assumed} if assumed else {}
+            loaded = replace(loaded, provenance=facts)
+        return override_activation(loaded, activation)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Write the folder, or that of a tower alone."""
@@ -193,14 +171,14 @@ class HuggingFaceFolder(Format):
         config = self.write_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size, tower)
         model = config["architectures"][0]
         if not self.clean and tower != "vision" and loaded.tokenizer.simple is None:
-            raise CompoclipError(f"{loaded.name}: its tokenizer is not CLIP's BPE: no {model} form")
+            self._refuse("a tokenizer that is not CLIP's BPE", model)
         if dtype == "float16":
             config["torch_dtype"] = "float16"
         network = loaded.encoder.model.state_dict()
         bare = {name.removeprefix(self.nested): value for name, value in network.items()}
         plain = as_stored(bare, dtype, loaded.name)
         part = {"vision": "image", "text": "text"}.get(tower)
-        state = self.write_state({k: v for k, v in plain.items() if part in (None, part_of(k))})
+        state = self.names.write({k: v for k, v in plain.items() if part in (None, part_of(k))})
         if tower == "vision":  # a CLIPVisionModel ends before the projection
             state = {key: value for key, value in state.items() if key.startswith("vision_model.")}
         images = tower != "text"
@@ -217,7 +195,7 @@ class HuggingFaceFolder(Format):
             if self.records and not tower:  # as the folder will be read
                 model_cfg = self.read_config(config, str(folder))
                 if self.clean:
-                    model_cfg["text_cfg"] |= own_tokenizer(temporary, self.clean)[0]
+                    model_cfg["text_cfg"] |= tokenizer_of(temporary, self.clean)[0]
             identity = replace(
                 current_identity(loaded),
                 architecture=architecture_name(with_activation(model_cfg, "gelu")),
@@ -232,10 +210,8 @@ class HuggingFaceFolder(Format):
     def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
         """Return configuration and weights, in one file or several."""
         sharded = (folder / INDEX).is_file()
-        return [
-            CONFIG,
-            *([INDEX, *shards_of(folder / INDEX)] if sharded else [WEIGHTS]),
-        ], self.beside
+        weights = [INDEX, *shards_of(folder / INDEX)] if sharded else [WEIGHTS]
+        return [CONFIG, *weights], self.beside
 
     def snippet(self, folder: Path) -> tuple[str, str]:
         """Return transformers' code, where its model is the whole of ours."""
@@ -262,7 +238,7 @@ class HuggingFaceFolder(Format):
         for key in ("image_size", "patch_size"):
             size = sizes.get(key)
             if isinstance(size, list | tuple) and len(set(size)) > 1:
-                raise self._inexpressible(f"an oblong {key} {size}")
+                self._refuse(f"an oblong {key} {size}")
             sizes |= {key: max(size)} if isinstance(size, list | tuple) else {}
         width = int(sizes["hidden_size"])
         hidden = int(width * ours.get("mlp_ratio", 4.0))
@@ -275,13 +251,10 @@ class HuggingFaceFolder(Format):
         odd = [key for key, value in config.items() if key not in known and value]
         odd += [key for key, value in fixed.items() if config.get(key) != value]
         if odd:
-            raise self._inexpressible(f"'{odd[0]}': {config.get(odd[0])}", model)
+            self._refuse(f"'{odd[0]}': {config.get(odd[0])}", model)
 
-    def _inexpressible(self, what: str, model: str = "") -> CompoclipError:
-        return CompoclipError(
-            f"Hugging Face's {model or self.table['model']} cannot express {what}: use --to "
-            "open-clip or --to onnx"
-        )
+    def _refuse(self, what: str, model: str = "") -> NoReturn:
+        refuse(model or self.table["model"], what)
 
 
 def _ours(part: str, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,17 +292,16 @@ class HFClip(HuggingFaceFolder):
                 "gelu, the same in both towers"
             )
         config: dict[str, Any] = {"quick_gelu": True} if "quick_gelu" in acts else {}
-        with sound(source):
-            config["embed_dim"] = int(data.get("projection_dim", 512))
-            for part, theirs in (("vision", vision), ("text", text)):
-                ours = config[f"{part}_cfg"] = _ours(part, theirs)
-                width, hidden = ours["width"], int(theirs["intermediate_size"])
-                if hidden != 4 * width:  # int(width * ratio) has to be exactly `hidden`
-                    exact = int(width * (hidden / width)) == hidden
-                    ours["mlp_ratio"] = (hidden if exact else hidden + 0.5) / width
-                if float(theirs["layer_norm_eps"]) != 1e-5:
-                    ours["norm_kwargs"] = {"eps": float(theirs["layer_norm_eps"])}
-            head = config["vision_cfg"]["width"] // int(vision["num_attention_heads"])
+        config["embed_dim"] = int(data.get("projection_dim", 512))
+        for part, theirs in (("vision", vision), ("text", text)):
+            ours = config[f"{part}_cfg"] = _ours(part, theirs)
+            width, hidden = ours["width"], int(theirs["intermediate_size"])
+            if hidden != 4 * width:  # int(width * ratio) has to be exactly `hidden`
+                exact = int(width * (hidden / width)) == hidden
+                ours["mlp_ratio"] = (hidden if exact else hidden + 0.5) / width
+            if float(theirs["layer_norm_eps"]) != 1e-5:
+                ours["norm_kwargs"] = {"eps": float(theirs["layer_norm_eps"])}
+        head = config["vision_cfg"]["width"] // int(vision["num_attention_heads"])
         if head != 64:
             config["vision_cfg"]["head_width"] = head
         return config
@@ -355,14 +327,14 @@ class HFClip(HuggingFaceFolder):
     ) -> dict[str, Any]:
         ours = dict(config[f"{part}_cfg"])
         if "timm_model_name" in ours:
-            raise self._inexpressible(f"a timm image tower ({ours['timm_model_name']})", model)
+            self._refuse(f"a timm image tower ({ours['timm_model_name']})", model)
         if not isinstance(ours.get("layers", 12), int):
-            raise self._inexpressible("a ResNet image tower", model)
+            self._refuse("a ResNet image tower", model)
         self._require_known(part, ours, model)
         norm = dict(ours.get("norm_kwargs") or {})
         epsilon = float(norm.pop("eps", 1e-5))
         if norm:
-            raise self._inexpressible(f"norm_kwargs {norm}", model)
+            self._refuse(f"norm_kwargs {norm}", model)
         sizes = self._tower(part, config)
         if part == "vision":
             heads = sizes["hidden_size"] // int(ours.get("head_width", 64))
@@ -414,25 +386,24 @@ class HFSiglip(HuggingFaceFolder):
             raise CompoclipError(
                 f"{source}: without its pooling head the image tower has no features"
             )
-        with sound(source):
-            shape = [int(vision[key]) for key in _SHAPE]
-            size = next((name for name, known in SIZES.items() if list(known) == shape), None)
-            trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
-            # In timm giantopt has the approximate activation, all others the exact one.
-            if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
-                trunk += TANH
-            if size is None or not is_model(trunk):
-                raise CompoclipError(
-                    f"{source}: timm has no SigLIP tower of width {shape[0]}, {shape[1]} layers, "
-                    f"{shape[2]} heads, patches of {vision['patch_size']} and images of "
-                    f"{vision['image_size']} pixels: only published sizes are read"
-                )
-            sizes, hidden = _ours("text", text), int(text["intermediate_size"])
-            if hidden != 4 * sizes["width"]:
-                sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
-            if int(text.get("projection_size") or sizes["width"]) != shape[0]:
-                raise ValueError("the towers end in features of different lengths")
-            image = {"image_size": int(vision["image_size"]), "timm_model_name": trunk}
+        shape = [int(vision[key]) for key in _SHAPE]
+        size = next((name for name, known in SIZES.items() if list(known) == shape), None)
+        trunk = f"vit_{size}_patch{vision['patch_size']}_siglip_{vision['image_size']}"
+        # In timm giantopt has the approximate activation, all others the exact one.
+        if vision["hidden_act"] == "gelu_pytorch_tanh" and size != "giantopt":
+            trunk += TANH
+        if size is None or not is_model(trunk):
+            raise CompoclipError(
+                f"{source}: timm has no SigLIP tower of width {shape[0]}, {shape[1]} layers, "
+                f"{shape[2]} heads, patches of {vision['patch_size']} and images of "
+                f"{vision['image_size']} pixels: only published sizes are read"
+            )
+        sizes, hidden = _ours("text", text), int(text["intermediate_size"])
+        if hidden != 4 * sizes["width"]:
+            sizes["mlp_ratio"] = (hidden + 0.5) / sizes["width"]
+        if int(text.get("projection_size") or sizes["width"]) != shape[0]:
+            raise ValueError("the towers end in features of different lengths")
+        image = {"image_size": int(vision["image_size"]), "timm_model_name": trunk}
         image["timm_model_pretrained"] = False
         fixed = self.table["fixed"]
         return {
@@ -451,23 +422,20 @@ class HFSiglip(HuggingFaceFolder):
         for part, ours in (("top", config), ("vision", vision), ("text", text)):
             self._require_known(part, ours)
         cleaning = (text.get("tokenizer_kwargs") or {}).get("clean")
-        if not text.get("hf_tokenizer_name") or cleaning != self.clean:
-            raise self._inexpressible(
-                f"a tokenizer that is not SigLIP's own (texts cleaned by '{cleaning}')"
-            )
-        if config.get("init_logit_bias") is None:
-            raise self._inexpressible("a model without a bias of its logits")
         own = {"act_kwargs": text["act_kwargs"]} if text.get("act_kwargs") else {}
         act = next((name for name, value in self._acts.items() if value == own), None)
-        if act is None:
-            raise self._inexpressible(f"act_kwargs {text['act_kwargs']}")
         trunk = self._trunk.fullmatch(vision["timm_model_name"])
         shape = SIZES.get(trunk[1]) if trunk else None
+        if not text.get("hf_tokenizer_name") or cleaning != self.clean:
+            self._refuse(f"a tokenizer that is not SigLIP's own (texts cleaned by '{cleaning}')")
+        if config.get("init_logit_bias") is None:
+            self._refuse("a model without a bias of its logits")
+        if act is None:
+            self._refuse(f"act_kwargs {text['act_kwargs']}")
         if not trunk or not shape or int(trunk[3]) != vision.get("image_size", int(trunk[3])):
-            raise self._inexpressible(f"the image tower '{vision['timm_model_name']}'")
+            self._refuse(f"the image tower '{vision['timm_model_name']}'")
         if shape[0] != dim:
-            what = f"features of length {dim} from an image tower of width {shape[0]}"
-            raise self._inexpressible(what)
+            self._refuse(f"features of length {dim} from an image tower of width {shape[0]}")
         approximate = trunk[4] or trunk[1] == "giantopt"
         image = {
             **dict(zip(_SHAPE, shape)),
@@ -486,7 +454,7 @@ class HFSiglip(HuggingFaceFolder):
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Write a SiglipModel folder with the model's own tokenizer."""
         if loaded.preprocess.resize_mode != "squash":
-            raise self._inexpressible(f"images resized by '{loaded.preprocess.resize_mode}'")
+            self._refuse(f"images resized by '{loaded.preprocess.resize_mode}'")
         return super().save(loaded, folder, form, dtype)
 
 
@@ -523,15 +491,14 @@ class HFBlip(HuggingFaceFolder):
         """See `HuggingFaceFolder.read_config`."""
         text, vision = (section(data, key, source) for key in ("text_config", "vision_config"))
         keep = {"image_text_hidden_size", "text_config", "vision_config"}
-        with sound(source):
-            context = min(self._CONTEXT, int(text.get("max_position_embeddings", 512)))
-            vocabulary = int(text.get("vocab_size", BLIP_VOCABULARY))
-            return {
-                "embed_dim": int(data.get("image_text_hidden_size", 256)),
-                "vision_cfg": {"image_size": int(vision.get("image_size", 384))},
-                "text_cfg": {"context_length": context, "vocab_size": vocabulary},
-                BLIP: {key: value for key, value in data.items() if key in keep},
-            }
+        context = min(self._CONTEXT, int(text.get("max_position_embeddings", 512)))
+        vocabulary = int(text.get("vocab_size", BLIP_VOCABULARY))
+        return {
+            "embed_dim": int(data.get("image_text_hidden_size", 256)),
+            "vision_cfg": {"image_size": int(vision.get("image_size", 384))},
+            "text_cfg": {"context_length": context, "vocab_size": vocabulary},
+            BLIP: {key: value for key, value in data.items() if key in keep},
+        }
 
     def write_config(
         self, config: Mapping[str, Any], vocabulary: int, tower: str = ""

@@ -62,7 +62,7 @@ class OpenClipFolder(Format):
     forms: ClassVar[tuple[str, ...]] = ("open-clip", "merged")
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
-        """The model, verified against its `compoclip.json`, if it has one."""
+        """Return the model, verified against its `compoclip.json`, if it has one."""
         path = Path(source)
         config = read_config(path / CONFIG)
         weights = next((path / w for w in (WEIGHTS, *_OTHER_WEIGHTS) if (path / w).is_file()), None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,6 @@ from compoclip.console import counted
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.models.architecture import (
     activation_of,
-    has_quickgelu_twin,
     named_config,
     published_stats,
     with_activation,
@@ -69,25 +69,38 @@ class TensorsAlone(Format):
         return not Path(source).is_dir() and ("@" in source or Path(source).is_file())
 
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
-        """The weights as the architecture that the user names. Raises UsageError when that is
-        missing."""
+        """Load the weights as the architecture that the user names. Raises UsageError when that is
+        missing or unknown, CompoclipError when nothing tells the activation."""
         architecture, at, file = source.partition("@")
-        if at:
-            return load_file(source, architecture, Path(file), activation)
-        fit = _fitting(Path(source))
-        raise UsageError(f"{source}: which architecture is it? write ARCHITECTURE@{source}{fit}")
+        if not at:
+            fit = ""
+            with suppress(CompoclipError):
+                fit = ", ".join(candidates(read_state_dict(Path(source))))
+            fit = f" (its tensors fit {fit})" if fit else ""
+            raise UsageError(
+                f"{source}: which architecture is it? write ARCHITECTURE@{source}{fit}"
+            )
+        config = named_config(architecture)
+        if activation is None and f"{architecture}-quickgelu" in open_clip.list_models():
+            raise CompoclipError(
+                f"{file} does not record its activation: OpenAI weights and their fine-tunes need "
+                f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
+                f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
+            )
+        model = ModelConfig(with_activation(config, activation), published_stats(architecture))
+        return _load(source, Path(file), read_weights(Path(file)), model, "stated by the user")
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
-        """The weights as a fine-tune of the base."""
+        """Return the weights as a fine-tune of the base."""
         return load_tuned_file(weights_file(source), load_model(base), activation, name=source)
 
     def has_adapter(self, source: str) -> bool:
-        """Whether there are LoRA weights inside."""
+        """Return whether there are LoRA weights inside."""
         _, adapters = split(read_weights(weights_file(source)).state)
         return bool(adapters)
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
-        """The LoRA weights inside, on the base that the user names."""
+        """Return the LoRA weights inside, on the base that the user names."""
         if base is None:
             raise UsageError(f"{source}: to keep its LoRA weights apart, give --base BASE")
         file = weights_file(source)
@@ -124,6 +137,12 @@ class TensorsAlone(Format):
                 by = f"the weights are not near {base.name} ({distance['distance']})"
         if activation is not None or stated.endswith("-quickgelu"):
             known, by = activation or "quick_gelu", "stated by the user"
+        side, image_size = _rows(plain, "visual.positional_embedding"), None
+        patches = plain.get("visual.conv1.weight")
+        if side and patches is not None:  # patches a side, times their size
+            image_size = math.isqrt(side - 1) * int(patches.shape[-1]) if patches.ndim else None
+        elif rows := _rows(plain, "visual.attnpool.positional_embedding"):
+            image_size = 32 * math.isqrt(rows - 1)
         return Inspection(
             source=source,
             kind=kind,
@@ -131,7 +150,7 @@ class TensorsAlone(Format):
             activation=known,
             activation_by=by,
             context=_rows(plain, *_POSITIONS),
-            image_size=_image_size(plain),
+            image_size=image_size,
             vocabulary=_rows(plain, "token_embedding.weight", "text.token_embedding.weight"),
             adapter=adapter,
             parameters=counts(plain, adapters),
@@ -197,32 +216,14 @@ class RandomWeights(Format):
 
 
 def weights_file(source: str) -> Path:
-    """The file in FILE or ARCHITECTURE@FILE."""
+    """Return the file in FILE or ARCHITECTURE@FILE."""
     return Path(source if Path(source).is_file() else source.partition("@")[2] or source)
-
-
-def load_file(spec: str, architecture: str, file: Path, activation: str | None) -> LoadedModel:
-    """The weights in `file` as open_clip's built-in `architecture`.
-
-    spec: what the user wrote; the model's name. activation: the user's word on it. Raises
-    UsageError for an unknown architecture; CompoclipError when the file does not fit it, or nothing
-    says which activation the weights were trained with.
-    """
-    config = named_config(architecture)
-    if activation is None and has_quickgelu_twin(architecture):
-        raise CompoclipError(
-            f"{file} does not record its activation: OpenAI weights and their fine-tunes need "
-            f"{architecture}-quickgelu@{file}, others --activation gelu (the wrong one loses "
-            f"accuracy; compoclip inspect {file} --base BASE compares it with a base)"
-        )
-    model = ModelConfig(with_activation(config, activation), published_stats(architecture))
-    return _load(spec, file, read_weights(file), model, "stated by the user")
 
 
 def load_tuned_file(
     file: Path, base: LoadedModel, activation: str | None = None, name: str | None = None
 ) -> LoadedModel:
-    """The weights in `file` as the architecture of `base`, which they were trained from.
+    """Return the weights in `file` as the architecture of `base`, which they were trained from.
 
     Without `activation` the weights must be near those of the base; the activation is then that of
     the base. Raises CompoclipError when they are not, or the file does not fit the architecture.
@@ -257,40 +258,6 @@ def candidates(state: Mapping[str, Tensor]) -> list[str]:
     """
     plain, _ = split(state)
     return [name for name in open_clip.list_models() if _fits(plain, name)]
-
-
-def _load(
-    name: str, file: Path, found: WeightsFile, config: ModelConfig, known: str
-) -> LoadedModel:
-    plain, adapters = split(found.state)
-    model_cfg = deepcopy(dict(config.model_cfg))
-    rows = _rows(plain, *_POSITIONS) or 0
-    if 0 < rows < int(model_cfg["text_cfg"].get("context_length", 77)):
-        model_cfg["text_cfg"]["context_length"] = rows
-    config = replace(config, model_cfg=model_cfg)
-    provenance: dict[str, Any] = {
-        "file": {"name": file.name, **found.facts},
-        "activation": f"{activation_of(model_cfg)}, {known}",
-    }
-    if adapters and not plain:
-        raise CompoclipError(
-            f"{file}: holds LoRA weights alone; say what they were trained on: "
-            f"compoclip convert {file} DST --to open-clip --base BASE"
-        )
-    lora = lora_of(adapters, plain, str(file)) if adapters else None
-    loaded = assemble(config, name, state=plain, path=file)
-    if lora is None:
-        return replace(loaded, provenance=provenance)
-    provenance["lora"] = {
-        "rank": lora.rank,
-        "alpha": lora.alpha,
-        "adapted": len(adapters) // 2,
-        "note": "merged on load; alpha is the default of the code these files come from",
-    }
-    return merged_model(Adapted(loaded, lora, adapters, provenance), name, file)
-
-
-_PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
 
 
 def _fits(state: Mapping[str, Tensor], name: str) -> bool:
@@ -333,25 +300,40 @@ def _fits(state: Mapping[str, Tensor], name: str) -> bool:
     )
 
 
-def _fitting(file: Path) -> str:
-    """Which architectures the tensors of a file fit, as the end of an error; "" when none does."""
-    try:
-        names = candidates(read_state_dict(file))
-    except CompoclipError:
-        return ""
-    return f" (its tensors fit {', '.join(names)})" if names else ""
+def _load(
+    name: str, file: Path, found: WeightsFile, config: ModelConfig, known: str
+) -> LoadedModel:
+    plain, adapters = split(found.state)
+    model_cfg = deepcopy(dict(config.model_cfg))
+    rows = _rows(plain, *_POSITIONS) or 0
+    if 0 < rows < int(model_cfg["text_cfg"].get("context_length", 77)):
+        model_cfg["text_cfg"]["context_length"] = rows
+    config = replace(config, model_cfg=model_cfg)
+    provenance: dict[str, Any] = {
+        "file": {"name": file.name, **found.facts},
+        "activation": f"{activation_of(model_cfg)}, {known}",
+    }
+    if adapters and not plain:
+        raise CompoclipError(
+            f"{file}: holds LoRA weights alone; say what they were trained on: "
+            f"compoclip convert {file} DST --to open-clip --base BASE"
+        )
+    lora = lora_of(adapters, plain, str(file)) if adapters else None
+    loaded = assemble(config, name, state=plain, path=file)
+    if lora is None:
+        return replace(loaded, provenance=provenance)
+    provenance["lora"] = {
+        "rank": lora.rank,
+        "alpha": lora.alpha,
+        "adapted": len(adapters) // 2,
+        "note": "merged on load; alpha is the default of the code these files come from",
+    }
+    return merged_model(Adapted(loaded, lora, adapters, provenance), name, file)
+
+
+_PLAIN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
 
 
 def _rows(state: Mapping[str, Tensor], *names: str) -> int | None:
     found = (state[name] for name in names if name in state)
     return next((len(value) for value in found if value.ndim), None)
-
-
-def _image_size(state: Mapping[str, Tensor]) -> int | None:
-    """Of a ViT or ResNet in OpenAI's layout: patches a side times their size."""
-    patches = state.get("visual.conv1.weight")
-    if (rows := _rows(state, "visual.positional_embedding")) and patches is not None:
-        return math.isqrt(rows - 1) * int(patches.shape[-1]) if patches.ndim else None
-    if rows := _rows(state, "visual.attnpool.positional_embedding"):
-        return 32 * math.isqrt(rows - 1)
-    return None
