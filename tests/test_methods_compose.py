@@ -17,7 +17,7 @@ from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout, Role
 from compoclip.losses.intra_cross import RankingLoss
-from compoclip.losses.rows import OnlyKinds, phantom_count
+from compoclip.losses.rows import OnlyKinds, missing_negatives
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe, method_names
@@ -161,7 +161,7 @@ def test_negatives_that_were_added_are_none_that_could_be_missing() -> None:
     features = features_for(layout)
     # Image 0 lacks two of the three kinds of the method, image 1 all; no fourth is looked for.
     assert made.kinds[3] == "crepe-swap"
-    assert phantom_count(layout, "zero", own.kinds).tolist() == [2, 3]
+    assert missing_negatives(layout, own.kinds).tolist() == [2, 3]
     for before, after in zip(own.losses, made.losses, strict=True):
         assert after.loss(features, layout) == before.loss(features, layout)
 
