@@ -247,9 +247,8 @@ class Layout:
     def host(self) -> HostLayout:
         """Return the fields on the host; waits for the device of a layout that was made there."""
         values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        return HostLayout(
-            **{k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in values.items()}
-        )
+        arrays: Any = {k: v.cpu().numpy() for k, v in values.items() if isinstance(v, Tensor)}
+        return HostLayout(**{**values, **arrays})
 
     @cached_property
     def answers(self) -> dict[IndexRequest, tuple[Tensor, ...]]:
@@ -420,7 +419,7 @@ class HeadPlan:
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
         """Raise TypeError: a head is built, and its `loss` is called."""
-        raise TypeError("the loss of a head is computed by what `build` returns")
+        raise TypeError("a loss with parameters of its own is computed by its head (`build`)")
 
 
 def first_captions(host: HostLayout) -> tuple[Ints, ...]:

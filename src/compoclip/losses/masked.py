@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from torch import Tensor
 
@@ -124,7 +122,7 @@ def _of_pairs(
     """The sigmoid loss; rows and columns are whole ones, then masked ones."""
     place = torch.arange(len(own), device=own.device)
     right, left_out = (logits.new_zeros(logits.shape, dtype=torch.bool) for _ in range(2))
-    for row, column in itertools.product(*map(range, forms)):
+    for row, column in ((row, column) for row in range(forms[0]) for column in range(forms[1])):
         pairs = pairs_at(logits, place + row * len(own), own + column * rows)
         if row and column:  # both are masked
             left_out |= pairs
