@@ -9,6 +9,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 from compoclip.methods import registry
 
@@ -23,14 +24,22 @@ def catalogue() -> str:
         name = name.removesuffix(".__init__").removesuffix("__init__")
         module = importlib.import_module(f"compoclip.methods.{name}".rstrip("."))
         for key, made in registry.recipes_of(vars(module)).items():
-            entries[key.replace("_", "-")] = registry.card_record(name, made.card)
-    lines = ["{"]
-    for name, entry in sorted(entries.items()):
-        head = json.dumps({key: entry[key] for key in ("module", "about", "defaults")})[:-1]
-        options = ",\n".join(f"  {json.dumps(each)}" for each in entry["options"])
-        lines.append(f'{json.dumps(name)}: {head}, "options": [\n{options}\n]}},')
-    lines[-1] = lines[-1].removesuffix(",")
-    return "\n".join([*lines, "}"]) + "\n"
+            card = made.card
+            head = {"module": name, "about": card.about, "defaults": card.defaults}
+            options = (
+                [
+                    o.name,
+                    list(get_args(o.kind)) or o.kind.__name__,
+                    o.default,
+                    o.help,
+                ]
+                for o in card.options.values()
+            )
+            listed = ",\n".join(f"  {json.dumps(each)}" for each in options)
+            entry = f'{json.dumps(head)[:-1]}, "options": [\n{listed}\n]}}'
+            entries[key.replace("_", "-")] = entry
+    rows = ",\n".join(f"{json.dumps(name)}: {entry}" for name, entry in sorted(entries.items()))
+    return f"{{\n{rows}\n}}\n"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import losses_loops as loops
 from compoclip.losses import (
     Features,
     Layout,
@@ -21,6 +22,7 @@ from compoclip.losses import (
     negclip_loss,
     paraphrase_loss,
     projected_negation_loss,
+    triplet_clip_loss,
 )
 from compoclip.losses.negation import fixed_directions
 from losses_loops import ZERO, neg, texts_of
@@ -119,6 +121,7 @@ def denial(f: Features, layout: Layout) -> Tensor:
 
 PAIRS: dict[str, tuple[LossFn, LossFn]] = {
     "grouping": (grouping_loss, grouping),
+    "triplet": (triplet_clip_loss, loops.triplet),
     "conclip": (conclip_loss, conclip),
     "conclip 0.25": (
         partial(conclip_loss, distractor_weight=0.25),
@@ -165,9 +168,10 @@ def test_order_is_irrelevant(name: str, batch: str) -> None:
     torch.testing.assert_close(loss(*order), loss(f, layout), atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.parametrize("batch", ["ragged", "texts beside images"])
 @pytest.mark.parametrize("name", PAIRS)
-def test_half_precision(name: str) -> None:
-    layout, loss = BATCHES["ragged"], PAIRS[name][0]
+def test_half_precision(name: str, batch: str) -> None:
+    layout, loss = BATCHES[batch], PAIRS[name][0]
     half = features_for(layout, scale=100.0, dtype=torch.bfloat16)
     value = loss(half, layout)
     torch.testing.assert_close(value, loss(with_dtype(half, torch.float32), layout), atol=0, rtol=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -46,149 +47,31 @@ from losses_oracle import (
 LossFn = Callable[[Features, Layout], Tensor]
 
 
-def _pairs() -> dict[str, tuple[LossFn, LossFn]]:
-    """Name -> (ours, the loop)."""
-    pairs: dict[str, tuple[LossFn, LossFn]] = {"clip": (clip_loss, oracle.clip)}
-    for missing in ("mask", "zero"):
-        pairs[f"negclip {missing}"] = (
-            partial(negclip_loss, missing_hn=missing, kinds=KINDS),
-            partial(oracle.negclip, missing_hn=missing),
-        )
-    calibrations = [
-        {"gamma": 0.0, "beta": 0.0},
-        {"gamma": 2.0, "beta": 0.02},
-        {"gamma": 0.5, "beta": 0.3, "reduction": "batch"},
-        {"gamma": 2.0, "beta": 0.1, "missing_hn": "zero"},
-        {"gamma": 1.0, "beta": 0.0, "missing_hn": "zero", "reduction": "batch"},
-        {"gamma": 2.0, "beta": 0.02, "positive_share": 0.3},
-        {"gamma": 0.0, "beta": 0.1, "missing_hn": "zero", "positive_share": 1.0},
-    ]
-    for c in calibrations:
-        pairs[f"global {c}"] = (
-            partial(global_hn_loss, kinds=KINDS, **c),
-            partial(oracle.scr, score=oracle.global_score, **c),
-        )
-    for attention in ("minmax", "minmax_sparse", "softmax"):
-        for grad in (False, True):
-            for c in calibrations if (attention, grad) == ("minmax", False) else calibrations[1:2]:
-                pairs[f"local {attention} {grad} {c}"] = (
-                    partial(
-                        local_hn_loss,
-                        kinds=KINDS,
-                        attention=attention,
-                        attention_grad=grad,
-                        **c,
-                    ),
-                    partial(oracle.scr, score=oracle.local_score(attention, grad), **c),
-                )
-    for symmetric in (False, True):
-        pairs[f"hard positive {symmetric}"] = (
-            partial(hard_positive_loss, symmetric_pos=symmetric),
-            partial(loops.hard_positive, symmetric_pos=symmetric),
-        )
-    for masked in (False, True):
-        for reduction in ("mean", "sum"):
-            pairs[f"multi-text {reduction} {masked}"] = (
-                masking(partial(multi_text_loss, reduction=reduction), masked),
-                partial(loops.multi_text, reduction=reduction, mask_duplicates=masked),
-            )
-    clic = {"positives": POSITIVES}
-    pairs["composite"] = (partial(composite_contrast_loss, **clic), loops.composite_contrast)
-    pairs["single negative"] = (partial(single_negative_loss, **clic), loops.single_negative)
-    pairs["unimodal"] = (partial(unimodal_loss, positive=POSITIVES[0]), loops.unimodal)
-    for imc in ("paper", "head"):
-        pairs[f"intra-modal {imc}"] = (
-            partial(intra_modal_loss, imc=imc),
-            partial(loops.intra_modal, imc=imc),
-        )
-    for margins in ([0.0, 0.0, 0.0], [0.5, 3.0, 10.0]):
-        pairs[f"ranking {margins}"] = (
-            partial(_ranking, margins=margins),
-            partial(loops.ranking, margins=margins),
-        )
-    dac = {"bag": POSITIVES[0], "bag_negative": KINDS[1]}
-    pairs["bag"] = (partial(bag_loss, bag=POSITIVES[0]), partial(loops.bag, bag=POSITIVES[0]))
-    pairs["bag negative"] = (
-        partial(bag_negative_loss, **dac),
-        partial(loops.bag_negative, **dac),
-    )
-    pairs["negclip duplicates"] = (
-        masking(negclip_loss),
-        partial(oracle.negclip, mask_duplicates=True),
-    )
-    pairs["triplet"] = (triplet_clip_loss, loops.triplet)
-    for align in ("paraphrase", "transpose"):
-        for masked in (False, True):
-            pairs[f"alignment {align} {masked}"] = (
-                masking(partial(caption_alignment, align=align), masked),
-                partial(loops.alignment, align=align, mask_duplicates=masked),
-            )
-    for vectors in (None, 1536):
-        pairs[f"distillation {vectors}"] = (
-            partial(feature_distillation, vectors=vectors),
-            partial(loops.distillation, vectors=vectors),
-        )
-    for negatives in ("own", "tiled"):
-        pairs[f"teacher contrast {negatives}"] = (
-            partial(teacher_text_contrast, negatives=negatives),
-            partial(loops.teacher_contrast, tiled=negatives == "tiled"),
-        )
-    pairs |= _of_parts()
-    return pairs | {f"{name} of a bias": each for name, each in _with_a_bias().items()}
+PAIRS: dict[str, tuple[LossFn, LossFn]] = {}
+"""Name -> (ours, the loop)."""
 
 
-def _of_parts() -> dict[str, tuple[LossFn, LossFn]]:
-    """The losses on parts of captions: units with foils, noun phrases."""
-    found: dict[str, tuple[LossFn, LossFn]] = {}
-    for masked in (False, True):
-        for slots in ("filled", "all"):
-            options = {"units": POSITIVES, "foils": KINDS, "slots": slots}
-            found[f"unit {slots} {masked}"] = (
-                masking(partial(unit_loss, **options), masked),
-                partial(of_pairs.unit, mask_duplicates=masked, **options),
-            )
-        of = {"phrase": POSITIVES[0], "mask_duplicates": masked}
-        found[f"phrase {masked}"] = (
-            masking(partial(phrase_loss, phrase=POSITIVES[0]), masked),
-            partial(of_pairs.phrase, **of),
-        )
-        found[f"patch phrase {masked}"] = (
-            masking(partial(patch_phrase_loss, phrase=POSITIVES[0]), masked),
-            partial(of_pairs.phrase, score=of_pairs.attended, **of),
-        )
-    return found
+def add(
+    name: str,
+    ours: LossFn,
+    loop: Callable[..., Tensor],
+    *options: dict[str, Any],
+    masked: bool = False,
+    bias: bool = False,
+    **more: Any,
+) -> None:
+    """Add pairs: one per set of options that both take, twice if `masked` (without and with).
 
-
-def _with_a_bias() -> dict[str, tuple[LossFn, LossFn]]:
-    """The contrasts of a model whose logits have a bias."""
-    found: dict[str, tuple[LossFn, LossFn]] = {
-        "clip": (clip_loss, of_pairs.clip),
-        "negclip": (negclip_loss, of_pairs.negclip),
-        "negclip duplicates": (
-            masking(negclip_loss),
-            partial(of_pairs.negclip, mask_duplicates=True),
-        ),
-        "negclip zero": (
-            partial(negclip_loss, missing_hn="zero", kinds=KINDS),
-            partial(of_pairs.negclip, missing_hn="zero"),
-        ),
-        "bag": (partial(bag_loss, bag=POSITIVES[0]), partial(of_pairs.bag, bag=POSITIVES[0])),
-        **_of_parts(),
-    }
-    for masked in (False, True):
-        for reduction in ("mean", "sum"):
-            found[f"multi-text {reduction} {masked}"] = (
-                masking(partial(multi_text_loss, reduction=reduction), masked),
-                partial(of_pairs.multi_text, reduction=reduction, mask_duplicates=masked),
-            )
-    for symmetric in (False, True):
-        found[f"hard positive {symmetric}"] = (
-            partial(hard_positive_loss, symmetric_pos=symmetric),
-            partial(of_pairs.hard_positive, symmetric_pos=symmetric),
-        )
-    return {
-        name: (of_pairs.biased(ours), of_pairs.biased(loop)) for name, (ours, loop) in found.items()
-    }
+    bias: of a model whose logits have a bias. more: options that only ours takes.
+    """
+    for option in options or ({},):
+        for mask in (False, True) if masked else (False,):
+            one, other = partial(ours, **option, **more), partial(loop, **option)
+            if masked:
+                one, other = masking(one, mask), partial(other, mask_duplicates=mask)
+            if bias:
+                one, other = of_pairs.biased(one), of_pairs.biased(other)
+            PAIRS[f"{name} {option} {mask} {bias}"] = one, other
 
 
 def _ranking(features: Features, layout: Layout, margins: list[float]) -> Tensor:
@@ -197,7 +80,63 @@ def _ranking(features: Features, layout: Layout, margins: list[float]) -> Tensor
     return loss(features, layout)
 
 
-PAIRS = _pairs()
+CALIBRATIONS: list[dict[str, Any]] = [
+    {"gamma": 0.0, "beta": 0.0},
+    {"gamma": 2.0, "beta": 0.02},
+    {"gamma": 0.5, "beta": 0.3, "reduction": "batch"},
+    {"gamma": 2.0, "beta": 0.1, "missing_hn": "zero"},
+    {"gamma": 1.0, "beta": 0.0, "missing_hn": "zero", "reduction": "batch"},
+    {"gamma": 2.0, "beta": 0.02, "positive_share": 0.3},
+    {"gamma": 0.0, "beta": 0.1, "missing_hn": "zero", "positive_share": 1.0},
+]
+MISSING = {"missing_hn": "mask"}, {"missing_hn": "zero"}
+SYMMETRIC = {"symmetric_pos": False}, {"symmetric_pos": True}
+REDUCTIONS = {"reduction": "mean"}, {"reduction": "sum"}
+BAG = {"bag": POSITIVES[0]}
+PHRASE = {"phrase": POSITIVES[0]}
+UNITS = [{"units": POSITIVES, "foils": KINDS, "slots": slots} for slots in ("filled", "all")]
+DUPLICATES = partial(oracle.negclip, mask_duplicates=True)
+
+add("clip", clip_loss, oracle.clip)
+add("negclip", negclip_loss, oracle.negclip, *MISSING, kinds=KINDS)
+add("negclip duplicates", masking(negclip_loss), DUPLICATES)
+of_global = partial(oracle.scr, score=oracle.global_score)
+add("global", global_hn_loss, of_global, *CALIBRATIONS, kinds=KINDS)
+for attention in ("minmax", "minmax_sparse", "softmax"):
+    for grad in (False, True):
+        every = CALIBRATIONS if (attention, grad) == ("minmax", False) else CALIBRATIONS[1:2]
+        loss = partial(local_hn_loss, kinds=KINDS, attention=attention, attention_grad=grad)
+        of_local = partial(oracle.scr, score=oracle.local_score(attention, grad))
+        add(f"local {attention} {grad}", loss, of_local, *every)
+add("hard positive", hard_positive_loss, loops.hard_positive, *SYMMETRIC)
+add("multi-text", multi_text_loss, loops.multi_text, *REDUCTIONS, masked=True)
+add("composite", composite_contrast_loss, loops.composite_contrast, positives=POSITIVES)
+add("single negative", single_negative_loss, loops.single_negative, positives=POSITIVES)
+add("unimodal", unimodal_loss, loops.unimodal, positive=POSITIVES[0])
+add("intra-modal", intra_modal_loss, loops.intra_modal, {"imc": "paper"}, {"imc": "head"})
+add("ranking", _ranking, loops.ranking, {"margins": [0.0] * 3}, {"margins": [0.5, 3.0, 10.0]})
+add("bag", bag_loss, loops.bag, BAG)
+add("bag negative", bag_negative_loss, loops.bag_negative, {**BAG, "bag_negative": KINDS[1]})
+add("triplet", triplet_clip_loss, loops.triplet)
+ALIGN = {"align": "paraphrase"}, {"align": "transpose"}
+add("alignment", caption_alignment, loops.alignment, *ALIGN, masked=True)
+add("distillation", feature_distillation, loops.distillation, {"vectors": None}, {"vectors": 1536})
+for negatives in ("own", "tiled"):
+    of_teacher = partial(loops.teacher_contrast, tiled=negatives == "tiled")
+    add(f"teacher {negatives}", teacher_text_contrast, of_teacher, negatives=negatives)
+for of_bias in (False, True):
+    more: dict[str, Any] = {"masked": True, "bias": of_bias}
+    add("unit", unit_loss, of_pairs.unit, *UNITS, **more)
+    add("phrase", phrase_loss, of_pairs.phrase, PHRASE, **more)
+    attended = partial(of_pairs.phrase, score=of_pairs.attended)
+    add("patch phrase", patch_phrase_loss, attended, PHRASE, **more)
+add("clip", clip_loss, of_pairs.clip, bias=True)
+add("negclip", negclip_loss, of_pairs.negclip, *MISSING, bias=True, kinds=KINDS)
+duplicates = partial(of_pairs.negclip, mask_duplicates=True)
+add("negclip duplicates", masking(negclip_loss), duplicates, bias=True)
+add("bag", bag_loss, of_pairs.bag, BAG, bias=True)
+add("multi-text", multi_text_loss, of_pairs.multi_text, *REDUCTIONS, masked=True, bias=True)
+add("hard positive", hard_positive_loss, of_pairs.hard_positive, *SYMMETRIC, bias=True)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from compoclip.losses.contract import Role, normalise
-from compoclip.losses.hard_negative import selective_calibrated_loss, selective_calibrated_rows
+from compoclip.losses.hard_negative import selective_calibrated_rows
 from compoclip.losses.local import local_similarity, patch_attention
 from compoclip.losses.rows import (
+    by_owner,
     caption_index,
     hard_negative_rows,
     missing_negatives,
-    texts_by_owner,
 )
 from losses_oracle import CASES, KINDS, caption_of, layout_of, missing_of, negatives_of
 
@@ -34,22 +36,28 @@ def test_rows_equal_loop(texts: list[tuple[int, Role, int]], shuffle) -> None:  
     shuffle.shuffle(texts)
     layout = layout_of(texts)
     rows = hard_negative_rows(layout)
+    index = rows.spread(rows.texts)
     for i in range(4):
         caption, negatives = caption_of(layout, i), negatives_of(layout, i)
         assert caption_index(layout)[i] == caption
         assert missing_negatives(layout, KINDS)[i] == missing_of(layout, i)
         expected = [caption, *negatives] if negatives else []
-        assert rows.index[i][rows.valid[i]].tolist() == expected
+        assert index[i][rows.valid[i]].tolist() == expected
     width = max(len(negatives_of(layout, i)) for i in range(4))
-    assert rows.index.shape == rows.valid.shape == (4, 1 + width)
+    assert index.shape == rows.valid.shape == (4, 1 + width)
     scores = torch.arange(1.0, 1.0 + rows.texts.numel())
     assert rows.spread(scores)[rows.valid].tolist() == scores.tolist()
     assert not rows.spread(scores)[~rows.valid].any()
 
 
-def test_texts_by_owner_keeps_list_order() -> None:
-    index, valid = texts_by_owner(layout_of(CASES["every role, any order"]), Role.NEGATIVE)
+def test_texts_by_owner_keep_list_order() -> None:
+    index, valid = layout_of(CASES["every role, any order"]).indices(by_owner, Role.NEGATIVE)
     assert [i[v].tolist() for i, v in zip(index, valid)] == [[5, 9], [0, 8], []]
+
+
+def selective_calibrated_loss(*arguments: Any, **options: Any) -> Tensor:
+    total, count = selective_calibrated_rows(*arguments, **options)
+    return total / count.clamp_min(1)
 
 
 def _loss(logits: list[float], valid: list[bool] | None = None, **options) -> float:  # type: ignore[no-untyped-def]
@@ -127,7 +135,7 @@ def test_two_halves_make_the_whole() -> None:
     valid = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 0, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]).bool()
     whole = selective_calibrated_loss(z, valid, 2.0, 0.02)
     halves = [selective_calibrated_rows(z[i::2], valid[i::2], 2.0, 0.02) for i in (0, 1)]
-    total, count = sum(h.total for h in halves), sum(h.count for h in halves)
+    total, count = map(sum, zip(*halves))
     torch.testing.assert_close(total / count, whole)
     assert count == 4
 

@@ -202,28 +202,18 @@ def test_finite_in_single_precision(loss: LossFn, case: str, scale: float) -> No
 
 
 @every_loss
-@pytest.mark.parametrize("broken", ["image", "text", "patches", "tokens"])
-def test_zero_vectors(loss: LossFn, broken: str) -> None:
+@pytest.mark.parametrize("broken", ["image", "text", "patches", "tokens", "equal patches", "one"])
+def test_finite_for_broken_features(loss: LossFn, broken: str) -> None:
+    """Zero vectors, constant token-patch similarities, and one token with one patch."""
     layout = layout_of(CASES["full"])
-    f = features_for(layout, scale=100.0, dtype=torch.float32)
-    zero = torch.zeros_like(getattr(f, broken)).requires_grad_()
-    assert_finite(loss, replace(f, **{broken: zero}), layout)
-
-
-@every_loss
-def test_constant_similarity_rows(loss: LossFn) -> None:
-    """Equal patches make every row of token-patch similarities constant."""
-    layout = layout_of(CASES["full"])
-    f = features_for(layout, dtype=torch.float32)
-    assert f.patches is not None
-    same = f.patches.detach()[:, :1].expand_as(f.patches).clone().requires_grad_()
-    assert_finite(loss, replace(f, patches=same), layout)
-
-
-@every_loss
-def test_single_token_and_single_patch(loss: LossFn) -> None:
-    layout = layout_of(CASES["full"])
-    f = features_for(layout, tokens=1, patches=1, dtype=torch.float32)
+    sizes = {"tokens": 1, "patches": 1} if broken == "one" else {}
+    f = features_for(layout, scale=100.0, dtype=torch.float32, **sizes)  # type: ignore[arg-type]
+    if broken == "equal patches":
+        assert f.patches is not None
+        same = f.patches.detach()[:, :1].expand_as(f.patches).clone().requires_grad_()
+        f = replace(f, patches=same)
+    elif broken != "one":
+        f = replace(f, **{broken: torch.zeros_like(getattr(f, broken)).requires_grad_()})
     assert_finite(loss, f, layout)
 
 

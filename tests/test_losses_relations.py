@@ -61,14 +61,6 @@ def test_owner_of_a_cached_negative_does_not_matter() -> None:
         torch.testing.assert_close(masking(multi_text_loss, masked)(f, moved), value)
 
 
-def test_masking_duplicates_needs_identities() -> None:
-    layout = replace(layout_of(CASES["full"]), text_id=None)
-    f = features_for(layout)
-    masking(multi_text_loss)(f, layout)
-    with pytest.raises(ValueError, match="needs text_id or image_id"):
-        masking(multi_text_loss)(f, replace(layout, image_id=None))
-
-
 def test_composite_without_descriptions_is_clip() -> None:
     layout = layout_of(CASES["ragged"])
     f = features_for(layout)

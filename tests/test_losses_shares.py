@@ -5,6 +5,7 @@ The processes are threads whose columns are those of one graph, so that what flo
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -76,60 +77,55 @@ class Threads(Peers):
         return [np.concatenate(each) for each in zip(*self._table.all(self.rank, list(arrays)))]
 
 
-LOSSES: dict[str, Callable[[], Callable[[Features, Layout], Tensor]]] = {
-    "clip": lambda: contrastive.clip_loss,
-    "negclip": lambda: contrastive.negclip_loss,
-    "negclip zero": lambda: partial(contrastive.negclip_loss, missing_hn="zero", kinds=KINDS),
-    "negclip of a kind": lambda: OnlyKinds(contrastive.negclip_loss, KINDS[:1]),
-    "global": lambda: partial(hard_negative.global_hn_loss, gamma=2.0, beta=0.1),
-    "global batch zero": lambda: partial(
+LOSSES: dict[str, Callable[[Features, Layout], Tensor]] = {
+    "clip": contrastive.clip_loss,
+    "negclip": contrastive.negclip_loss,
+    "negclip zero": partial(contrastive.negclip_loss, missing_hn="zero", kinds=KINDS),
+    "negclip of a kind": OnlyKinds(contrastive.negclip_loss, KINDS[:1]),
+    "global": partial(hard_negative.global_hn_loss, gamma=2.0, beta=0.1),
+    "global batch zero": partial(
         hard_negative.global_hn_loss, reduction="batch", missing_hn="zero", kinds=KINDS
     ),
-    "local": lambda: partial(local.local_hn_loss, gamma=2.0, beta=0.1),
-    "positive": lambda: hard_positive.hard_positive_loss,
-    "positive both": lambda: partial(hard_positive.hard_positive_loss, symmetric_pos=True),
-    "intra": lambda: intra_cross.intra_modal_loss,
-    "intra head": lambda: partial(intra_cross.intra_modal_loss, imc="head"),
-    "ranking": lambda: intra_cross.RankingLoss(KINDS),
-    "multi text": lambda: multi_text.multi_text_loss,
-    "multi text sum": lambda: partial(multi_text.multi_text_loss, reduction="sum"),
-    "triplet": lambda: triplet.triplet_clip_loss,
-    "alignment": lambda: partial(alignment.caption_alignment, positives=POSITIVES[:2]),
-    "alignment transposed": lambda: partial(alignment.caption_alignment, align="transpose"),
-    "distillation": lambda: teacher.feature_distillation,
-    "distillation sum": lambda: partial(teacher.feature_distillation, vectors=7),
-    "teacher contrast": lambda: teacher.teacher_text_contrast,
-    "teacher contrast tiled": lambda: partial(teacher.teacher_text_contrast, negatives="tiled"),
-    "masked contrast": lambda: masked.masked_contrast,
-    "masked match": lambda: masked.masked_match,
-    "grouping": lambda: triplet.grouping_loss,
-    "conclip": lambda: negation.conclip_loss,
-    "conclip without distractors": lambda: partial(negation.conclip_loss, distractor_weight=0.0),
-    "paraphrase": lambda: negation.paraphrase_loss,
-    "denial": lambda: negation.denial_loss,
-    "projected negation": lambda: negation.projected_negation_loss,
-    "bag": lambda: partial(bags.bag_loss, bag=POSITIVES[0]),
-    "bag negative": lambda: partial(
-        bags.bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[0]
-    ),
-    "composite": lambda: partial(composite.composite_contrast_loss, positives=POSITIVES[:2]),
-    "single negative": lambda: partial(composite.single_negative_loss, positives=POSITIVES[:2]),
-    "unimodal": lambda: partial(composite.unimodal_loss, positive=POSITIVES[0]),
-    "unit": lambda: partial(units.unit_loss, units=POSITIVES, foils=KINDS),
-    "phrase": lambda: partial(phrases.phrase_loss, phrase=POSITIVES[0]),
-    "patch phrase": lambda: partial(phrases.patch_phrase_loss, phrase=POSITIVES[0]),
+    "local": partial(local.local_hn_loss, gamma=2.0, beta=0.1),
+    "positive": hard_positive.hard_positive_loss,
+    "positive both": partial(hard_positive.hard_positive_loss, symmetric_pos=True),
+    "intra": intra_cross.intra_modal_loss,
+    "intra head": partial(intra_cross.intra_modal_loss, imc="head"),
+    "ranking": intra_cross.RankingLoss(KINDS),
+    "multi text": multi_text.multi_text_loss,
+    "multi text sum": partial(multi_text.multi_text_loss, reduction="sum"),
+    "triplet": triplet.triplet_clip_loss,
+    "alignment": partial(alignment.caption_alignment, positives=POSITIVES[:2]),
+    "alignment transposed": partial(alignment.caption_alignment, align="transpose"),
+    "distillation": teacher.feature_distillation,
+    "distillation sum": partial(teacher.feature_distillation, vectors=7),
+    "teacher contrast": teacher.teacher_text_contrast,
+    "teacher contrast tiled": partial(teacher.teacher_text_contrast, negatives="tiled"),
+    "masked contrast": masked.masked_contrast,
+    "masked match": masked.masked_match,
+    "grouping": triplet.grouping_loss,
+    "conclip": negation.conclip_loss,
+    "conclip without distractors": partial(negation.conclip_loss, distractor_weight=0.0),
+    "paraphrase": negation.paraphrase_loss,
+    "denial": negation.denial_loss,
+    "projected negation": negation.projected_negation_loss,
+    "bag": partial(bags.bag_loss, bag=POSITIVES[0]),
+    "bag negative": partial(bags.bag_negative_loss, bag=POSITIVES[0], bag_negative=KINDS[0]),
+    "composite": partial(composite.composite_contrast_loss, positives=POSITIVES[:2]),
+    "single negative": partial(composite.single_negative_loss, positives=POSITIVES[:2]),
+    "unimodal": partial(composite.unimodal_loss, positive=POSITIVES[0]),
+    "unit": partial(units.unit_loss, units=POSITIVES, foils=KINDS),
+    "phrase": partial(phrases.phrase_loss, phrase=POSITIVES[0]),
+    "patch phrase": partial(phrases.patch_phrase_loss, phrase=POSITIVES[0]),
 }
 CONTRASTS = (
     *("clip", "negclip", "negclip of a kind", "positive", "positive both", "multi text"),
     *("triplet", "alignment", "alignment transposed", "masked contrast", "masked match"),
     *("grouping", "conclip", "bag", "composite", "unit", "phrase", "patch phrase"),
 )
+LOSSES |= {f"{name} masked": masking(LOSSES[name]) for name in CONTRASTS}
 LOSSES |= {
-    f"{name} masked": lambda make=LOSSES[name]: masking(make())  # type: ignore[misc]
-    for name in CONTRASTS
-}
-LOSSES |= {
-    f"{name} of a bias": lambda make=LOSSES[name]: biased(make())  # type: ignore[misc]
+    f"{name} of a bias": biased(LOSSES[name])
     for name in (
         *("clip", "negclip", "negclip zero", "negclip masked", "positive", "positive both"),
         *("multi text", "multi text masked", "multi text sum", "triplet", "bag", "composite"),
@@ -225,7 +221,7 @@ def test_shares_add_up(name: str, sizes: str) -> None:
     world = len(SIZES[sizes])
     parts = [part_of(r, n, 10 * r, n // 3) for r, n in enumerate(SIZES[sizes])]
     host, features = together(parts)
-    loss, losses = LOSSES[name](), [LOSSES[name]() for _ in range(world)]
+    loss, *losses = (copy.deepcopy(LOSSES[name]) for _ in range(1 + world))  # some have a state
     for _ in range(2):  # margins of the first are read by the second
         value = loss(features, host.layout(torch.from_numpy))
         shares = in_threads(losses, parts)

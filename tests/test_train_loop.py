@@ -204,8 +204,8 @@ def test_a_resume_without_a_state_says_that_it_starts(
     ("values", "message"),
     [
         ({"eps": 0.0}, "--eps 0: must be more than 0"),
-        ({"min_lr": 1.0}, "--min-lr 1 is above the peak, --lr 5e-06"),
-        ({"warmup_lr": 1e-5}, "--warmup-lr 1e-05 is above the peak, --lr 5e-06"),
+        ({"min_lr": 1.0}, "--min-lr 1: must be at most --lr 5e-06, the peak"),
+        ({"warmup_lr": 1e-5}, "--warmup-lr 1e-05: must be at most --lr 5e-06, the peak"),
     ],
 )
 def test_an_optimiser_that_cannot_work_is_refused(values: dict[str, float], message: str) -> None:

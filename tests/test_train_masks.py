@@ -33,7 +33,6 @@ from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.macco.hidden import Masks, MaskVectors, boxes_to_patches
 from compoclip.methods.macco.masks import (
     ConceptFile,
-    FoundConcepts,
     MaskPlan,
     graph_words,
     rectangle,
@@ -428,20 +427,16 @@ def test_words_and_boxes_of_a_file(tmp_path: Path) -> None:
         )
     )
     assert len(found) == 2
-    one, none = found.find("a red dog on the mat"), found.find("two cats")
-    assert one is not None
-    assert one.words == ("on", "red")
-    assert one.boxes == (((0, 0, 10, 20), (5, 5, 9, 9.5)), ((1, 2, 3, 4),))
-    assert none is not None
-    assert (none.words, none.boxes) == ((), ())
-    assert found.find("elsewhere") is None
+    one = found.find("a red dog on the mat")
+    assert one == (("on", "red"), (((0, 0, 10, 20), (5, 5, 9, 9.5)), ((1, 2, 3, 4),)))
+    assert found.find("two cats") == found.find("elsewhere") == ((), ())
     plan = MaskPlan(file="macco.tsv", rectangles=0.0)
-    drawn = {plan.mask(one.words, one, random.Random(i)).boxes for i in range(20)}
-    assert drawn == set(one.boxes)
-    assert plan.mask((), FoundConcepts((), ()), random.Random(0)) == Mask((), (), shown=False)
-    (only,) = replace(plan, rectangles=1.0).mask(one.words, one, random.Random(0)).boxes
+    drawn = {plan.mask(*one, random.Random(i)).boxes for i in range(20)}
+    assert drawn == set(one[1])
+    assert plan.mask((), (), random.Random(0)) == Mask((), (), shown=False)
+    (only,) = replace(plan, rectangles=1.0).mask(*one, random.Random(0)).boxes
     assert only[2] <= 1 + 1e-9
-    assert replace(plan, images=False).mask(one.words, one, random.Random(0)).boxes == ()
+    assert replace(plan, images=False).mask(*one, random.Random(0)).boxes == ()
 
 
 @pytest.mark.parametrize(
@@ -449,7 +444,7 @@ def test_words_and_boxes_of_a_file(tmp_path: Path) -> None:
     [
         ("a\tb\t3\t[]\t[]", "row 1: relation_list is not a list"),
         ("a\tb\t[]\t[]\t[[1, 2, 3, 4]]", "not a list of phrases with boxes"),
-        ("a\tb\t[]\t[]\t[{'x': [[1, 2, 3]]}]", "a box is four numbers"),
+        ("a\tb\t[]\t[]\t[{'x': [[1, 2, 3]]}]", "boxes of four numbers"),
         ("a\tb\t[]\t[]\tos.system('x')", "not a list of phrases with boxes"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Code from outside the package: a file of the user's own, named by its path, or another package's.
+"""Code from outside the package: a local file, named by its path, or another package's.
 
 Methods, rewrites, losses and benchmarks are found by name. A name that ends in .py is a file,
 `./my_rewrite.py`, or `./my_rewrite.py:NAME` where it defines several. Other packages add names
@@ -22,7 +22,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -38,7 +38,7 @@ T = TypeVar("T")
 Kind = Literal["methods", "rewrites", "losses", "benchmarks", "verbs", "checkpoints", "examples"]
 
 PACKAGE = "compoclip"
-"""Where what the package itself brings comes from, in lists."""
+"""The origin of the package's own methods, rewrites, losses and benchmarks, in lists."""
 
 _SUFFIX = ".py"
 _PARSER = "argparse"  # of options
@@ -50,18 +50,18 @@ __path__: list[str] = []  # makes this module one that others can stand below
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is that of a Python file, FILE.py or FILE.py:NAME."""
+    """Return whether a name is that of a Python file, FILE.py or FILE.py:NAME."""
     return name.partition(":")[0].endswith(_SUFFIX)
 
 
 def split(name: str) -> tuple[Path, str]:
-    """The file that a name stands for, and what is wanted of it ("" when not said)."""
+    """Return the file of FILE.py:NAME, and the NAME in it; "" for FILE.py."""
     file, _, wanted = name.partition(":")
     return Path(file).expanduser(), wanted
 
 
 def parts_of(name: str) -> dict[str, Any]:
-    """What the file that a name stands for defines or imports, by name; it is run when needed.
+    """Return what a file defines or imports, by name; it is run when needed.
 
     Raises CompoclipError when the file cannot be read or run.
     """
@@ -69,7 +69,7 @@ def parts_of(name: str) -> dict[str, Any]:
 
 
 def refresh(name: str) -> None:
-    """Run the file that a name stands for again if it has changed since it was run.
+    """Run a file again if it has changed since it was run; other names stay as they are.
 
     Called where the user names it, and not while work goes on, which would mix two versions.
     """
@@ -78,7 +78,7 @@ def refresh(name: str) -> None:
 
 
 def chosen(name: str, found: Mapping[str, T], what: str, none: str) -> T:
-    """What a name picks of the things that its file defines.
+    """Pick one of the things that a file defines.
 
     Args:
         name: FILE.py, or FILE.py:NAME.
@@ -101,8 +101,9 @@ def chosen(name: str, found: Mapping[str, T], what: str, none: str) -> T:
 
 
 def _module(path: Path, again: bool = False) -> ModuleType:
-    """The module made from a file; again: if the file has changed, made anew."""
-    name = _module_name(path)
+    """The module made from a file; again: made anew if the file has changed."""
+    place = os.fsencode(path.absolute()).hex()
+    name = f"{__name__}.{path.stem.replace('.', '_')}_{place}"
     known = sys.modules.get(name)
     if known is not None and not again:
         return known
@@ -117,10 +118,6 @@ def _module(path: Path, again: bool = False) -> ModuleType:
         return importlib.import_module(name)
 
 
-def _module_name(path: Path) -> str:
-    return f"{__name__}.{path.stem.replace('.', '_')}_{os.fsencode(path.absolute()).hex()}"
-
-
 def _digest(source: bytes) -> str:
     return hashlib.blake2b(source, digest_size=8).hexdigest()
 
@@ -129,21 +126,18 @@ class _Loader(SourceFileLoader):
     """Compiles the source each time: the cache of bytecode misses changes within a second."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """The code of the file as it is now."""
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        """Compile the file as it is now, and note its digest."""
+        source = self.get_data(self.path)
+        setattr(sys.modules[fullname], _DIGEST, _digest(source))
+        code: CodeType = self.source_to_code(source, self.path)
         return code
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the file, with its digest noted."""
-        setattr(module, _DIGEST, _digest(self.get_data(self.path)))
-        super().exec_module(module)
 
 
 class _Finder(MetaPathFinder):
     """Finds the modules that stand below this one by the path in their names."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        """How a module of that name is loaded; None for a name of another kind."""
+        """Return how a module of that name is loaded; None for a name of another kind."""
         if not name.startswith(f"{__name__}."):
             return None
         file = os.fsdecode(bytes.fromhex(name.rpartition("_")[2]))
@@ -176,10 +170,10 @@ def fence(place: str = "", remedy: str = "mend the file") -> Iterator[None]:
         if not place:
             raise
         try:
-            said = str(error)
+            text = str(error)
         except BaseException:  # foreign code, too
-            said = ""
-        why = f"{type(error).__name__}{': ' if said else ''}{said}"
+            text = ""
+        why = f"{type(error).__name__}{': ' if text else ''}{text}"
         raise CompoclipError(f"{place}: {why}; {remedy}") from error
 
 
@@ -204,12 +198,12 @@ def _foreign_place(error: BaseException) -> str:
 
 
 def installed(kind: Kind) -> dict[str, EntryPoint]:
-    """What other packages add, by name; nothing is imported."""
+    """Return what other packages add, by name; nothing is imported."""
     return {point.name: point for point in entry_points(group=f"{PACKAGE}.{kind}")}
 
 
 def imported(point: EntryPoint, what: str) -> Any:
-    """What an entry point names.
+    """Import what an entry point names.
 
     Args:
         point: The entry point.
@@ -218,15 +212,13 @@ def imported(point: EntryPoint, what: str) -> Any:
     Raises:
         CompoclipError: When it cannot be imported, whatever it raises.
     """
-    with fence(
-        f"{what} {point.name!r} of entry point {point.value!r} cannot be imported",
-        "update or uninstall that package",
-    ):
+    place = f"{what} {point.name!r} of entry point {point.value!r} cannot be imported"
+    with fence(place, "update or uninstall that package"):
         return point.load()
 
 
 def origin(point: EntryPoint | None) -> str:
-    """Where something comes from, for lists: this package, or another with its version."""
+    """Return where something comes from: this package (None), or another with its version."""
     if point is None:
         return PACKAGE
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
@@ -249,11 +241,10 @@ def sources_of(*things: object) -> dict[str, str]:
         Absolute path -> hash, which `named_sources` shortens.
     """
     found: dict[str, str] = {}
-    for thing in things:
-        for each in _made_of(thing):
-            for name, digest in _source_of(each).items():
-                known = found.get(name, digest)  # two typed-in functions may have one name
-                found[name] = digest if known == digest else _digest((known + digest).encode())
+    for each in (part for thing in things for part in _made_of(thing)):
+        for name, digest in _source_of(each).items():
+            known = found.get(name, digest)  # two typed-in functions may have one name
+            found[name] = digest if known == digest else _digest((known + digest).encode())
     return dict(sorted(found.items()))
 
 
@@ -276,24 +267,24 @@ def named_sources(found: Mapping[str, str]) -> dict[str, str]:
 
 def _made_of(thing: object) -> Iterator[Callable[..., Any]]:
     """The functions and classes in a thing."""
+    parts: Iterable[object] = ()
     if isinstance(thing, functools.partial):
-        for each in (thing.func, *thing.args, *thing.keywords.values()):
-            yield from _made_of(each)
+        parts = (thing.func, *thing.args, *thing.keywords.values())
     elif inspect.isroutine(thing) or inspect.isclass(thing):
         yield inspect.unwrap(thing)
     elif callable(thing):
         yield type(thing)
-        for each in getattr(thing, "__dict__", {}).values():
-            yield from _made_of(each)
+        parts = getattr(thing, "__dict__", {}).values()
+    for each in parts:
+        yield from _made_of(each)
 
 
 def _source_of(thing: Callable[..., Any]) -> dict[str, str]:
     module = sys.modules.get(thing.__module__ or "")
     name = getattr(module, "__name__", "")
-    file = getattr(module, "__file__", None)
     if name.partition(".")[0] == PACKAGE and not hasattr(module, _DIGEST):
         return {}
-    if module is not None and file is not None and name != "__main__":
+    if module is not None and getattr(module, "__file__", None) and name != "__main__":
         return _with_imports(module)
     try:
         source = inspect.getsource(thing).encode()
@@ -301,8 +292,9 @@ def _source_of(thing: Callable[..., Any]) -> dict[str, str]:
         code = getattr(thing, "__code__", None)
         if code is None:
             return {}
+        constants = [each for each in code.co_consts if not inspect.iscode(each)]
         source = code.co_code + repr((code.co_names, code.co_varnames)).encode()
-        source += repr([each for each in code.co_consts if not inspect.iscode(each)]).encode()
+        source += repr(constants).encode()
     return {f"{thing.__qualname__} (typed in)": _digest(source)}
 
 
@@ -315,43 +307,38 @@ def _with_imports(module: ModuleType) -> dict[str, str]:
     todo = [module]
     while todo:
         each = todo.pop()
-        path = os.path.abspath(str(each.__file__))
+        path = Path(os.path.abspath(str(each.__file__)))
         try:
-            source = Path(path).read_bytes()
+            source = path.read_bytes()
         except OSError:
             continue
-        if path not in found:
-            found[path] = getattr(each, _DIGEST, None) or _digest(source)
-            if path.endswith(_SUFFIX):
-                todo += filter(_is_local, _imported_by(each, source))
+        if str(path) in found:
+            continue
+        found[str(path)] = getattr(each, _DIGEST, None) or _digest(source)
+        if path.suffix == _SUFFIX:
+            todo += _local_imports(each, source)
     return found
 
 
-def _imported_by(module: ModuleType, source: bytes) -> Iterator[ModuleType]:
-    """The modules that a source names in its imports, as far as they have been imported."""
-    package = module.__package__ or ""
+def _local_imports(module: ModuleType, source: bytes) -> Iterator[ModuleType]:
+    """The imported modules that a source names, in files that are neither ours nor installed."""
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = importlib.util.resolve_name("." * node.level + base, package)
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        for name in names:
-            parts = name.split(".")
-            parents = (".".join(parts[: k + 1]) for k in range(len(parts)))
-            yield from (sys.modules[each] for each in parents if each in sys.modules)
-
-
-def _is_local(module: ModuleType) -> bool:
-    """Whether a module lies in a file that is neither the package's nor installed."""
-    file = getattr(module, "__file__", None)
-    if file is None or module.__name__.partition(".")[0] == PACKAGE:
-        return False
-    path = Path(file)
-    return _INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(_STANDARD)
+            base = "." * node.level + (node.module or "")
+            base = importlib.util.resolve_name(base, module.__package__ or "")
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        for parts in (name.split(".") for name in names):
+            for name in (".".join(parts[: k + 1]) for k in range(len(parts))):
+                each = sys.modules.get(name)
+                file = getattr(each, "__file__", None)
+                if each is None or file is None or parts[0] == PACKAGE:
+                    continue
+                path = Path(file)
+                if _INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(_STANDARD):
+                    yield each
 
 
 _INSTALLED = frozenset(("site-packages", "dist-packages"))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
+from compoclip.losses.contract import Features, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss
-from compoclip.losses.rows import caption_index, captions, check, first, true_pairs
+from compoclip.losses.rows import Selection, caption_index, captions, check, first_of, true_pairs
 
 Align = Literal["paraphrase", "transpose"]
 """Whether paraphrases rank captions, or captions paraphrases."""
@@ -41,44 +39,26 @@ def caption_alignment(
         A scalar; exactly zero, with zero gradient, without any paraphrase. ln B when all scores are
         equal, ln |H| transposed.
 
-    Raises:
-        ValueError: When an image has no caption.
-
     Relation: the second half of `hard_positive_loss` is this loss transposed, its columns unmasked.
     Reference: Kwon et al., Enhancing Compositional Reasoning in CLIP via Reconstruction and
     Alignment of Text Descriptions (NeurIPS 2025), sentence-level alignment.
     """
     check(features, layout)
     caption, peers = caption_index(layout), layout.peers
-    paraphrase, owner = layout.indices(_paraphrases, positives)
-    (images,), (having, _) = layout.sizes(captions), layout.sizes(_paraphrases, positives)
-    own = torch.arange(len(owner), device=owner.device) + int(having[: peers.rank].sum())
+    paraphrases: Selection = (first_of, Role.POSITIVE, *positives)
+    paraphrase, owner = layout.indices(*paraphrases)
+    (images,), (having, _) = layout.sizes(captions), layout.sizes(*paraphrases)
     with full_precision(features) as f:
         texts = f.text.index_select(0, caption)
         others = f.text.index_select(0, paraphrase)
+        columns: Selection = (captions,)
         if align == "paraphrase":
             scores = f.logit_scale * others @ peers.gathered(texts, images).T
-            target = owner + int(images[: peers.rank].sum())
+            target = owner + peers.before(images)
         else:
             scores = f.logit_scale * texts.index_select(0, owner) @ peers.gathered(others, having).T
-            target = own
-        columns = captions if align == "paraphrase" else _Paraphrases(positives)
-        true = true_pairs(layout, captions, columns)
+            target = torch.arange(len(owner), device=owner.device) + peers.before(having)
+            columns = paraphrases
+        true = true_pairs(layout, (captions,), columns)
         left_out = None if true is None else true[0].index_select(0, owner)
         return match_loss(scores, target, int(having.sum()), left_out)
-
-
-def _paraphrases(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, ...]:
-    """The first paraphrase of every image that has one, and these images."""
-    index, valid = first(host, Role.POSITIVE, *positives)
-    return index[valid], np.flatnonzero(valid)
-
-
-@dataclass(frozen=True)
-class _Paraphrases:
-    """The same as a function of the host alone, equal for equal kinds."""
-
-    positives: tuple[str, ...]
-
-    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
-        return _paraphrases(host, self.positives)

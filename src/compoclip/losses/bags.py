@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,14 +9,19 @@ from torch.nn import functional as F
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import pairs_at
-from compoclip.losses.rows import RowIndex, by_owner, captions, check, row_arrays, true_pairs
+from compoclip.losses.rows import (
+    RowIndex,
+    by_owner,
+    captions,
+    check,
+    row_arrays,
+    true_pairs,
+)
 
 
 def _bags(host: HostLayout, bag: str) -> tuple[Ints, Ints]:
-    """(B, 1+M) the sentences of every image's bag, its POSITIVE texts of kind `bag`, and a mask.
-
-    An image without any has its caption (column 0) for a bag. Raises ValueError when it has none.
-    """
+    """(B, 1+M) the sentences of every image's bag, its POSITIVE texts of kind `bag`, and a mask; an
+    image without any has its caption (column 0) for a bag."""
     sentence, valid = by_owner(host, Role.POSITIVE, bag)
     empty = ~valid.any(1, keepdims=True)
     index = np.concatenate([captions(host)[0][:, None], sentence], axis=1)
@@ -27,16 +30,6 @@ def _bags(host: HostLayout, bag: str) -> tuple[Ints, Ints]:
 
 def _bag_rows(host: HostLayout, bag: str) -> tuple[Ints, ...]:
     return row_arrays(host, *_bags(host, bag))
-
-
-@dataclass(frozen=True)
-class _Sentences:
-    """The sentences of all bags of a kind."""
-
-    bag: str
-
-    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
-        return _bag_rows(host, self.bag)
 
 
 def _rows_with_negative(
@@ -70,16 +63,13 @@ def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
     code.
 
     Args:
-        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        features: `image` u, `text`, `logit_scale` s.
         layout: The texts of the batch.
         bag: The kind of the sentences, which are POSITIVE texts, any number an image; an image
             without any has its caption for a bag.
 
     Returns:
         A scalar; ln(2 B) when all scores are equal and all bags have as many sentences.
-
-    Raises:
-        ValueError: When an image has no caption.
 
     Relation: with bags of one, the two softmaxes of `clip_loss` share one denominator. Only the
     best-fitting sentences of a bag need to score high, where `multi_text_loss` asks it of all. Of a
@@ -91,24 +81,23 @@ def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
     check(features, layout)
     bags = RowIndex(*layout.indices(_bag_rows, bag))
     sentences, _, _, images = layout.sizes(_bag_rows, bag)
-    peers = layout.peers
-    before = int(sentences[: peers.rank].sum())
+    peers, of_bags = layout.peers, (_bag_rows, bag)
+    before = peers.before(sentences)
     with full_precision(features) as f:
         sentence = f.text.index_select(0, bags.texts)
         # Images of this process against all sentences, its sentences against all images.
         scores = f.logit_scale * f.image @ peers.gathered(sentence, sentences).T
         back = f.logit_scale * sentence @ peers.gathered(f.image, images).T
         own = scores.narrow(1, before, len(sentence)).gather(0, bags.image[None])[0]
-        if (masked := true_pairs(layout, _Sentences(bag), _Sentences(bag))) is not None:
-            ours = torch.arange(len(sentence), device=own.device)
+        ours = torch.arange(len(sentence), device=own.device)
+        if (masked := true_pairs(layout, of_bags, of_bags)) is not None:
             right = pairs_at(scores, bags.image, ours + before)
             scores = scores.masked_fill(masked[0] & ~right, -torch.inf)
-            right = pairs_at(back, ours, bags.image + int(images[: peers.rank].sum()))
+            right = pairs_at(back, ours, bags.image + peers.before(images))
             back = back.masked_fill(masked[1] & ~right, -torch.inf)
         if f.logit_bias is not None:
             # Every sentence of another bag is wrong; of the own one its best fit is right.
-            ours = torch.arange(len(sentence), device=own.device) + before
-            wrong = scores.view(-1).index_fill(0, bags.image * scores.shape[1] + ours, -torch.inf)
+            wrong = scores.masked_fill(pairs_at(scores, bags.image, ours + before), -torch.inf)
             right = _lse(bags, own + f.logit_bias)
             loss = F.softplus(wrong + f.logit_bias).sum() + F.softplus(-right).sum()
             return loss / max(1, int(images.sum()))
@@ -136,9 +125,6 @@ def bag_negative_loss(features: Features, layout: Layout, bag: str, bag_negative
     Returns:
         A scalar; exactly zero, with zero gradient, without any negative of a bag. The mean of
         ln(1 + |S_i^-| / |S_i|) when all scores are equal.
-
-    Raises:
-        ValueError: When an image has no caption.
 
     Relation: with bags of one this is `global_hn_loss`.
     Reference: as for `bag_loss`.

@@ -7,7 +7,6 @@ their kind, which the caller names in this order), and its NEGATIVE texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch.nn import functional as F
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import captions, check, first, true_pairs
+from compoclip.losses.rows import captions, check, first, true_pairs, with_captions
 
 
 def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, ...]:
@@ -25,8 +24,6 @@ def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, .
     One that an image lacks is replaced by the one two places before it, the second by the caption:
     of four, p_2 and p_3 fall back to p_1, and p_4 to p_2 (which is the same two captions in the
     other order).
-
-    Raises: ValueError when an image has no caption.
     """
     found = [*captions(host)]
     for place, kind in enumerate(positives, start=1):
@@ -35,15 +32,8 @@ def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, .
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Description:
-    """The descriptions of all images that stand at one place."""
-
-    positives: tuple[str, ...]
-    place: int
-
-    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
-        return (_descriptions(host, self.positives)[self.place],)
+def _description(host: HostLayout, positives: tuple[str, ...], place: int) -> tuple[Ints, ...]:
+    return (_descriptions(host, positives)[place],)
 
 
 def _described_negatives(
@@ -55,12 +45,6 @@ def _described_negatives(
     return wrong, owner, np.stack(_descriptions(host, positives))[:, owner]
 
 
-def _reordered(host: HostLayout, positive: str) -> tuple[Ints, ...]:
-    """The caption and the text of kind `positive` of every image that has one."""
-    index, valid = first(host, Role.POSITIVE, positive)
-    return captions(host)[0][valid], index[valid]
-
-
 def composite_contrast_loss(features: Features, layout: Layout, positives: Sequence[str]) -> Tensor:
     r"""A contrast of all images with each kind of description, averaged (L_cont).
 
@@ -69,15 +53,12 @@ def composite_contrast_loss(features: Features, layout: Layout, positives: Seque
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, p_{li} \cdot u_j,\ i) \Big]
 
     Args:
-        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        features: `image` u, `text`, `logit_scale` s.
         layout: The first CAPTION of each image is p_1; negatives are not read.
         positives: The kinds of p_2, p_3, ..., which are POSITIVE texts.
 
     Returns:
         A scalar; ln B when all scores are equal.
-
-    Raises:
-        ValueError: When an image has no caption.
 
     Relation: with captions alone this is `clip_loss`. Unlike in `multi_text_loss`, descriptions of
     different kinds never meet in one softmax.
@@ -86,7 +67,7 @@ def composite_contrast_loss(features: Features, layout: Layout, positives: Seque
     """
     check(features, layout)
     (images,) = layout.sizes(captions)
-    texts = [_Description(tuple(positives), place) for place in range(1 + len(positives))]
+    texts = [(_description, tuple(positives), place) for place in range(1 + len(positives))]
     with full_precision(features) as f:
         contrasts = [
             symmetric_contrast(
@@ -124,9 +105,6 @@ def single_negative_loss(
         A scalar; exactly zero, with zero gradient, without any negative; ln 2 when all scores are
         equal.
 
-    Raises:
-        ValueError: When an image has no caption.
-
     Relation: `global_hn_loss` with one negative and one description an image is the same function.
     Reference: as for `composite_contrast_loss`.
     """
@@ -158,15 +136,11 @@ def unimodal_loss(features: Features, layout: Layout, positive: str) -> Tensor:
     Returns:
         A scalar; exactly zero, with zero gradient, without any p_2.
 
-    Raises:
-        ValueError: When an image has no caption.
-
     Reference: as for `composite_contrast_loss`.
     """
     check(features, layout)
-    caption, other = layout.indices(_reordered, positive)
-    pairs = int(layout.sizes(_reordered, positive)[0].sum())
+    caption, other = layout.indices(with_captions, Role.POSITIVE, positive)
+    pairs = int(layout.sizes(with_captions, Role.POSITIVE, positive)[0].sum())
     with full_precision(features) as f:
         apart = f.text.index_select(0, caption) - f.text.index_select(0, other)
-        apart = apart.square().sum(-1)
-        return apart.sum() / max(1, pairs)
+        return apart.square().sum(-1).sum() / max(1, pairs)

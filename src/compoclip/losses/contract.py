@@ -27,12 +27,11 @@ Ints = NDArray[Any]  # of any integer type, or bool
 
 
 class Peers:
-    """The processes that share a batch, each with images and their texts of its own; here only one.
+    """The processes that share a batch, each with some images and their texts; here only one.
 
-    Losses are sums over rows: an image against texts, a text against images. A process computes the
-    rows that are its own. Where these meet all images or texts of the batch, the columns are
-    collected from all processes; and means are taken over the rows of all. So what a loss returns
-    is this process's share, and the shares of all processes add up to the loss of the batch.
+    A loss is a sum over rows: an image against texts, a text against images. A process computes its
+    own rows against columns that are gathered from all processes, and divides by the rows of all.
+    It so returns its share: the shares of all processes add up to the loss of the batch.
 
     Attributes:
         rank: Which of the processes this is.
@@ -45,27 +44,23 @@ class Peers:
     asked: int = 0
 
     def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
-        """The (n, world) lengths, in every process, of the n arrays that answer a request.
-
-        own: their lengths in this process.
-        """
+        """Return the (n, world) lengths of the n arrays that answer a request; own: those here."""
         return np.array(own, np.int64)[:, None]
 
-    def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
-        """The (n, ...) rows of all processes below each other, with gradients.
+    def before(self, sizes: Ints) -> int:
+        """Return how many rows stand before those of this process; sizes: (world,)."""
+        return int(sizes[: self.rank].sum())
 
-        sizes: (world,) how many every process has.
-        """
+    def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
+        """Return the (n, ...) rows of all processes, with gradients; sizes: (world,), how many."""
         return rows
 
     def summed(self, values: Tensor) -> Tensor:
-        """The sum over all processes, without gradient."""
+        """Return the sum over all processes, without gradient."""
         return values.detach()
 
     def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
-        """Arrays (n,) int64 of all processes, on the host: as many in every process, of any
-        length.
-        """
+        """Return arrays (n,) int64 of all processes on the host, each of any length."""
         return list(arrays)
 
 
@@ -74,10 +69,10 @@ ALONE = Peers()
 
 @dataclass(frozen=True)
 class HostLayout:
-    """The fields of a `Layout` as arrays of the host, which indices are computed from there.
+    """The fields of a `Layout` as arrays of the host, where indices are computed.
 
-    keys: what tells texts, and photos if they are known, apart in all processes, (T,) and (B,)
-    int64. peers: the processes that share the batch. mask_duplicates: whether contrasts leave out
+    keys: (T,) and (B,) int64, equal in all processes for equal texts and, if they are known, equal
+    photos. peers: the processes that share the batch. mask_duplicates: whether contrasts leave out
     pairs that are true without being the target (`true_pairs`).
     """
 
@@ -95,24 +90,24 @@ class HostLayout:
     mask_duplicates: bool = False
 
     def of(self, role: Role, *kinds: str) -> NDArray[np.int64]:
-        """The texts of a role, and of one of these kinds if any is named, in order."""
+        """Return the texts of a role, and of these kinds if any is named, in order."""
         found = self.role == int(role)
         return np.flatnonzero(found & self.kind(*kinds) if kinds else found)
 
     def kind(self, *names: str) -> NDArray[np.bool_]:
-        """(T,) the texts of these kinds: none for a name that no text of the batch has."""
+        """Return (T,) which texts are of these kinds; a kind may be absent from the batch."""
         return np.isin(self.rewrite, [i for i, name in enumerate(self.kinds) if name in names])
 
     def captions(self) -> NDArray[np.int64]:
-        """(B,) the first caption of every image; 0 for an image without one."""
+        """Return (B,) the first caption of every image; 0 for an image without one."""
         position = self.of(Role.CAPTION)[::-1]
         index = np.zeros(self.images, np.int64)
         index[self.owner[position]] = position  # of several the last assignment stays
         return index
 
     def only(self, kinds: tuple[str, ...]) -> HostLayout:
-        """The captions, and of the other texts those of these kinds."""
-        keep = np.flatnonzero((self.role == int(Role.CAPTION)) | self.kind(*kinds))
+        """Return the layout of the captions and of the other texts of these kinds."""
+        (keep,) = _of_kinds(self, kinds)
         return replace(
             self,
             owner=self.owner[keep],
@@ -123,27 +118,27 @@ class HostLayout:
         )
 
     def answer(self, request: IndexRequest) -> tuple[Ints, ...]:
-        """The arrays that a request asks for."""
+        """Compute the arrays that a request asks for."""
         host = self
         for kinds in request.only:
             host = host.only(kinds)
         return tuple(map(np.ascontiguousarray, request.make(host, *request.arguments)))
 
     def arrays(self) -> dict[str, Ints]:
-        """The fields that losses may read on a device and that are there, but for numbers."""
+        """Return the fields that are arrays, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def layout(self, move: Callable[[Ints], Tensor]) -> Layout:
-        """The layout with tensors that `move` makes of the arrays."""
+        """Return the layout with tensors that `move` makes of the arrays."""
         tensors: dict[str, Any] = {name: move(array) for name, array in self.arrays().items()}
         return Layout(images=self.images, kinds=self.kinds, **tensors).known_as(self)
 
 
 class IndexRequest(NamedTuple):
-    """Indices that a loss asks a layout for: `make(host, *arguments)` of the part `only`.
+    """Indices that a loss asks a layout for: `make(host, *arguments)`.
 
-    make: a function of a module, by which a request can be sent to other processes. only: the kinds
-    of text that are left, for each selection one inside the other.
+    make: a function of a module, so that workers can be sent the request. only: the kinds of text
+    that are left, per selection, one inside the other.
     """
 
     make: Callable[..., tuple[Ints, ...]]
@@ -182,7 +177,7 @@ class Layout:
     pair: Tensor | None = None
 
     def kind(self, *names: str) -> Tensor:
-        """(T,) bool, the texts of these kinds: none for a name that no text of the batch has."""
+        """Return (T,) bool: which texts are of these kinds."""
         wanted = [place for place, name in enumerate(self.kinds) if name in names]
         return torch.isin(self.rewrite, self.rewrite.new_tensor(wanted))
 
@@ -192,12 +187,12 @@ class Layout:
     def indices(
         self, make: Callable[..., tuple[Ints, ...]], *arguments: Hashable, joint: bool = False
     ) -> tuple[Tensor, ...]:
-        """Indices (or masks) into the batch, computed on the host and only once.
+        """Return indices (or masks) into the batch, computed on the host and only once.
 
         Args:
             make: Computes them of a `HostLayout` and the arguments; a function of a module.
             arguments: What else they depend on.
-            joint: Whether it asks the other processes that share the batch.
+            joint: Whether `make` asks the other processes that share the batch.
         """
         whole, only = self._place
         request = IndexRequest(make, arguments, only)
@@ -213,81 +208,75 @@ class Layout:
     def sizes(
         self, make: Callable[..., tuple[Ints, ...]], *arguments: Hashable
     ) -> NDArray[np.int64]:
-        """The (n, world) lengths of n arrays of indices in each process that shares the batch."""
+        """Return the (n, world) lengths of n arrays of indices in every process."""
         own = [len(each) for each in self.indices(make, *arguments)]
         return self.peers.sizes(IndexRequest(make, arguments, self._place[1]), own)
 
     @property
     def peers(self) -> Peers:
-        """The processes that share the batch."""
+        """Return the processes that share the batch."""
         return self.whole.peers
 
     @property
     def whole(self) -> HostLayout:
-        """The layout that this one is a part of, by default itself, on the host."""
+        """Return, on the host, the layout that this one is a part of; by default itself."""
         return self._place[0].host
 
     def shared_by(self, peers: Peers, mask_duplicates: bool = False) -> Layout:
-        """This layout as the part of a batch that other processes have parts of, too."""
+        """Make this layout a part of a batch that other processes share, in place."""
         host = replace(self.host, peers=peers, mask_duplicates=mask_duplicates)
         return self.known_as(host)
 
     def only(self, kinds: tuple[str, ...]) -> tuple[Tensor, Layout]:
-        """The captions, and of the other texts those of some kinds: their indices and layout."""
-        (keep,) = self.indices(_kept, kinds)
+        """Return the indices of captions and of texts of these kinds, and their layout."""
+        (keep,) = self.indices(_of_kinds, kinds)
+        fields = {name: getattr(self, name) for name in ("owner", "role", "rewrite", "text_id")}
         part = replace(
-            self,
-            owner=self.owner.index_select(0, keep),
-            role=self.role.index_select(0, keep),
-            rewrite=self.rewrite.index_select(0, keep),
-            text_id=None if self.text_id is None else self.text_id.index_select(0, keep),
+            self, **{k: v.index_select(0, keep) for k, v in fields.items() if v is not None}
         )
         whole, only = self._place
         part.__dict__["_place"] = whole, (*only, kinds)
         return keep, part
 
     def known_as(self, host: HostLayout) -> Layout:
-        """This layout, which the host has as well, so that no device needs to be asked for it."""
+        """Note the same layout on the host, so that no device is waited for; returns itself."""
         self.__dict__["host"] = host
         return self
 
     @cached_property
     def host(self) -> HostLayout:
-        """The fields on the host; waits for the device of a layout that was made there."""
-        values: dict[str, Any] = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            values[each.name] = value.cpu().numpy() if isinstance(value, Tensor) else value
-        return HostLayout(**values)
+        """Return the fields on the host; waits for the device of a layout that was made there."""
+        values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        arrays: Any = {k: v.cpu().numpy() for k, v in values.items() if isinstance(v, Tensor)}
+        return HostLayout(**{**values, **arrays})
 
     @cached_property
     def answers(self) -> dict[IndexRequest, tuple[Tensor, ...]]:
-        """The indices that were asked for, or computed beforehand."""
+        """Return the indices that were asked for, or computed beforehand."""
         return {}
 
     @cached_property
     def unforeseen(self) -> set[IndexRequest]:
-        """What was asked for without having been computed beforehand."""
+        """Return the requests that were not computed beforehand."""
         return set()
 
     def note_in(self, unforeseen: set[IndexRequest]) -> None:
-        """Note in a set what is asked for without having been computed beforehand."""
+        """Note in this set the requests that were not computed beforehand."""
         self.__dict__["unforeseen"] = unforeseen
 
     @cached_property
     def _place(self) -> tuple[Layout, tuple[tuple[str, ...], ...]]:
-        """The layout this one is a part of, and which; by default itself."""
+        """The layout this one is a part of, and which part; by default itself."""
         return self, ()
 
     def _moved(self, array: Ints) -> Tensor:
         tensor = torch.from_numpy(array if array.dtype == bool else array.astype(np.int64))
         device = self.owner.device
-        if device.type != "cuda":
-            return tensor.to(device)
-        return tensor.pin_memory().to(device, non_blocking=True)
+        tensor = tensor.pin_memory() if device.type == "cuda" else tensor
+        return tensor.to(device, non_blocking=device.type == "cuda")
 
 
-def _kept(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
+def _of_kinds(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
     return (np.flatnonzero((host.role == int(Role.CAPTION)) | host.kind(*kinds)),)
 
 
@@ -347,10 +336,11 @@ class Features:
 
 
 class Loss(Protocol):
-    """A pure function of features and layout that returns a scalar float32 tensor.
+    """A pure function of features and layout that returns a scalar, in at least float32.
 
-    Masks mean minus infinity. Defined (zero, with gradient) when the batch holds no negative. Of a
+    Masks mean minus infinity. Exactly zero, with zero gradient, without the texts it is about. Of a
     batch that several processes share it sees this one's part, and returns its share (`Peers`).
+    Raises ValueError when features and layout do not fit, or when an image has no caption.
     """
 
     def __call__(self, features: Features, layout: Layout) -> Tensor: ...
@@ -360,35 +350,32 @@ class Loss(Protocol):
 class StatefulLoss(Loss, Protocol):
     """A loss that remembers numbers from one optimiser step to the next.
 
-    Called exactly once a step. Its state belongs to the training state: a run that is resumed with
-    it goes on as if nothing had happened. All processes have the same one.
+    Called exactly once per step. Its state, the same in all processes, is part of the training
+    state.
     """
 
     def state_dict(self) -> dict[str, float]:
-        """The numbers to keep, by name; finite, and equal after a round trip through JSON."""
+        """Return the numbers by name; finite, and equal after a round trip through JSON."""
         ...
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from `state`; the empty mapping stands for the start of a run."""
+        """Resume from `state`; the empty mapping stands for the start of a run."""
         ...
 
 
 class Head(Protocol):
-    """Computes a loss by parameters of its own, which learn beside the model and do not join it.
+    """A module that computes a loss with parameters that do not join the model.
 
-    A module: it moves with the encoder, and its state is part of the training state.
+    It moves with the encoder, and its state is part of the training state.
     """
 
     def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
-        """This process's share of the loss, a scalar float32 tensor.
-
-        targets: a text for each of the B images, "" for none.
-        """
+        """Return this process's share of the loss; targets: a text per image, "" for none."""
         ...
 
 
 class TowerSizes(NamedTuple):
-    """What a head has to know of the model that it learns beside.
+    """The sizes of a model that its heads depend on.
 
     Attributes:
         text: W, of `Features.text_state`, which is also that of a token before the first layer.
@@ -406,7 +393,7 @@ class TowerSizes(NamedTuple):
 
 
 class HeadPlan:
-    """What a loss term states in the place of a loss that is computed by a `Head`.
+    """The plan of a `Head`, which a loss term states in place of a function.
 
     Attributes:
         lr_scale: The head's learning rate over that of the model.
@@ -419,19 +406,19 @@ class HeadPlan:
     weight_decay: float | None = None
 
     def factor(self, lr: float) -> float:
-        """What the model's learning rate, whose peak is `lr`, is multiplied by for the head."""
+        """Return the factor of the model's learning rate, whose peak is `lr`, for the head."""
         return self.lr / lr if self.lr and lr else self.lr_scale
 
     def build(self, sizes: TowerSizes, seed: int) -> torch.nn.Module:
-        """Make the head, a module that is a `Head`, on the CPU; `seed` is of its parameters."""
+        """Make the `Head` on the CPU, its parameters drawn from `seed`."""
         raise NotImplementedError
 
     def record(self) -> dict[str, Any]:
-        """What decides of the head beside the seed, for checkpoints and signatures."""
+        """Return what the head depends on besides the seed, for checkpoints and signatures."""
         raise NotImplementedError
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
-        """Never: what is called is the head."""
+        """Raise TypeError: a head is built, and its `loss` is called."""
         raise TypeError("a loss with parameters of its own is computed by its head (`build`)")
 
 
@@ -444,16 +431,16 @@ def first_captions(host: HostLayout) -> tuple[Ints, ...]:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """`x` as float32; float64 stays float64 (so that gradients can be checked in it)."""
+    """Return `x` as float32; float64, in which gradients are checked, stays float64."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 @contextmanager
 def full_precision(features: Features) -> Iterator[Features]:
-    """The features in at least float32, inside a block where autocast is off.
+    """Yield the features in at least float32, in a block without autocast.
 
-    Autocast would otherwise turn the matrix products of a loss back into half precision: at
-    s = 100 a bfloat16 logit is off by up to 0.25.
+    Autocast would turn the matrix products of a loss back into half precision: at s = 100 a
+    bfloat16 logit is off by up to 0.25.
     """
     given = vars(features).items()
     present = {k: v for k, v in given if v is not None and v.is_floating_point()}
@@ -462,10 +449,9 @@ def full_precision(features: Features) -> Iterator[Features]:
 
 
 def normalise(x: Tensor, eps: float = 1e-12) -> Tensor:
-    """`x` divided by its length along the last dimension; vectors shorter than `eps` become zero.
+    """Divide `x` by its length along the last dimension; vectors shorter than `eps` become zero.
 
-    Unlike `torch.nn.functional.normalize` the gradient of such a vector is zero too, instead of
-    1 / eps.
+    Unlike that of `torch.nn.functional.normalize`, the gradient of such a vector is zero too.
     """
     square = x.square().sum(-1, keepdim=True)
     tiny = square <= eps * eps

@@ -16,18 +16,16 @@ from compoclip.losses.rows import (
     caption_index,
     captions,
     check,
-    phantom_total,
+    missing,
     true_pairs,
 )
 
 
 def match_loss(logits: Tensor, target: Tensor, rows: int, left_out: Tensor | None = None) -> Tensor:
-    """Share in a mean over rows of CE(logits_i, target_i); entries of -inf are left out of their
-    softmax.
+    """Return this process's share of the mean over rows of CE(logits_i, target_i).
 
-    Inputs: `logits` (n, M), `target` (n,) int64; rows: how many there are in all processes;
-    `left_out` (n, M) bool, entries to leave out beside, but for targets. No row at all gives zero,
-    still connected to the graph.
+    `logits` (n, M), `target` (n,) int64; rows: how many there are in all processes; `left_out`
+    (n, M) bool: entries to leave out as well, but for targets. Zero without any row.
     """
     if left_out is not None:
         logits = logits.masked_fill(left_out.scatter(1, target[:, None], False), -torch.inf)
@@ -35,11 +33,10 @@ def match_loss(logits: Tensor, target: Tensor, rows: int, left_out: Tensor | Non
 
 
 def pair_loss(logits: Tensor, right: Tensor, left_out: Tensor | None = None) -> Tensor:
-    r"""Sum over pairs of -ln sigma(y z), the loss of SigLIP: y = 1 where `right`, else -1.
+    r"""Sum -ln sigma(y z) over pairs, the loss of SigLIP: y = 1 where `right`, else -1.
 
-    Inputs: `logits` z of any shape, `right` and `left_out` bool of the same; pairs that are left
-    out count nothing. Reference: Zhai et al., Sigmoid Loss for Language Image Pre-Training (ICCV
-    2023), equation 1.
+    `logits` z of any shape; `right`, and `left_out` for pairs that do not count, bool of the same.
+    Reference: Zhai et al., Sigmoid Loss for Language Image Pre-Training (ICCV 2023), equation 1.
     """
     wrongness = torch.where(right, -logits, logits)
     if left_out is not None:
@@ -48,7 +45,7 @@ def pair_loss(logits: Tensor, right: Tensor, left_out: Tensor | None = None) -> 
 
 
 def pairs_at(logits: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Bool of the shape of `logits` (n, M): True at the places (row, column), each (k,) int64."""
+    """Return (n, M) bool, as `logits`: True at the places (row, column), each (k,) int64."""
     places = logits.new_zeros(logits.shape, dtype=torch.bool)
     places.view(-1).index_fill_(0, row * logits.shape[1] + column, True)
     return places
@@ -96,7 +93,7 @@ def symmetric_contrast(
     peers, count = layout.peers, len(image)
     to_text = logit_scale * image @ peers.gathered(text, texts).T
     rows, place = int(images.sum()), torch.arange(count, device=image.device)
-    in_texts, in_images = (int(sizes[: peers.rank].sum()) for sizes in (texts, images))
+    in_texts, in_images = peers.before(texts), peers.before(images)
     if logit_bias is not None:
         right = pairs_at(to_text, place, place + in_texts)
         loss = pair_loss(to_text + logit_bias, right, masked and masked[0])
@@ -133,15 +130,12 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
             + \tfrac1B \sum_i \mathrm{CE}_j(s\, t_i \cdot u_j,\ i) \Big]
 
     Args:
-        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        features: `image` u, `text`, `logit_scale` s.
         layout: Of it the first CAPTION of each image, which is t_i; further captions, positives and
             negatives are not read.
 
     Returns:
         A scalar, in at least float32; ln B when all scores are equal.
-
-    Raises:
-        ValueError: When an image has no caption.
 
     Relation: `negclip_loss` without negatives is this loss. Of a model with a bias it is the
     sigmoid loss of SigLIP (`symmetric_contrast`), B ln 2 when all logits are 0.
@@ -150,7 +144,7 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
     """
     check(features, layout)
     (images,) = layout.sizes(captions)
-    masked = true_pairs(layout, captions, captions)
+    masked = true_pairs(layout, (captions,), (captions,))
     with full_precision(features) as f:
         text = f.text.index_select(0, caption_index(layout))
         return symmetric_contrast(
@@ -176,7 +170,7 @@ def negclip_loss(
     leaves them out.
 
     Args:
-        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        features: `image` u, `text`, `logit_scale` s.
         layout: The first CAPTION of each image is t_i; n_1 .. n_N are all NEGATIVE texts of all
             images.
         missing_hn: "mask" leaves out negatives that do not exist; "zero" puts a column of logit 0
@@ -185,9 +179,6 @@ def negclip_loss(
 
     Returns:
         A scalar, in at least float32.
-
-    Raises:
-        ValueError: When an image has no caption, or when "zero" comes without `kinds`.
 
     Relation: a batch without negatives gives `clip_loss` (under "mask"); unlike `global_hn_loss`
     the negatives share the softmax with the other captions. Of a model with a bias every pair of an
@@ -199,8 +190,10 @@ def negclip_loss(
     check(features, layout)
     (column,) = layout.indices(_captions_and_negatives)
     (images,), (texts,) = layout.sizes(captions), layout.sizes(_captions_and_negatives)
-    masked = true_pairs(layout, captions, _captions_and_negatives)
-    phantoms = phantom_total(layout, kinds) if missing_hn == "zero" else None
+    masked = true_pairs(layout, (captions,), (_captions_and_negatives,))
+    phantoms = None
+    if missing_hn == "zero":
+        phantoms = int(layout.sizes(missing, tuple(kinds))[1].sum())
     with full_precision(features) as f:
         text = f.text.index_select(0, column)
         return symmetric_contrast(

@@ -11,11 +11,10 @@ from compoclip.losses.contract import Features, Layout, at_least_float32, full_p
 from compoclip.losses.rows import (
     MissingHN,
     Reduction,
-    RowSum,
     check,
     hard_negative_mean,
     hard_negative_rows,
-    phantom_count,
+    missing_negatives,
 )
 
 
@@ -26,8 +25,42 @@ def selective_calibrated_rows(
     beta: float = 0.0,
     phantoms: Tensor | None = None,
     shares: Tensor | None = None,
-) -> RowSum:
-    """Sum over rows, and number of rows, behind `selective_calibrated_loss` (see there)."""
+) -> tuple[Tensor, Tensor]:
+    r"""Row-wise softmax loss with focal factor and label smoothing (SCR): column 0 is the target.
+
+    With p_i the softmax of row i over its valid entries and K_i its number of valid negatives:
+
+    .. math::
+        y_{i0} = 1 - \beta + \tfrac{\beta}{1+K_i}, \quad y_{ik} = \tfrac{\beta}{1+K_i}, \quad
+        \ell_i = - \sum_k y_{ik} (1 - p_{ik})^\gamma \log p_{ik}
+
+    Rows without a valid negative, or without a valid target, do not count. The factor (1-p)^gamma
+    carries gradient. gamma = beta = 0 is plain cross-entropy; equal logits then give ln(1+K_i).
+
+    Args:
+        logits: (B, 1+K), of any float dtype.
+        valid: (B, 1+K) bool. Entries that are not valid may hold anything, NaN included.
+        gamma: Focal exponent.
+        beta: Label smoothing over the valid entries of a row.
+        phantoms: (B,) number of entries of logit 0 that join the softmax of a row without being a
+            negative (no target, not in K_i): how the released code treats negatives that do not
+            exist.
+        shares: (B, 1+K) of the label, 1 in every row, where several texts of a row are true: the
+            factor of 1 - beta in y. By default all of it is the caption's.
+
+    Returns:
+        The sum over the rows that count, exactly zero with zero gradient without any, and their
+        number. Several processes add up both and divide once.
+
+    Raises:
+        ValueError: For gamma < 0 or beta outside [0, 1].
+
+    Relation: used by `global_hn_loss` on cosine logits and by `local_hn_loss` on local scores.
+    Reference: Oh et al., Preserving Multi-Modal Capabilities of Pre-trained VLMs for Improving
+    Vision-Linguistic Compositionality (EMNLP 2024), selective calibrated regularisation; the
+    focal factor is that of Lin et al., Focal Loss for Dense Object Detection (ICCV 2017),
+    equation 4.
+    """
     if not (gamma >= 0 and 0 <= beta <= 1):
         raise ValueError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
     z = at_least_float32(logits)
@@ -48,55 +81,7 @@ def selective_calibrated_rows(
         target[:, 0].add_((1.0 - beta) * counted.to(z.dtype))
     else:
         target.add_((1.0 - beta) * shares.to(z.dtype) * counted[:, None])
-    return RowSum(total=(target * focus * nll).sum(), count=counted.sum())
-
-
-def selective_calibrated_loss(
-    logits: Tensor,
-    valid: Tensor,
-    gamma: float = 0.0,
-    beta: float = 0.0,
-    reduction: Reduction = "valid",
-    phantoms: Tensor | None = None,
-    shares: Tensor | None = None,
-) -> Tensor:
-    r"""Row-wise softmax loss with focal factor and label smoothing (SCR): column 0 is the target.
-
-    With p_i the softmax of row i over its valid entries and K_i its number of valid negatives:
-
-    .. math::
-        y_{i0} = 1 - \beta + \tfrac{\beta}{1+K_i}, \quad y_{ik} = \tfrac{\beta}{1+K_i}, \quad
-        \ell_i = - \sum_k y_{ik} (1 - p_{ik})^\gamma \log p_{ik}
-
-    Rows without a valid negative, or without a valid target, do not count. The factor (1-p)^gamma
-    carries gradient. gamma = beta = 0 is plain cross-entropy; equal logits then give ln(1+K_i).
-
-    Args:
-        logits: (B, 1+K), of any float dtype.
-        valid: (B, 1+K) bool. Entries that are not valid may hold anything, NaN included.
-        gamma: Focal exponent.
-        beta: Label smoothing over the valid entries of a row.
-        reduction: "valid" divides by the rows that count, "batch" by all B rows.
-        phantoms: (B,) number of entries of logit 0 that join the softmax of a row without being a
-            negative (no target, not in K_i): how the released code treats negatives that do not
-            exist.
-        shares: (B, 1+K) of the label, 1 in every row, where several texts of a row are true: the
-            factor of 1 - beta in y. By default all of it is the caption's.
-
-    Returns:
-        A scalar; exactly zero, with zero gradient, without any row that counts.
-
-    Raises:
-        ValueError: For gamma < 0 or beta outside [0, 1].
-
-    Relation: used by `global_hn_loss` on cosine logits and by `local_hn_loss` on local scores.
-    Reference: Oh et al., Preserving Multi-Modal Capabilities of Pre-trained VLMs for Improving
-    Vision-Linguistic Compositionality (EMNLP 2024), selective calibrated regularisation; the
-    focal factor is that of Lin et al., Focal Loss for Dense Object Detection (ICCV 2017),
-    equation 4.
-    """
-    rows = selective_calibrated_rows(logits, valid, gamma, beta, phantoms, shares)
-    return rows.mean() if reduction == "valid" else rows.total / max(1, logits.shape[0])
+    return (target * focus * nll).sum(), counted.sum()
 
 
 def global_hn_loss(
@@ -116,9 +101,9 @@ def global_hn_loss(
         L = \mathrm{SCR}(z;\ \gamma, \beta)
 
     Args:
-        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        features: `image` u, `text`, `logit_scale` s.
         layout: The first CAPTION of each image is t_i; its NEGATIVE texts, any number, are n_ik.
-        gamma: Focal exponent, see `selective_calibrated_loss`.
+        gamma: Focal exponent, see `selective_calibrated_rows`.
         beta: Label smoothing, see there.
         reduction: Divide by the images that have a negative, or by all.
         missing_hn: "mask" leaves out negatives that do not exist; "zero" gives each an entry of
@@ -131,9 +116,6 @@ def global_hn_loss(
     Returns:
         A scalar; exactly zero, with zero gradient, without negatives.
 
-    Raises:
-        ValueError: When an image has no caption, or "zero" comes without `kinds`.
-
     Relation: added to `clip_loss`, whose softmax holds no negatives; `local_hn_loss` is the same
     loss on patch-token scores.
     Reference: Oh et al. (EMNLP 2024), global hard-negative loss.
@@ -143,7 +125,7 @@ def global_hn_loss(
     with full_precision(features) as f:
         image, text = f.image.index_select(0, rows.image), f.text.index_select(0, rows.texts)
         logits = rows.spread(f.logit_scale * (image * text).sum(-1))
-        phantoms = phantom_count(layout, missing_hn, kinds) if missing_hn == "zero" else None
+        phantoms = missing_negatives(layout, kinds) if missing_hn == "zero" else None
         shares = rows.shares(positive_share, logits.dtype)
-        found = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
-        return hard_negative_mean(layout, found, reduction)
+        total, _ = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
+        return hard_negative_mean(layout, total, reduction)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
+from compoclip.losses.contract import Features, Layout, Role, full_precision
 from compoclip.losses.contrastive import match_loss, pair_loss, pairs_at
-from compoclip.losses.rows import caption_index, captions, check, first, true_pairs
+from compoclip.losses.rows import Selection, caption_index, captions, check, first_of, true_pairs
 
 
 def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool = False) -> Tensor:
@@ -22,7 +21,7 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
     without a positive are neither rows nor columns.
 
     Args:
-        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        features: `image` u, `text`, `logit_scale` s.
         layout: The first CAPTION t_i and the first POSITIVE v_i of each image; further ones and
             negatives are not read.
         symmetric_pos: Average each of the two terms with its reverse, in which the positive v_i,
@@ -31,9 +30,6 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
     Returns:
         A scalar; exactly zero, with zero gradient, without any positive. ln |H| when all scores are
         equal, (ln |H| + ln B) / 2 with `symmetric_pos`.
-
-    Raises:
-        ValueError: When an image has no caption.
 
     Relation: added to `negclip_loss` (positives take no part in that) and to `global_hn_loss` with
     gamma = beta = 0, which is the L_neg of the same objective. Of a model with a bias the first
@@ -45,15 +41,15 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
     """
     check(features, layout)
     caption, peers = caption_index(layout), layout.peers
-    first_positive, owner = layout.indices(_first_positives)
-    (images,), (having, _) = layout.sizes(captions), layout.sizes(_first_positives)
-    rows = int(having.sum())
-    in_positives, in_images = (int(each[: peers.rank].sum()) for each in (having, images))
+    positives: Selection = (first_of, Role.POSITIVE)
+    first_positive, owner = layout.indices(*positives)
+    (images,), (having, _) = layout.sizes(captions), layout.sizes(*positives)
+    rows, in_positives = int(having.sum()), peers.before(having)
     with full_precision(features) as f:
         positive = f.logit_scale * f.text.index_select(0, first_positive)
         every_positive = peers.gathered(positive, having)
         target = torch.arange(len(owner), device=owner.device) + in_positives
-        true, back = true_pairs(layout, _first_positives, _first_positives) or (None, None)
+        true, back = true_pairs(layout, positives, positives) or (None, None)
         of_owner = None if true is None else true.index_select(0, owner)
         terms = []
         for anchor in (f.image, f.text.index_select(0, caption)):
@@ -68,11 +64,5 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
             terms.append(match_loss(scores, target, rows, of_owner))
             if symmetric_pos:
                 scores = positive @ peers.gathered(anchor, images).T
-                terms.append(match_loss(scores, owner + in_images, rows, back))
+                terms.append(match_loss(scores, owner + peers.before(images), rows, back))
         return sum(terms[1:], start=terms[0]) / len(terms)
-
-
-def _first_positives(host: HostLayout) -> tuple[Ints, ...]:
-    """The first POSITIVE of every image that has one, and these images."""
-    index, valid = first(host, Role.POSITIVE)
-    return index[valid], np.flatnonzero(valid)

@@ -26,7 +26,7 @@ def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> 
             n_N\,],\ 0\big)
 
     Args:
-        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        features: `image` u, `text`, `logit_scale` s.
         layout: The first CAPTION of each image is t_i; n_1 .. n_N are all NEGATIVE texts of all
             images.
         imc: "head" leaves out the first score, so that the target of every caption is a negative,
@@ -37,9 +37,6 @@ def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> 
     Returns:
         A scalar; exactly zero, with zero gradient, without negatives; ln(1 + N) when all scores are
         equal.
-
-    Raises:
-        ValueError: When an image has no caption.
 
     Relation: added to `negclip_loss`, where the same negatives compete with the image instead.
     Reference: Zhang et al., Contrasting Intra-Modal and Ranking Cross-Modal Hard Negatives to

@@ -17,7 +17,7 @@ from compoclip.losses.rows import (
     check,
     hard_negative_mean,
     hard_negative_rows,
-    phantom_count,
+    missing_negatives,
 )
 
 Attention = Literal["minmax", "minmax_sparse", "softmax"]
@@ -110,7 +110,7 @@ def local_hn_loss(
         layout: The first CAPTION of each image is t_i; its NEGATIVE texts, any number, are n_ik.
         attention: How token-patch similarities become weights, see `patch_attention`.
         attention_grad: Let gradient flow through these weights.
-        gamma: Focal exponent, see `selective_calibrated_loss`.
+        gamma: Focal exponent, see `selective_calibrated_rows`.
         beta: Label smoothing, see there.
         reduction: Divide by the images that have a negative, or by all.
         missing_hn: What stands for a negative that does not exist, see `global_hn_loss`.
@@ -121,8 +121,7 @@ def local_hn_loss(
         A scalar; exactly zero, with zero gradient, without negatives.
 
     Raises:
-        ValueError: When an image has no caption, when "zero" comes without `kinds`, or when the
-            features hold no patches or tokens.
+        ValueError: When the features hold no patches or tokens.
 
     Relation: the fine-grained companion of `global_hn_loss`; adds resistance to the loss of
     multi-modal ability that hard negatives on global features cause.
@@ -141,9 +140,8 @@ def local_hn_loss(
             attention,
             attention_grad,
         )
-        phantoms = phantom_count(layout, missing_hn, kinds) if missing_hn == "zero" else None
+        phantoms = missing_negatives(layout, kinds) if missing_hn == "zero" else None
         shares = rows.shares(positive_share, scores.dtype)
-        found = selective_calibrated_rows(
-            rows.spread(scores), rows.valid, gamma, beta, phantoms, shares
-        )
-        return hard_negative_mean(layout, found, reduction)
+        logits = rows.spread(scores)
+        total, _ = selective_calibrated_rows(logits, rows.valid, gamma, beta, phantoms, shares)
+        return hard_negative_mean(layout, total, reduction)

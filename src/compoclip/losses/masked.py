@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compoclip.losses.contract import Features, Ints, Layout, Peers, full_precision
+from compoclip.losses.contract import Features, Layout, full_precision
 from compoclip.losses.contrastive import match_loss, pair_loss, pairs_at
 from compoclip.losses.rows import caption_index, captions, check, true_pairs
 
@@ -31,7 +31,7 @@ def masked_contrast(features: Features, layout: Layout) -> Tensor:
         A scalar, in at least float32; ln 2 more than `clip_loss` where nothing is hidden.
 
     Raises:
-        ValueError: When an image has no caption, or there was no masked pass.
+        ValueError: When there was no masked pass.
 
     Relation: of a model with a bias every pair counts once, as in SigLIP: a pair of which one is
     masked is right like the pair itself, one of which both are is left out.
@@ -40,17 +40,18 @@ def masked_contrast(features: Features, layout: Layout) -> Tensor:
     check(features, layout)
     (images,) = layout.sizes(captions)
     peers, rows = layout.peers, int(images.sum())
-    masked = true_pairs(layout, captions, captions) or (None, None)
+    true = true_pairs(layout, (captions,), (captions,)) or (None, None)
     with full_precision(_require_masks(features)) as f:
         text = f.text.index_select(0, caption_index(layout))
-        ours = _both(f.image, f.masked_image), _both(text, f.masked_text)
+        ours = [
+            [plain] if masked is None else [plain, masked]
+            for plain, masked in ((f.image, f.masked_image), (text, f.masked_text))
+        ]
         every = [torch.cat([peers.gathered(each, images) for each in parts]) for parts in ours]
         forms = len(ours[0]), len(ours[1])
-        own = torch.arange(len(text), device=text.device) + int(images[: peers.rank].sum())
+        own = torch.arange(len(text), device=text.device) + peers.before(images)
         # The masked partner of a row is one of the wrong ones, whatever else is left out.
-        left_out = [
-            None if mask is None else mask.scatter(1, own[:, None], False) for mask in masked
-        ]
+        left_out = [None if mask is None else mask.scatter(1, own[:, None], False) for mask in true]
         to_text = f.logit_scale * torch.cat(ours[0]) @ every[1].T
         if f.logit_bias is not None:
             return _of_pairs(to_text + f.logit_bias, own, forms, rows, left_out[0])
@@ -88,22 +89,24 @@ def masked_match(features: Features, layout: Layout) -> Tensor:
         A scalar, in at least float32; ln B when all scores are equal.
 
     Raises:
-        ValueError: When an image has no caption, or there was no masked pass.
+        ValueError: When there was no masked pass.
 
     Relation: softmaxes within one modality, where a bias cancels: the same for SigLIP.
     Reference: MACCO (ACL 2026, arXiv 2606.13288), masked-augmented intra-modal regularisation.
     """
     check(features, layout)
     (images,) = layout.sizes(captions)
-    left_out, _ = true_pairs(layout, captions, captions) or (None, None)
+    left_out, _ = true_pairs(layout, (captions,), (captions,)) or (None, None)
     with full_precision(_require_masks(features)) as f:
         text = f.text.index_select(0, caption_index(layout))
-        pairs = [(f.masked_text, text), (f.masked_image, f.image)]
-        found = [
-            (_one_way(a, b, f.logit_scale, layout.peers, images, left_out)
-             + _one_way(b, a, f.logit_scale, layout.peers, images, left_out)) / 2
-            for a, b in pairs if a is not None
-        ]  # fmt: skip
+        own = torch.arange(len(text), device=text.device) + layout.peers.before(images)
+        found = []
+        for masked, plain in ((f.masked_text, text), (f.masked_image, f.image)):
+            if masked is None:
+                continue
+            for rows, columns in ((masked, plain), (plain, masked)):
+                logits = f.logit_scale * rows @ layout.peers.gathered(columns, images).T
+                found.append(match_loss(logits, own, int(images.sum()), left_out))
         return torch.stack(found).mean()
 
 
@@ -113,36 +116,18 @@ def _require_masks(features: Features) -> Features:
     return features
 
 
-def _both(plain: Tensor, masked: Tensor | None) -> list[Tensor]:
-    return [plain] if masked is None else [plain, masked]
-
-
-def _one_way(
-    rows: Tensor,
-    columns: Tensor,
-    scale: Tensor,
-    peers: Peers,
-    images: Ints,
-    left_out: Tensor | None,
-) -> Tensor:
-    own = torch.arange(len(rows), device=rows.device) + int(images[: peers.rank].sum())
-    logits = scale * rows @ peers.gathered(columns, images).T
-    return match_loss(logits, own, int(images.sum()), left_out)
-
-
 def _of_pairs(
     logits: Tensor, own: Tensor, forms: tuple[int, int], rows: int, true: Tensor | None
 ) -> Tensor:
     """The sigmoid loss; rows and columns are whole ones, then masked ones."""
-    count = len(own)
-    place = torch.arange(count, device=own.device)
-    right = logits.new_zeros(logits.shape, dtype=torch.bool)
-    for masked_row in range(forms[0]):
-        for masked_column in range(forms[1]):
-            at = place + masked_row * count, own + masked_column * rows
-            right |= pairs_at(logits, *at)
-    both = torch.zeros_like(right)
-    if forms == (2, 2):
-        both |= pairs_at(logits, place + count, own + rows)
-    left_out = both if true is None else both | true.repeat(*forms)
-    return pair_loss(logits, right & ~both, left_out) / max(1, forms[0] * rows)
+    place = torch.arange(len(own), device=own.device)
+    right, left_out = (logits.new_zeros(logits.shape, dtype=torch.bool) for _ in range(2))
+    for row, column in ((row, column) for row in range(forms[0]) for column in range(forms[1])):
+        pairs = pairs_at(logits, place + row * len(own), own + column * rows)
+        if row and column:  # both are masked
+            left_out |= pairs
+        else:
+            right |= pairs
+    if true is not None:
+        left_out |= true.repeat(*forms)
+    return pair_loss(logits, right, left_out) / max(1, forms[0] * rows)

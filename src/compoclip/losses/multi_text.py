@@ -45,9 +45,6 @@ def multi_text_loss(
     Returns:
         A scalar, in at least float32.
 
-    Raises:
-        ValueError: When an image has no caption.
-
     Relation: with captions alone this is `clip_loss`. Unlike `negclip_loss`, positives are targets
     too. Of a model with a bias it is the sigmoid loss of every pair of an image and a text, over
     |P| (`pair_loss`).
@@ -59,8 +56,8 @@ def multi_text_loss(
     column, row, share = layout.indices(_targets)
     (images,), (texts,) = layout.sizes(captions), layout.sizes(every_text)
     positives, peers = layout.sizes(_targets)[0], layout.peers
-    masked = true_pairs(layout, _targets, every_text)
-    in_texts, in_images = (int(each[: peers.rank].sum()) for each in (texts, images))
+    masked = true_pairs(layout, (_targets,), (every_text,))
+    in_texts, in_images = peers.before(texts), peers.before(images)
     with full_precision(features) as f:
         # Images of this process against all texts, its positive texts against all images.
         to_text = f.logit_scale * f.image @ peers.gathered(f.text, texts).T

@@ -18,8 +18,8 @@ from compoclip.losses.contract import (
     normalise,
 )
 from compoclip.losses.contrastive import match_loss, symmetric_contrast
-from compoclip.losses.rows import captions, check, first, told_apart, true_pairs
-from compoclip.losses.triplet import Of, sides
+from compoclip.losses.rows import check, first_of, told_apart, true_pairs, with_captions
+from compoclip.losses.triplet import of_sides, sides
 
 
 def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 1.0) -> Tensor:
@@ -47,8 +47,7 @@ def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 
         A scalar; ln(2 B) when all scores are equal in B full rows and w is 1.
 
     Raises:
-        ValueError: When an image has no caption, when a distractor has no image to go with, or when
-            two go with the same.
+        ValueError: When a distractor has no image to go with, or two go with the same.
 
     Relation: the first two terms without negations and distractors are two thirds of `clip_loss`.
     Reference: Singh et al., Learn "No" to Say "Yes" Better: Improving Vision-Language Models via
@@ -58,9 +57,8 @@ def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 
     data, distractor, right, wrong, negative = layout.indices(sides)
     rows, others, _, _, negatives = layout.sizes(sides)
     peers, count = layout.peers, len(data)
-    in_images, in_texts = (
-        int(sizes[: peers.rank].sum()) for sizes in (rows + others, rows + others + negatives)
-    )
+    in_images = peers.before(rows + others)
+    in_texts = in_images + peers.before(negatives)
     with full_precision(features) as f:
         image = f.image.index_select(0, torch.cat([data, distractor]))
         text = f.text.index_select(0, torch.cat([right, wrong, negative]))
@@ -71,7 +69,10 @@ def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 
             to_image = f.logit_scale * text[:count] @ peers.gathered(image, rows + others).T
         target = torch.arange(len(image), device=image.device)
         total = int(rows.sum())
-        texts, back = true_pairs(layout, Of((2,)), Of((2, 3, 4)), Of((0, 1))) or (None, None)
+        texts, back = true_pairs(layout, (of_sides, 2), (of_sides, 2, 3, 4), (of_sides, 0, 1)) or (
+            None,
+            None,
+        )
         left_out = None if texts is None else texts[:count]
         contrast = match_loss(to_text[:count], target[:count] + in_texts, total, left_out)
         contrast = contrast + match_loss(to_image, target[:count] + in_images, total, back)
@@ -98,7 +99,7 @@ def denial_loss(features: Features, layout: Layout) -> Tensor:
     Where two images have the same denial, the one is left out of the other's softmax.
 
     Args:
-        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        features: `image` u, `text`, `logit_scale` s.
         layout: The first NEGATIVE of each image is d; those of one `text_id` are the same.
 
     Returns:
@@ -108,8 +109,8 @@ def denial_loss(features: Features, layout: Layout) -> Tensor:
     Relation: `clip_loss` of the texts -d, with its sigmoid form for a model with a bias. Our own.
     """
     check(features, layout)
-    image, text = layout.indices(_denied)
-    count, _ = layout.sizes(_denied)
+    text, image = layout.indices(first_of, Role.NEGATIVE)
+    count, _ = layout.sizes(first_of, Role.NEGATIVE)
     (same,) = layout.indices(_same_denial, joint=True)
     with full_precision(features) as f:
         return symmetric_contrast(
@@ -123,16 +124,10 @@ def denial_loss(features: Features, layout: Layout) -> Tensor:
         )
 
 
-def _denied(host: HostLayout) -> tuple[Ints, ...]:
-    """The images that have a denial, and their denials."""
-    index, valid = first(host, Role.NEGATIVE)
-    return np.flatnonzero(valid), index[valid]
-
-
 def _same_denial(host: HostLayout) -> tuple[Ints, ...]:
     """(n, N) bool: which denials of this process are which of all processes."""
     mine = told_apart(host, host.keys[0] if host.keys else host.text_id, len(host.owner))
-    mine = mine[_denied(host)[1]]
+    mine = mine[first_of(host, Role.NEGATIVE)[0]]
     (every,) = host.peers.collected([mine])
     return (mine[:, None] == every[None, :],)
 
@@ -160,9 +155,6 @@ def paraphrase_loss(
     Returns:
         A scalar; exactly zero, with zero gradient, without any paraphrase.
 
-    Raises:
-        ValueError: When an image has no caption.
-
     Relation: beside `clip_loss` and `projected_negation_loss`, a third each, this is SemCLIP.
     Reference: SemCLIP (submission to AAAI 2026), paraphrase term.
     """
@@ -189,9 +181,6 @@ def projected_negation_loss(
     Returns:
         A scalar; exactly zero, with zero gradient, without any negation.
 
-    Raises:
-        ValueError: When an image has no caption.
-
     Relation: see `paraphrase_loss`.
     Reference: SemCLIP (submission to AAAI 2026), negation term.
     """
@@ -204,20 +193,14 @@ def _projected(
 ) -> tuple[Tensor, int]:
     """Cosines of captions and their first text of a role, and how many there are in all."""
     check(features, layout)
-    caption, other = layout.indices(_with_first, role)
-    total = int(layout.sizes(_with_first, role)[0].sum())
+    caption, other = layout.indices(with_captions, role)
+    total = int(layout.sizes(with_captions, role)[0].sum())
     with full_precision(features) as f:
         text = f.text.index_select(0, torch.cat([caption, other]))
         seen = normalise(
             text @ fixed_directions(text.shape[1], directions, seed, text.device, text.dtype)
         )
         return (seen[: len(caption)] * seen[len(caption) :]).sum(-1), total
-
-
-def _with_first(host: HostLayout, role: Role) -> tuple[Ints, ...]:
-    """The caption and the first text of a role of every image that has one."""
-    index, valid = first(host, role)
-    return captions(host)[0][valid], index[valid]
 
 
 @lru_cache(16)

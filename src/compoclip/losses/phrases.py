@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -47,9 +45,6 @@ def phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor:
         A scalar; exactly zero, with zero gradient, without any phrase; B ln 2 in the first form
         when all logits are 0.
 
-    Raises:
-        ValueError: When an image has no caption.
-
     Relation: with one phrase an image this is `clip_loss` on the phrases. `patch_phrase_loss` is
     the same loss on patches.
     Reference: C2LIP, arXiv 2603.25722 (CVPR 2026), noun-phrase contrast.
@@ -83,7 +78,7 @@ def patch_phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor
         A scalar; exactly zero, with zero gradient, without any phrase.
 
     Raises:
-        ValueError: Without patches, and as for `phrase_loss`.
+        ValueError: Without patches.
 
     Relation: of images of one patch this is `phrase_loss` on that patch.
     Reference: C2LIP, arXiv 2603.25722 (CVPR 2026), cross-attention contrast.
@@ -111,10 +106,10 @@ def _contrast(layout: Layout, logits: Tensor, f: Features, phrase: str) -> Tenso
     _, image, share, _ = layout.indices(_phrases, phrase)
     phrases, _, _, having = layout.sizes(_phrases, phrase)
     images = layout.sizes(captions)[0]
-    in_phrases, in_images = (int(each[: peers.rank].sum()) for each in (phrases, images))
+    in_phrases = peers.before(phrases)
     column = torch.arange(len(image), device=image.device) + in_phrases
     right = pairs_at(logits, image, column)
-    masked = true_pairs(layout, _Phrases(phrase), _Phrases(phrase))
+    masked = true_pairs(layout, (_phrases, phrase), (_phrases, phrase))
     count = max(1, int(phrases.sum()))
     if f.logit_bias is not None:
         return pair_loss(logits + f.logit_bias, right, masked and masked[0]) / count
@@ -124,7 +119,8 @@ def _contrast(layout: Layout, logits: Tensor, f: Features, phrase: str) -> Tenso
     if masked is not None:
         logits = logits.masked_fill(masked[0] & ~right, -torch.inf)
         back = back.masked_fill(
-            masked[1] & ~pairs_at(back, column - in_phrases, image + in_images), -torch.inf
+            masked[1] & ~pairs_at(back, column - in_phrases, image + peers.before(images)),
+            -torch.inf,
         )
     to_text = ((logits.logsumexp(1).index_select(0, image) - target) / share).sum()
     to_image = (back.logsumexp(1) - target).sum()
@@ -136,13 +132,3 @@ def _phrases(host: HostLayout, phrase: str) -> tuple[Ints, ...]:
     text = host.of(Role.POSITIVE, phrase)
     image = host.owner[text]
     return text, image, np.bincount(image, minlength=host.images)[image], np.unique(image)
-
-
-@dataclass(frozen=True)
-class _Phrases:
-    """`_phrases` of a kind, for those that ask for texts by a function of the batch alone."""
-
-    kind: str
-
-    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
-        return _phrases(host, self.kind)

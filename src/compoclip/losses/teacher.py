@@ -42,7 +42,7 @@ def feature_distillation(features: Features, layout: Layout, vectors: int | None
         A scalar; exactly zero, with zero gradient, where model and teacher agree.
 
     Raises:
-        ValueError: When an image has no caption, or the features come without a teacher's.
+        ValueError: When the features come without a teacher's.
 
     Reference: Hu et al., Decoupled Global-Local Alignment for Improving Compositional Understanding
     (ACM Multimedia 2025), self-distillation.
@@ -83,7 +83,7 @@ def teacher_text_contrast(
         equal.
 
     Raises:
-        ValueError: When an image has no caption, or the features come without a teacher's.
+        ValueError: When the features come without a teacher's.
 
     Relation: `intra_modal_loss` contrasts image and caption with all negatives of the batch.
     Reference: as for `feature_distillation`, text-grounded contrast.
@@ -102,7 +102,8 @@ def teacher_text_contrast(
             first, f.teacher_text.index_select(0, rows.texts), f.text.index_select(0, rows.texts)
         )
         logits = rows.spread(scale * (anchor * other).sum(-1))
-        return hard_negative_mean(layout, selective_calibrated_rows(logits, rows.valid), "valid")
+        total, _ = selective_calibrated_rows(logits, rows.valid)
+        return hard_negative_mean(layout, total, "valid")
 
 
 def _tiled(features: Features, layout: Layout, scale: float) -> Tensor:
@@ -117,11 +118,11 @@ def _tiled(features: Features, layout: Layout, scale: float) -> Tensor:
         right = (text * f.teacher_text.index_select(0, caption)).sum(-1, keepdim=True)
         wrong = text @ peers.gathered(f.text.index_select(0, negative), negatives).T
         number = torch.arange(wrong.shape[1], device=wrong.device) % max(1, total)
-        row = torch.arange(len(text), device=wrong.device) + int(images[: peers.rank].sum())
+        row = torch.arange(len(text), device=wrong.device) + peers.before(images)
         theirs = number == row[:, None]
         valid = torch.cat([theirs.any(1, keepdim=True), theirs], dim=1)
-        found = selective_calibrated_rows(scale * torch.cat([right, wrong], dim=1), valid)
-        return found.total / max(1, min(total, int(negatives.sum())))
+        found, _ = selective_calibrated_rows(scale * torch.cat([right, wrong], dim=1), valid)
+        return found / max(1, min(total, int(negatives.sum())))
 
 
 def _require_teacher(features: Features) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,8 +34,7 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
         A scalar; ln(2 B) + ln B when all scores are equal in B full rows.
 
     Raises:
-        ValueError: When an image has no caption, when a generated image has no data image to belong
-            to, or when two belong to the same.
+        ValueError: When a generated image belongs to no data image, or two to the same.
 
     Relation: without generated images only the first term is left, which is `negclip_loss`.
     Reference: Patel et al., TripletCLIP: Improving Compositional Reasoning of CLIP via Synthetic
@@ -57,7 +54,7 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
             torch.cat([right_text, wrong_text, other]),
             rows,
             rows + others + negatives,
-            true_pairs(layout, Of((2,)), Of((2, 3, 4)), Of((0,))),
+            true_pairs(layout, (of_sides, 2), (of_sides, 2, 3, 4), (of_sides, 0)),
             logit_bias=f.logit_bias,
         ) + symmetric_contrast(
             layout,
@@ -66,7 +63,7 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
             torch.cat([wrong_text, right_text]),
             others,
             rows + others,
-            true_pairs(layout, Of((3,)), Of((3, 2)), Of((1,))),
+            true_pairs(layout, (of_sides, 3), (of_sides, 3, 2), (of_sides, 1)),
             logit_bias=f.logit_bias,
         )
 
@@ -107,7 +104,7 @@ def grouping_loss(features: Features, layout: Layout) -> Tensor:
     (images,), (texts,) = layout.sizes(captions), layout.sizes(_grouped)
     with full_precision(features) as f:
         text = f.text.index_select(0, column)
-        masked = true_pairs(layout, captions, _grouped)
+        masked = true_pairs(layout, (captions,), (_grouped,))
         return symmetric_contrast(layout, f.logit_scale, f.image, text, images, texts, masked)
 
 
@@ -126,16 +123,10 @@ def sides(host: HostLayout) -> tuple[Ints, ...]:
     return data, generated, caption[data], caption[generated], negative
 
 
-@dataclass(frozen=True)
-class Of:
-    """Some of the arrays of `sides`, by number, one behind the other."""
-
-    places: tuple[int, ...]
-
-    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
-        """The one array that they make."""
-        arrays = sides(host)
-        return (np.concatenate([arrays[place] for place in self.places]),)
+def of_sides(host: HostLayout, *places: int) -> tuple[Ints, ...]:
+    """Return some of the arrays of `sides`, by number, as one."""
+    arrays = sides(host)
+    return (np.concatenate([arrays[place] for place in places]),)
 
 
 def _paired(host: HostLayout, side: Ints, generated: Ints) -> Ints:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,37 +10,20 @@ from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import caption_index, check, first, true_pairs
+from compoclip.losses.rows import caption_index, check, first, first_of, true_pairs
 
 Slots = Literal["filled", "all"]
 """Average over the slots that any image of the batch has a unit in, or over all of them."""
 
 
-@dataclass(frozen=True)
-class _UnitTexts:
-    """The units of a slot, and their images."""
-
-    unit: str
-
-    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
-        index, valid = first(host, Role.POSITIVE, self.unit)
-        return index[valid], valid.nonzero()[0]
-
-
-@dataclass(frozen=True)
-class _UnitImages:
-    """The images that have a unit in a slot."""
-
-    unit: str
-
-    def __call__(self, host: HostLayout) -> tuple[Ints, ...]:
-        return _UnitTexts(self.unit)(host)[1:]
+def _images(host: HostLayout, unit: str) -> tuple[Ints, ...]:
+    return first_of(host, Role.POSITIVE, unit)[1:]
 
 
 def _slot(host: HostLayout, unit: str, foil: str) -> tuple[Ints, ...]:
     """The units of a slot, their images, the foils of these (0 where there is none), and whether
     there is one."""
-    text, image = _UnitTexts(unit)(host)
+    text, image = first_of(host, Role.POSITIVE, unit)
     index, valid = first(host, Role.NEGATIVE, foil)
     return text, image, index[image], valid[image]
 
@@ -63,7 +45,7 @@ def unit_loss(
             \Big], \quad L = \mathrm{mean}_k\, l_k
 
     Args:
-        features: `image` u (B, D), `text` (T, D), `logit_scale` s.
+        features: `image` u, `text`, `logit_scale` s.
         layout: Units are POSITIVE texts, foils NEGATIVE ones; others are not read.
         units: The kind of the units of each slot.
         foils: The kind of the foils of each slot, in the same order.
@@ -75,8 +57,7 @@ def unit_loss(
         all scores are equal and no text is missing.
 
     Raises:
-        ValueError: When an image has no caption, or when there are not as many kinds of foils as of
-            units.
+        ValueError: When there are not as many kinds of foils as of units.
 
     Relation: added to `negclip_loss`, where an image meets the negatives of all. Of a model with a
     bias each slot is the sigmoid loss of its pairs (`symmetric_contrast`).
@@ -90,7 +71,8 @@ def unit_loss(
             text, image, wrong, exists = layout.indices(_slot, unit, foil)
             rows = layout.sizes(_slot, unit, foil)[0]
             filled += bool(rows.any())
-            masked = true_pairs(layout, _UnitTexts(unit), _UnitTexts(unit), _UnitImages(unit))
+            of_slot = (first_of, Role.POSITIVE, unit)
+            masked = true_pairs(layout, of_slot, of_slot, (_images, unit))
             seen = f.image.index_select(0, image)
             own = f.logit_scale * (seen * f.text.index_select(0, wrong)).sum(-1)
             total.append(

@@ -1,36 +1,21 @@
-"""What a training recipe is made of."""
+"""The parts of a training recipe."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from compoclip import own
 from compoclip.console import note
-from compoclip.data.caption_plan import CaptionPlan
+from compoclip.data.caption_plan import CaptionPlan as CaptionPlan
 from compoclip.data.images import ImagePlan, Single
 from compoclip.errors import UsageError
 from compoclip.losses.contract import HeadPlan, Loss, Role
-from compoclip.models.lora import Lora
+from compoclip.models.lora import Lora as Lora
 from compoclip.models.work import PassPlan
 from compoclip.rewrites.base import rewrite_sources
-
-__all__ = [
-    "LORA_DIFFERENCES",
-    "NEGATIVES",
-    "POSITIVES",
-    "WHOLE_IMAGES",
-    "CaptionPlan",
-    "Lora",
-    "LossTerm",
-    "Method",
-    "Optim",
-    "PaperDifference",
-    "Teacher",
-    "Trains",
-]
 
 POSITIVES = (Role.POSITIVE,)
 NEGATIVES = (Role.NEGATIVE,)
@@ -43,14 +28,14 @@ class LossTerm:
     """A weighted loss.
 
     Args:
-        name: Of the term, in logs and for `--set terms.NAME.weight`.
-        loss: The function; or the plan of a head, which computes the loss in its place.
-        weight: What it is multiplied by.
-        needs_local: Whether it asks the encoder for patch and token features.
-        needs_patches: Whether it asks for patch features alone, which more models have.
-        on: The kind of batch ("composed", "single") whose loss it is part of; "" is every batch.
-        reads: The roles of the texts it reads beside captions.
-        needs_teacher: Whether it reads what the method's teacher makes of the batch.
+        name: In logs and for `--set terms.NAME.weight`.
+        loss: The function, or the plan of a head that computes the loss.
+        weight: Factor of the loss; `recipe` leaves out terms of weight 0.
+        needs_local: Whether it reads patch and token features.
+        on: The kind of batch ("composed", "single") that it is part of; "" is every batch.
+        reads: The roles of the texts it reads, besides captions.
+        needs_patches: Whether it reads patch features alone, which more models have.
+        needs_teacher: Whether it reads the features of the method's teacher.
         extra: The plan of a further pass of the batch that it reads.
     """
 
@@ -64,13 +49,9 @@ class LossTerm:
     needs_teacher: bool = False
     extra: PassPlan | None = None
 
-    def scaled(self, factor: float) -> LossTerm:
-        """The term with its weight multiplied by a factor."""
-        return replace(self, weight=factor * self.weight)
-
     @property
     def head(self) -> HeadPlan | None:
-        """The plan of the head that computes the loss, if one does."""
+        """Return the plan of the head that computes the loss, if one does."""
         return self.loss if isinstance(self.loss, HeadPlan) else None
 
 
@@ -80,35 +61,35 @@ Matrix = Literal["", "projection", "after"]
 
 @dataclass(frozen=True)
 class Teacher:
-    """A copy of the model as it is before the first step, which follows the one that learns.
+    """A copy of the model that follows the one that learns.
 
     After every step each of its weights w becomes decay w + (1 - decay) v, v being the model's.
 
     Args:
-        decay: 1 leaves the copy as it is: a frozen teacher.
+        decay: 1 freezes the copy as it is before the first step.
     """
 
     decay: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a decay outside [0, 1]."""
+        """Raise UsageError for a decay outside [0, 1]."""
         if not 0 <= self.decay <= 1:
             raise UsageError(f"a teacher's decay of {self.decay}: must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
 class Trains:
-    """Which parameters learn.
+    """The parameters that learn.
 
     Args:
         image_tower: All of the image tower, with its projection.
-        text_tower: The same of the text tower.
+        text_tower: All of the text tower, with its projection.
         logit_scale: The temperature.
         text_norm: The last LayerNorm of the text tower, where that tower learns.
         matrix: One matrix of an otherwise frozen text tower: its projection, or a square matrix
             after that, which starts as the identity and is merged into it in the end.
-        start_scale: s that a temperature of the run's own starts from, in the place of the model's,
-            which stays as it is; 0 trains the model's.
+        start_scale: s that a new temperature starts from, while the model's stays; 0 trains the
+            model's.
     """
 
     image_tower: bool = True
@@ -119,15 +100,16 @@ class Trains:
     start_scale: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raises UsageError for an unknown matrix, or a scale that no temperature can have."""
+        """Raise UsageError for an unknown matrix, or a scale that no temperature can have."""
         if self.matrix not in (known := ("", "projection", "after")):
-            raise UsageError(f"trains.matrix '{self.matrix}' is not one of {', '.join(known[1:])}")
-        if self.matrix and self.text_tower:
-            raise UsageError(
-                "trains.matrix: the text tower must be frozen, trains.text_tower=false"
-            )
-        if not (self.start_scale == 0 or 1 <= self.start_scale <= 100):
-            raise UsageError(f"trains.start_scale {self.start_scale:g}: must be 0, or 1 to 100")
+            wrong = f"matrix '{self.matrix}' is not one of {', '.join(known[1:])}"
+        elif self.matrix and self.text_tower:
+            wrong = "matrix: the text tower must be frozen, trains.text_tower=false"
+        elif not (self.start_scale == 0 or 1 <= self.start_scale <= 100):
+            wrong = f"start_scale {self.start_scale:g}: must be 0, or 1 to 100"
+        else:
+            return
+        raise UsageError(f"trains.{wrong}")
 
 
 @dataclass(frozen=True)
@@ -152,31 +134,25 @@ class Optim:
     max_logit_scale: float = 100.0
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a value that no training can use."""
+        """Raise UsageError for a value that no training can use."""
         least = {"batch_size": 1, "max_logit_scale": 1}
-        for each in fields(self):
-            value, low = getattr(self, each.name), least.get(each.name, 0)
+        for name, value in vars(self).items():
+            low, wrong = least.get(name, 0), ""
             if not low <= value < math.inf:
-                option = each.name.replace("_", "-")
-                raise UsageError(f"--{option} {value}: must be a number from {low} on")
-        if not self.epochs:
-            raise UsageError("--epochs 0: must be more than 0")
-        if not self.eps:
-            raise UsageError("--eps 0: must be more than 0, or a zero gradient is divided by zero")
-        for name in ("min_lr", "warmup_lr"):
-            if getattr(self, name) > self.lr:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} {getattr(self, name):g} is above the peak, --lr "
-                    f"{self.lr:g}: lower it, or raise --lr"
-                )
-        if self.warmup_share > 1:
-            raise UsageError(f"--warmup-share {self.warmup_share}: must be at most 1")
-        for name in ("beta1", "beta2"):
-            if getattr(self, name) >= 1:
-                raise UsageError(f"--{name} {getattr(self, name)}: must be less than 1")
+                wrong = f"must be a number from {low} on"
+            elif name in ("epochs", "eps") and not value:  # eps: or a zero gradient is divided by 0
+                wrong = "must be more than 0"
+            elif name in ("beta1", "beta2") and value >= 1:
+                wrong = "must be less than 1"
+            elif name == "warmup_share" and value > 1:
+                wrong = "must be at most 1"
+            elif name in ("min_lr", "warmup_lr") and value > self.lr:
+                wrong = f"must be at most --lr {self.lr:g}, the peak: lower it, or raise --lr"
+            if wrong:
+                raise UsageError(f"--{name.replace('_', '-')} {value:g}: {wrong}")
 
     def warmup_steps(self, total: int) -> int:
-        """Steps of warm-up in a run of `total` steps."""
+        """Return the steps of warm-up in a run of `total` steps."""
         if self.warmup_share == 1:
             return self.warmup
         return min(self.warmup, round(self.warmup_share * total))
@@ -190,9 +166,8 @@ class PaperDifference:
         option: A parameter of the recipe, a field of its optimiser, "crop", "mask_duplicates", or
             one of the adapters ("lora_init").
         why: The reason for the default.
-        paper: The value of the option that is the paper's; None where it says nothing that a value
-            stands for.
-        released: The same of the released code.
+        paper: The paper's value; None where it states none.
+        released: The released code's value; None where it has none.
     """
 
     option: str
@@ -226,30 +201,27 @@ class Method:
     """One published recipe: texts, images, weighted losses, what trains, optimiser defaults.
 
     Args:
-        name: As on the command line.
-        plan: The texts beside captions.
         losses: The terms of the loss.
+        plan: The texts besides captions.
+        name: As on the command line; `recipe` fills it in.
         optim: Optimiser and schedule defaults.
         trains: Which parameters learn.
         images: Which images make a batch.
-        settings: The recipe's own hyper-parameters, for logs and checkpoints; `recipe` records
-            them.
+        settings: The values of the recipe's options; `recipe` fills them in.
         lora: Adapters that learn in place of all weights of the towers that train; the rest, the
             temperature too, is then frozen.
         teacher: What terms with `needs_teacher` compare with.
         crop: Whether images are shown as random crops of themselves, or whole as in evaluation.
         composed: What was changed in the recipe.
         paper: Where it was published.
-        stand_ins: A rewrite -> what to say at the start of training about what it takes the place
-            of.
+        stand_ins: Rewrite -> what it takes the place of, said at the start of training.
         differences: Where released code differs from the paper, and which the defaults follow.
-        made_in: Path -> hash of the sources that the recipe stands in, where it is not of this
-            package; `recipe` records them.
+        made_in: Path -> hash of the local sources of the recipe; `recipe` fills them in.
     """
 
-    name: str
-    plan: CaptionPlan
     losses: tuple[LossTerm, ...]
+    plan: CaptionPlan = field(default_factory=CaptionPlan)
+    name: str = ""
     optim: Optim = Optim()
     trains: Trains = Trains()
     images: ImagePlan = field(default_factory=Single)
@@ -273,15 +245,13 @@ class Method:
         return replace(self, lora=lora, optim=replace(self.optim, lr=lr))
 
     def scaled(self, factor: float, *terms: str) -> Method:
-        """This method with the weights of these loss terms times `factor`."""
-        losses = [
-            replace(term, weight=factor * term.weight) if term.name in terms else term
-            for term in self.losses
-        ]
+        """Return this method with the weights of these loss terms times `factor`."""
+        factors = dict.fromkeys(terms, factor)
+        losses = (replace(t, weight=factors.get(t.name, 1) * t.weight) for t in self.losses)
         return replace(self, losses=tuple(losses))
 
     def for_data(self, brings: frozenset[str]) -> Method:
-        """This method for data that brings these columns (see `Source.brings`).
+        """Return this method for data that brings these columns (see `Source.brings`).
 
         One whose images the data lacks trains on the texts alone, under the name NAME-text; what is
         left out is noted.
@@ -294,84 +264,81 @@ class Method:
         note(f"{self.name}: {lacking}; without the loss on them this is {name}")
         return replace(self, name=name, images=images)
 
+    def terms_on(self, kind: str) -> tuple[LossTerm, ...]:
+        """Return the losses of a batch of this kind."""
+        return tuple(term for term in self.losses if term.on in ("", kind))
+
     @property
     def needs_local(self) -> bool:
-        """Whether any loss reads patch and token features."""
+        """Return whether any loss reads patch and token features."""
         return any(term.needs_local for term in self.losses)
 
     @property
     def needs_patches(self) -> bool:
-        """Whether any loss reads patch features."""
-        return self.needs_local or any(term.needs_patches for term in self.losses)
+        """Return whether any loss reads patch features."""
+        return any(term.needs_local or term.needs_patches for term in self.losses)
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether any loss reads what the teacher makes of a batch."""
+        """Return whether any loss reads the features of a teacher."""
         return any(term.needs_teacher for term in self.losses)
 
     @property
     def passes(self) -> tuple[PassPlan, ...]:
-        """The further passes that losses read, each once."""
+        """Return the further passes that losses read, each once."""
         return tuple({term.extra.name: term.extra for term in self.losses if term.extra}.values())
 
     @property
     def heads(self) -> dict[str, HeadPlan]:
-        """The heads by the names of their terms, and the further passes by their own."""
-        found = {term.name: term.head for term in self.losses if term.head is not None}
-        return {**found, **{each.name: each for each in self.passes}}
+        """Return the heads by the names of their terms, and the further passes by their own."""
+        heads = {term.name: term.head for term in self.losses if term.head is not None}
+        return heads | {each.name: each for each in self.passes}
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of all kinds of text beside captions."""
+        """Return the names of all kinds of text besides captions."""
         return tuple(dict.fromkeys((*self.images.kinds, *self.plan.kinds)))
 
     @property
     def needs_parsing(self) -> bool:
-        """Whether any text is made from parsed captions."""
+        """Return whether any text is made from parsed captions."""
         return self.plan.needs_parsing or bool(self.images.kinds)
 
     @property
     def sources(self) -> dict[str, str]:
-        """File -> hash of each source outside the package that this method is made of, with the
-        local modules that it imports.
-        """
+        """Return file -> hash of each local source, with the local modules that it imports."""
         losses = own.sources_of(*(term.loss for term in self.losses))
-        found = {**self.made_in, **losses, **rewrite_sources(self.plan.all_rewrites)}
-        return own.named_sources(found)
+        rewrites = rewrite_sources(self.plan.all_rewrites)
+        return own.named_sources({**self.made_in, **losses, **rewrites})
 
     def record(self) -> dict[str, Any]:
-        """Terms, texts, images, what was composed; teacher, heads, own sources if there are any.
+        """Return what the method is made of, for logs, checkpoints and signatures.
 
-        For logs, checkpoints and signatures.
+        Terms, texts, images, what was composed; teacher, heads and local sources if there are any.
         """
-        sources = self.sources
+        terms = [{"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses]
+        more = {
+            "teacher": asdict(self.teacher) if self.teacher and self.needs_teacher else {},
+            "heads": {name: head.record() for name, head in self.heads.items()},
+            "sources": self.sources,
+        }
         return {
-            "terms": [
-                {"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses
-            ],
+            "terms": terms,
             "texts": self.plan.record(),
             "images": self.images.record(),
             "composed": list(self.composed),
-            **({"teacher": asdict(self.teacher)} if self.teacher and self.needs_teacher else {}),
-            **({"heads": {k: v.record() for k, v in self.heads.items()}} if self.heads else {}),
-            **({"sources": sources} if sources else {}),
+            **{name: value for name, value in more.items() if value},
         }
 
     def value_of(self, option: str) -> float | str:
-        """What this method has for an option of a `PaperDifference`."""
-        lora, adapter, field = option.partition("lora_")
-        if option == "mask_duplicates":
-            return True  # the default of a run
-        if adapter and not lora:
-            found: Any = getattr(self.lora, field)
-        elif option == "crop":
+        """Return this method's value of an option of a `PaperDifference`."""
+        found: Any = self.settings.get(option, getattr(self.optim, option, None))
+        if option == "crop":
             found = self.crop
-        else:
-            found = self.settings.get(option, getattr(self.optim, option, None))
+        elif option == "mask_duplicates":
+            found = True  # the default of a run
+        elif option.startswith("lora_"):
+            found = getattr(self.lora, option.removeprefix("lora_"))
         if not isinstance(found, float | int | str):
             raise ValueError(f"{self.name} has no option '{option}'")
         return found
-
-    def terms_on(self, kind: str) -> tuple[LossTerm, ...]:
-        """The losses of a batch of this kind."""
-        return tuple(term for term in self.losses if term.on in ("", kind))

@@ -71,10 +71,9 @@ def c2lip(
         ),
     )
     return Method(
-        name="c2lip",
         paper="C2LIP, CVPR 2026",
         plan=CaptionPlan(texts=(PhrasePlan(phrases),)),
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         optim=Optim(batch_size=768, lr=1e-5),
         differences=DIFFERENCES,
     )

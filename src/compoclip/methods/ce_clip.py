@@ -63,10 +63,9 @@ def ce_clip(
         ),
     )
     return Method(
-        name="ce-clip",
         paper="Zhang et al., CVPR 2024",
         plan=PLAN,
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         optim=Optim(epochs=10, batch_size=1512),
         stand_ins=STAND_INS,
         differences=DIFFERENCES,

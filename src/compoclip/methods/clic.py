@@ -80,11 +80,10 @@ def clic(
     )
     single = (LossTerm("clip", clip_loss, on="single"),) if alternate else ()
     return Method(
-        name="clic",
         paper="Peleg et al., 2025",
         plan=CaptionPlan(main=True, written=paraphrases),
         images=Composed(layout, normalisation, alternate, sentences),
-        losses=(*(term for term in terms if term.weight > 0), *single),
+        losses=(*terms, *single),
         trains=Trains(image_tower=False),
         crop=False,
         optim=Optim(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods import mosaic_clip
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import LossTerm, Method, Optim
 from compoclip.methods.registry import recipe, variant
 
 
@@ -18,9 +18,7 @@ def clip() -> Method:
     (ICML 2021).
     """
     return Method(
-        name="clip",
         paper="Radford et al., ICML 2021",
-        plan=CaptionPlan(),
         losses=(LossTerm("clip", clip_loss),),
         optim=Optim(epochs=30, lr=5e-4, warmup=500),
     )
@@ -37,9 +35,7 @@ def clip_ft() -> Method:
     that other methods show over this one is due to their negatives or losses, not to the data.
     """
     return Method(
-        name="clip-ft",
         paper="Oh et al., EMNLP 2024 (baseline)",
-        plan=CaptionPlan(),
         losses=(LossTerm("clip", clip_loss),),
     )
 

@@ -17,7 +17,6 @@ def clove() -> Method:
     tuned weights.
     """
     return Method(
-        name="clove",
         paper="Castro et al., 2024",
         plan=CaptionPlan(rewrites=("replace",)),
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),

@@ -140,14 +140,14 @@ def compo(
             OnlyKinds(global_hn, kinds),
             weight=global_weight,
             reads=read,
-        ).scaled(strength),
+        ),
         LossTerm(
             "local_hn",
             OnlyKinds(local_hn, kinds),
             weight=local_weight,
             needs_local=True,
             reads=read,
-        ).scaled(strength),
+        ),
         LossTerm(
             "align",
             partial(caption_alignment, positives=paraphrase.of),
@@ -156,7 +156,7 @@ def compo(
         ),
         LossTerm(
             "denial", OnlyKinds(denial_loss, (DENIAL,)), weight=denial_weight, reads=NEGATIVES
-        ).scaled(strength),
+        ),
         LossTerm("unit", unit, weight=unit_weight, reads=(*POSITIVES, *NEGATIVES)),
         LossTerm(
             "distill",
@@ -166,11 +166,10 @@ def compo(
         ),
     )
     method = Method(
-        name="compo",
         plan=plan,
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         images=Neighbours(count=neighbours, mined=True) if neighbours else Single(),
         trains=Trains(image_tower=image_tower),
         teacher=Teacher(),
-    )
+    ).scaled(strength, "global_hn", "local_hn", "denial")
     return method.with_lora(Lora()) if adapters else method

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from compoclip import own
 from compoclip.console import note
@@ -17,7 +16,6 @@ from compoclip.data.caption_plan import (
     WRITTEN,
     WRITTEN_POSITIVE,
     CaptionPlan,
-    OneOf,
 )
 from compoclip.data.images import SINGLE
 from compoclip.data.texts import BY_VALUE
@@ -28,10 +26,11 @@ from compoclip.methods.base import LossTerm, Method, Teacher
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
 
-T = TypeVar("T")
 _SUFFIX = "-clip"  # may be left out of the name of a method
 _FROM_FILES = (*OF_DATA, *WRITTEN)
 _PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+_SINGLE = {int, float, str}
 
 
 def compose(
@@ -40,10 +39,10 @@ def compose(
     terms: Sequence[str] = (),
     settings: Sequence[str] = (),
 ) -> Method:
-    """`method` with parts of others; what was done is recorded in `composed`, for provenance.
+    """Return `method` with parts of others; `composed` records what was done, for provenance.
 
     texts: "+NAME" adds the texts of a method ("+mosaic", short for mosaic-clip), a rewrite, a
-    rewrite in a file of one's own ("+./my_rewrite.py"), "given", "other-caption" or, from the file
+    rewrite in a local file ("+./my_rewrite.py"), "given", "other-caption" or, from the file
     texts.written, "written-positive" and "written-negative"; names without + replace the method's
     own texts.
     terms: "+METHOD" adds all loss terms of a method, "+METHOD.TERM" one of them; they see captions
@@ -57,138 +56,106 @@ def compose(
     """
     for name in method.plan.all_rewrites:
         own.refresh(name)
-    composed = method
-    for name in texts:
-        composed = _with_texts(composed, name, first=name == texts[0])
-    for name in terms:
-        composed = _with_terms(composed, name)
-    for setting in settings:
-        composed = _with_setting(composed, setting)
-    changes = [
-        *(f"texts {name}" for name in texts),
-        *(f"terms {name}" for name in terms),
-        *(f"set {setting}" for setting in settings),
-    ]
+    composed, changes = method, list(method.composed)
+    if texts and not texts[0].startswith("+"):  # it replaces the method's own texts
+        others = tuple(each for each in method.plan.texts if not each.kinds)
+        composed = replace(method, plan=replace(method.plan, texts=others, rewrites=()))
+    for option, names, change in (
+        ("texts", texts, _with_texts),
+        ("terms", terms, _with_terms),
+        ("set", settings, _with_setting),
+    ):
+        for name in names:
+            try:
+                composed = change(composed, name)
+            except UsageError as error:
+                raise UsageError(f"--{option} {name}: {error}") from error
+            changes.append(f"{option} {name}")
     if texts or terms:
         _note_unread(composed)
-    return replace(composed, composed=(*method.composed, *changes))
+    return replace(composed, composed=tuple(changes))
 
 
-def _with_texts(method: Method, name: str, first: bool) -> Method:
-    added = _texts_named(name.removeprefix("+"))
-    own = method.plan
-    if not name.startswith("+"):
-        # The first name without + takes the place of the method's own texts.
-        others = tuple(each for each in own.texts if not each.kinds)
-        own = replace(own, texts=others, rewrites=() if first else own.rewrites)
-    more = tuple(each for each in added.texts if each.kinds and each not in own.texts)
-    for each in more:
-        if each.name in {other.name for other in own.texts if other.kinds}:
-            raise UsageError(f"--texts {name}: {method.name} draws {each.label} already")
-    plan = replace(
-        own,
-        rewrites=(*own.rewrites, *(r for r in added.rewrites if r not in own.rewrites)),
-        texts=(*own.texts, *more),
-        written=own.written or added.written,
-    )
-    return replace(method, plan=plan, name=f"{method.name}+{kind_named(name.removeprefix('+'))}")
-
-
-def _texts_named(name: str) -> CaptionPlan:
-    """The texts of a method or a rewrite."""
+def _with_texts(method: Method, name: str) -> Method:
+    plan, name = method.plan, name.removeprefix("+")
     own.refresh(name)
-    if own.is_file(name):
-        get_rewrite(name)  # says what is wrong with the file
-        return CaptionPlan(rewrites=(name,))
-    if name in _FROM_FILES or name in rewrite_names():
-        return CaptionPlan(rewrites=(name,))
-    found = _method_named(name)
-    if found is None:
+    if own.is_file(name) or name in _FROM_FILES or name in rewrite_names():
+        if own.is_file(name):
+            get_rewrite(name)  # says what is wrong with the file
+        added = CaptionPlan(rewrites=(name,))
+    else:
         known = [*method_names(), *rewrite_names(), *_FROM_FILES]
-        raise UsageError(f"--texts +{name}: no method or rewrite '{name}'; {_hint(name, known)}")
-    plan = found.plan
-    if not plan.kinds:
-        raise UsageError(f"--texts +{name}: {found.name} adds no texts to captions")
-    return plan
+        found = _method_named(name, "method or rewrite", known)
+        added = found.plan
+        if not added.kinds:
+            raise UsageError(f"{found.name} adds no texts to captions")
+    more = tuple(each for each in added.texts if each.kinds and each not in plan.texts)
+    for each in more:
+        if each.name in {other.name for other in plan.texts if other.kinds}:
+            raise UsageError(f"{method.name} draws {each.label} already")
+    plan = replace(
+        plan,
+        rewrites=(*plan.rewrites, *(r for r in added.rewrites if r not in plan.rewrites)),
+        texts=(*plan.texts, *more),
+        written=plan.written or added.written,
+    )
+    return replace(method, plan=plan, name=f"{method.name}+{kind_named(name)}")
 
 
-def _method_named(name: str) -> Method | None:
+def _method_named(name: str, what: str, known: Sequence[str]) -> Method:
     """The method of that name, or of that name with "-clip" after it."""
-    names = method_names()
-    full = next((each for each in (name, f"{name}{_SUFFIX}") if each in names), None)
-    return None if full is None else load_recipe(full)()
+    for full in (name, f"{name}{_SUFFIX}"):
+        if full in method_names():
+            return load_recipe(full)()
+    raise _unknown(what, name, known)
 
 
 def _with_terms(method: Method, name: str) -> Method:
     if not name.startswith("+"):
-        raise UsageError(f"--terms {name}: write +METHOD or +METHOD.TERM")
-    own_term = loss_named(name[1:])
-    if own_term is not None:
-        return _with_own_term(method, own_term, name)
-    origin, _, wanted = name[1:].partition(".")
-    found = _method_named(origin)
-    if found is None:
-        raise UsageError(f"--terms {name}: no method '{origin}'; {_hint(origin, method_names())}")
-    if found.images != SINGLE:
-        raise UsageError(
-            f"--terms {name}: the terms of {found.name} need its own batches of images"
-        )
-    known = [term.name for term in found.losses]
-    if wanted and wanted not in known:
-        raise UsageError(f"--terms {name}: no term '{wanted}'; {_hint(wanted, known)}")
-    has_texts = bool(set(found.kinds) & set(method.kinds))
+        raise UsageError("write +METHOD or +METHOD.TERM")
     taken = {term.name for term in method.losses}
-    added: list[LossTerm] = []
-    for term in found.losses:
-        if wanted not in ("", term.name):
-            continue
-        if term.reads and not has_texts:
+    local = loss_named(name[1:])
+    if local is not None:
+        if local.reads and not method.kinds:
             raise UsageError(
-                f"--terms {name}: {method.name} has none of its texts; add --texts +{found.name}"
+                f"'{local.name}' reads texts besides captions, and {method.name} has none; add "
+                "some with --texts +NAME"
             )
-        full = f"{found.name}.{term.name}" if term.name in taken else term.name
-        loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
-        added.append(replace(term, name=full, loss=loss))
-    if any(term.head or term.extra for term in added):
-        has = {each.name for each in method.plan.texts}
-        more = (each for each in found.plan.texts if not each.kinds and each.name not in has)
-        plan = replace(method.plan, texts=(*method.plan.texts, *more))
-        method = replace(method, plan=plan)
-    return _with_losses(method, added, found.teacher, name)
-
-
-def _with_losses(
-    method: Method, added: Sequence[LossTerm], teacher: Teacher | None, name: str
-) -> Method:
-    """The method with terms of another, whose teacher comes with those that need one."""
+        if local.name in taken:
+            raise UsageError(f"{method.name} has a term '{local.name}' already; rename yours")
+        added, teacher = [local], method.teacher
+    else:
+        origin, _, wanted = name[1:].partition(".")
+        found = _method_named(origin, "method", method_names())
+        if found.images != SINGLE:
+            raise UsageError(f"the terms of {found.name} need its own batches of images")
+        terms = {term.name: term for term in found.losses}
+        if wanted and wanted not in terms:
+            raise _unknown("term", wanted, list(terms))
+        added, teacher = [], found.teacher
+        for term in [terms[wanted]] if wanted else found.losses:
+            if term.reads and not set(found.kinds) & set(method.kinds):
+                raise UsageError(f"{method.name} has none of its texts; add --texts +{found.name}")
+            full = f"{found.name}.{term.name}" if term.name in taken else term.name
+            loss = OnlyKinds(term.loss, found.kinds) if term.reads else term.loss
+            added.append(replace(term, name=full, loss=loss))
+        if any(term.head or term.extra for term in added):
+            has = {each.name for each in method.plan.texts}
+            more = (each for each in found.plan.texts if not each.kinds and each.name not in has)
+            method = replace(method, plan=replace(method.plan, texts=(*method.plan.texts, *more)))
     if any(term.needs_teacher for term in added):
         teacher = teacher or method.teacher or Teacher()
         if method.teacher not in (None, teacher):
             raise UsageError(
-                f"--terms {name}: {method.name} has another teacher already "
-                f"(decay {method.teacher.decay:g}, not {teacher.decay:g}); give both the same"
+                f"{method.name} has another teacher already (decay {method.teacher.decay:g}, not "
+                f"{teacher.decay:g}); give both the same"
             )
         method = replace(method, teacher=teacher)
     return replace(method, losses=(*method.losses, *added))
 
 
-def _with_own_term(method: Method, term: LossTerm, name: str) -> Method:
-    if term.reads and not method.kinds:
-        raise UsageError(
-            f"--terms {name}: '{term.name}' reads texts beside captions, and {method.name} has "
-            "none; add some with --texts +NAME"
-        )
-    taken = {each.name for each in method.losses}
-    if term.name in taken:
-        raise UsageError(
-            f"--terms {name}: {method.name} has a term '{term.name}' already; give yours another "
-            "name"
-        )
-    return _with_losses(method, [term], method.teacher, name)
-
-
 def loss_named(name: str) -> LossTerm | None:
-    """A loss term from outside the package.
+    """Return a loss term from outside the package.
 
     Args:
         name: The path of a Python file with a `LossTerm` at its top level, FILE.py, or
@@ -222,64 +189,55 @@ def loss_named(name: str) -> LossTerm | None:
 def _note_unread(method: Method) -> None:
     """Say which texts are encoded for nothing."""
     read = {role for term in method.losses for role in term.reads}
-    roles = {role for role, _ in _roles(method.plan)}
-    for role in sorted(roles - read):
-        names = [name for of, name in _roles(method.plan) if of == role]
-        note(
-            f"{method.name}: no loss term reads the {role.name.lower()} texts "
-            f"({', '.join(names)}); --terms +METHOD adds the terms of a method that does"
-        )
-
-
-def _roles(plan: CaptionPlan) -> list[tuple[Role, str]]:
-    """The roles that texts of a plan have, and the names of these texts."""
-    found = []
-    for name in plan.rewrite_names:
+    names: dict[Role, list[str]] = {}
+    for name in method.plan.rewrite_names:
         positive = name in (GIVEN_POSITIVE, OTHER_CAPTION, WRITTEN_POSITIVE)
         if name not in _FROM_FILES:
             positive = get_rewrite(name).keeps_meaning
-        found.append((Role.POSITIVE if positive else Role.NEGATIVE, name))
-    texts = [each for each in plan.texts if each.kinds]
-    return found + [(role, each.label) for each in texts for role in each.roles]
+        names.setdefault(Role.POSITIVE if positive else Role.NEGATIVE, []).append(name)
+    for each in method.plan.texts:
+        for role in each.roles if each.kinds else ():
+            names.setdefault(role, []).append(each.label)
+    for role in sorted(names.keys() - read):
+        note(
+            f"{method.name}: no loss term reads the {role.name.lower()} texts "
+            f"({', '.join(names[role])}); --terms +METHOD adds the terms of a method that does"
+        )
+
+
+# --- Settings: PATH=VALUE. ---
 
 
 def _with_setting(method: Method, setting: str) -> Method:
     path, equals, value = setting.partition("=")
     part, _, rest = path.strip().partition(".")
     if not equals or not rest:
-        raise UsageError(f"--set {setting}: write PATH=VALUE, such as terms.clip.weight=0.5")
-    if part == "terms":
-        return replace(method, losses=_weighted(method.losses, rest, value, setting))
-    where = {"texts": "plan"}.get(part, part)
+        raise UsageError("write PATH=VALUE, such as terms.clip.weight=0.5")
     if part not in _PARTS:
-        raise UsageError(f"--set {setting}: no part '{part}'; {_hint(part, _PARTS)}")
-    target = getattr(method, where)
+        raise _unknown("part", part, _PARTS)
+    if part == "terms":
+        name, _, attribute = rest.rpartition(".")
+        terms = {term.name: term for term in method.losses}
+        if attribute != "weight":
+            raise UsageError("of a term only the weight can be set")
+        if name not in terms:
+            raise _unknown("term", name, list(terms))
+        weight = _converted(0.0, value)
+        if not 0 <= weight < float("inf"):
+            raise UsageError("a weight must be 0 or more")
+        terms[name] = replace(terms[name], weight=weight)
+        if not any(term.weight for term in terms.values()):
+            raise UsageError("leaves the method without a loss")
+        return replace(method, losses=tuple(term for term in terms.values() if term.weight))
+    field = "plan" if part == "texts" else part
+    target = getattr(method, field)
     if target is None:
-        raise UsageError(f"--set {setting}: {method.name} has no {part}")
-    changed: Any = {where: _set(target, rest.split("."), value, setting)}
+        raise UsageError(f"{method.name} has no {part}")
+    changed: Any = {field: _set(target, rest.split("."), value)}
     return replace(method, **changed)
 
 
-def _weighted(
-    losses: Iterable[LossTerm], path: str, value: str, setting: str
-) -> tuple[LossTerm, ...]:
-    name, _, attribute = path.rpartition(".")
-    terms = {term.name: term for term in losses}
-    if attribute != "weight":
-        raise UsageError(f"--set {setting}: of a term only the weight can be set")
-    if name not in terms:
-        raise UsageError(f"--set {setting}: no term '{name}'; {_hint(name, list(terms))}")
-    weight = _converted(0.0, value, setting)
-    if not 0 <= weight < float("inf"):
-        raise UsageError(f"--set {setting}: a weight must be 0 or more")
-    terms[name] = replace(terms[name], weight=weight)
-    kept = tuple(term for term in terms.values() if term.weight > 0)
-    if not kept:
-        raise UsageError(f"--set {setting}: leaves the method without a loss")
-    return kept
-
-
-def _set(target: Any, path: Sequence[str], value: str, setting: str) -> Any:
+def _set(target: Any, path: Sequence[str], value: str) -> Any:
     """A frozen dataclass with the field at `path` changed."""
     names = [each.name for each in fields(target)] if is_dataclass(target) else []
     if isinstance(target, CaptionPlan):  # a sort of texts goes by its name
@@ -287,55 +245,47 @@ def _set(target: Any, path: Sequence[str], value: str, setting: str) -> Any:
         if found := sorts.get(path[0]):
             only = [each.name for each in fields(found)]
             if len(path) == 1 and len(only) > 1:
-                raise UsageError(f"--set {setting}: cannot be set in this way")
-            sorts[found.name] = _set(found, path[1:] or only, value, setting)
+                raise UsageError(_NOT_SO)
+            sorts[found.name] = _set(found, path[1:] or only, value)
             place = dict.fromkeys([*(each.name for each in target.texts), found.name])
             return replace(target, texts=tuple(sorts[name] for name in place))
         names = [*(name for name in names if name != "texts"), *sorts]
     if path[0] not in names:
-        raise UsageError(f"--set {setting}: no '{path[0]}'; {_hint(path[0], names)}")
+        raise _unknown("", path[0], names)
     current = getattr(target, path[0])
-    if len(path) > 1:
-        if not is_dataclass(current):
-            raise UsageError(f"--set {setting}: {path[0]} has no '{path[1]}'")
-        changed = _set(current, path[1:], value, setting)
+    if len(path) == 1:
+        changed = _converted(current, value)
+    elif is_dataclass(current):
+        changed = _set(current, path[1:], value)
     else:
-        changed = _converted(current, value, setting)
+        raise UsageError(f"{path[0]} has no '{path[1]}'")
     return replace(target, **{path[0]: changed})
 
 
-def _converted(current: T, value: str, setting: str) -> T:
+_NOT_SO = "cannot be set in this way"
+
+
+def _converted(current: Any, value: str) -> Any:
     """`value` as what `current` is: a flag, a number, a text, a list of numbers or names."""
-    result: Any = None
-    value = value.strip()
+    kind, value = type(current), value.strip()
     try:
-        match current:
-            case bool():
-                result = {"true": True, "false": False, "1": True, "0": False}[value.lower()]
-            case int() | float() | str():
-                result = type(current)(value)
-            case tuple() if current and not any(isinstance(each, OneOf) for each in current):
-                kind = type(current[0])
-                if isinstance(current[0], int | float | str):
-                    result = tuple(kind(each) for each in value.split(","))
-            case _:
-                pass
+        if kind is bool:
+            return {"true": True, "false": False, "1": True, "0": False}[value.lower()]
+        if kind in _SINGLE:
+            return kind(value)
+        numbers_or_names = isinstance(current, tuple) and {*map(type, current)} <= _SINGLE
+        if numbers_or_names and current:
+            return tuple(type(current[0])(each) for each in value.split(","))
     except (ValueError, KeyError):
-        raise UsageError(
-            f"--set {setting}: '{value}' is not {_KINDS.get(type(current), 'a value of its kind')}"
-        ) from None
-    if result is None:
-        raise UsageError(f"--set {setting}: cannot be set in this way")
-    typed: T = result
-    return typed
+        raise UsageError(f"'{value}' is not {_KINDS.get(kind, 'a value of its kind')}") from None
+    raise UsageError(_NOT_SO)
 
 
-_KINDS = types.MappingProxyType({bool: "true or false", int: "a whole number", float: "a number"})
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
+def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
+    """The error about a name that is not known, with the closest ones."""
     short = [each.removesuffix(_SUFFIX) for each in known if each.endswith(_SUFFIX)]
     candidates = list(dict.fromkeys([*known, *short]))
     close = difflib.get_close_matches(name.replace("_", "-").lower(), candidates)
     close = close or difflib.get_close_matches(name, candidates)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    return UsageError(f"no {what}{' ' if what else ''}'{name}'; {hint}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images.distractors import Distractors
 from compoclip.losses.negation import conclip_loss
 from compoclip.methods.base import (
@@ -61,9 +60,8 @@ def con_clip(
     """
     loss = partial(conclip_loss, distractor_weight=distractor_weight)
     return Method(
-        name="con-clip",
         paper="Singh et al., WACV 2025",
-        plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "crepe-negate",)),
+        plan=CaptionPlan(rewrites=(negatives,)),
         images=Distractors(mined=distractors == "mined"),
         losses=(LossTerm("conclip", loss, reads=NEGATIVES),),
         trains=Trains(image_tower=False),

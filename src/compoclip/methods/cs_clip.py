@@ -105,10 +105,9 @@ def cs_clip(
         LossTerm("unit", unit, weight=unit_weight, reads=(*POSITIVES, *NEGATIVES)),
     )
     return Method(
-        name="cs-clip",
         paper="CS-CLIP, arXiv 2602.23906",
         plan=texts,
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         optim=OPTIM,
         crop=False,
         differences=DIFFERENCES,

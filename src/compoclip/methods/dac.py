@@ -110,10 +110,9 @@ def dac(
         LossTerm("bag_negative", against, weight=bag_negative_weight, reads=both),
     )
     return Method(
-        name="dac",
         paper="Doveh et al., NeurIPS 2023",
         plan=plan,
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         optim=Optim(batch_size=32, warmup=10_000, warmup_share=0.1),
         lora=Lora(),
         stand_ins=tsvlc.STAND_INS,

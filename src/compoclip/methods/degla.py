@@ -100,10 +100,9 @@ def degla(
         LossTerm("distill", distance, weight=distill_weight, needs_teacher=True),
     )
     return Method(
-        name="degla",
         paper="Hu et al., ACM MM 2025",
         plan=GIVEN_PLAN if negatives == "given" else PLAN,
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         optim=Optim(lr=1e-6),
         teacher=Teacher(decay),
         stand_ins=STAND_INS,

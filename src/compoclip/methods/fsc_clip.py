@@ -105,10 +105,9 @@ def fsc_clip(
         LossTerm("local_hn", local_hn, weight=local_weight, needs_local=True, reads=NEGATIVES),
     )
     return Method(
-        name="fsc-clip",
         paper="Oh et al., EMNLP 2024",
         plan=PLAN,
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         differences=DIFFERENCES,
     )
 

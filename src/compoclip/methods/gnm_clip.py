@@ -51,7 +51,6 @@ def gnm_clip(
         cleaned: Which captions: those of variations alone, as in the released code, or all.
     """
     return Method(
-        name="gnm-clip",
         plan=CaptionPlan(pre_caption=caption_words, cleaned=cleaned),
         images=Groups(variations=variations, pairs=pairs),
         losses=(LossTerm("clip", clip_loss),),

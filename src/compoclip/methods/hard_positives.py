@@ -87,14 +87,13 @@ def hard_positives(
         LossTerm("negative", global_hn_loss, weight=negative_weight, reads=NEGATIVES),
     )
     return Method(
-        name="hard-positives",
         paper="Kamath et al., ECCV 2024",
         plan=CaptionPlan(
             rewrites=(positive, HARD_NEGATIVES) if positive_weight > 0 else (HARD_NEGATIVES,),
             hn_fraction=hn_fraction,
             written=positives,
         ),
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         stand_ins=STAND_INS,
         differences=DIFFERENCES,
     )

@@ -45,7 +45,6 @@ def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0) -> Method:
         start_scale: Temperature e^q to start from; 0 trains the model's own.
     """
     return Method(
-        name="lab-clip",
         paper="Koishigarina et al., ICLR 2026",
         plan=PLAN,
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),

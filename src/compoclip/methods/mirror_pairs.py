@@ -33,7 +33,6 @@ def mirror_pairs() -> Method:
     counts are generated and who have no such mixture.
     """
     return Method(
-        name="mirror-pairs",
         paper="Zhang et al., Findings of ACL 2024",
         plan=CaptionPlan(rewrites=(GIVEN,)),
         images=NegativeImages(),

@@ -71,7 +71,6 @@ def mosaic_clip(
     loss = partial(multi_text_loss, reduction=reduction)
     graph = GraphPlan.published(object_share, second_stage, vocabulary, filter_negatives)
     return Method(
-        name="mosaic-clip",
         paper="Singh et al., EMNLP 2023",
         plan=CaptionPlan(texts=(graph,)),
         losses=(LossTerm("multi_text", loss, reads=(*POSITIVES, *NEGATIVES)),),
@@ -103,7 +102,6 @@ def mosaic_clip_pretrain(
     """
     graph = GraphPlan.published(object_share, second_stage=0, vocabulary=vocabulary)
     return Method(
-        name="mosaic-clip-pretrain",
         paper="Singh et al., EMNLP 2023",
         plan=CaptionPlan(rewrites=("negclip",), texts=(graph,)),
         losses=(LossTerm("multi_text", multi_text_loss, reads=(*POSITIVES, *NEGATIVES)),),

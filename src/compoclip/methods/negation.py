@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, OneOf
 from compoclip.errors import UsageError
@@ -27,14 +27,6 @@ from compoclip.methods.registry import recipe
 Made = Literal["given", "made"]
 """Texts as the data has them, or made by rule of its captions."""
 Plans = Mapping[Made, CaptionPlan]
-
-
-def _method(
-    name: str, statements: Made, plans: Plans, terms: Sequence[LossTerm], **more: Any
-) -> Method:
-    """A method whose texts are of the data or made, without the terms that weigh nothing."""
-    losses = tuple(term for term in terms if term.weight > 0)
-    return Method(name=name, plan=plans[statements], losses=losses, **more)
 
 
 # --- NegBench's fine-tuning: a contrast of captions with negations, and a multiple choice. ---
@@ -88,15 +80,21 @@ def neg_mcq(
         LossTerm("clip", clip_loss, weight=contrast_weight),
         LossTerm("choice", global_hn_loss, weight=choice_weight, reads=NEGATIVES),
     )
-    return _method(
-        "neg-mcq", statements, MCQ_PLANS, terms,
-        paper="Alhamoud et al., CVPR 2025", optim=Optim(lr=1e-6), differences=DIFFERENCES,
-    )  # fmt: skip
+    return Method(
+        paper="Alhamoud et al., CVPR 2025",
+        plan=MCQ_PLANS[statements],
+        losses=terms,
+        optim=Optim(lr=1e-6),
+        differences=DIFFERENCES,
+    )
 
 
 # --- NegationCLIP: a plain contrast, the captions say what is absent. ---
 
 NEGATION_PLANS: Plans = {"made": CaptionPlan(absent=True), "given": CaptionPlan()}
+NEGATION_OPTIM = Optim(
+    15, 512, lr=1e-6, min_lr=1e-6, warmup=0, weight_decay=0.01, beta2=0.999, eps=1e-8
+)
 NEGATION_DIFFERENCES = (
     WHOLE_IMAGES,
     PaperDifference(
@@ -122,20 +120,15 @@ def negation_clip(*, statements: Made = "made") -> Method:
         statements: made adds an absent object by rule, one often seen with what the caption names;
             given takes captions as they are (NegationCLIP's JSON, whose updated_caption is read).
     """
-    return _method(
-        "negation-clip", statements, NEGATION_PLANS, [LossTerm("clip", clip_loss)],
-        paper="Park et al., ICCV 2025", optim=Optim(
-    epochs=15,
-    batch_size=512,
-    lr=1e-6,
-    min_lr=1e-6,
-    warmup=0,
-    weight_decay=0.01,
-    beta2=0.999,
-    eps=1e-8,
-), differences=NEGATION_DIFFERENCES,
-        trains=Trains(image_tower=False, text_norm=False), crop=False,
-    )  # fmt: skip
+    return Method(
+        paper="Park et al., ICCV 2025",
+        plan=NEGATION_PLANS[statements],
+        losses=(LossTerm("clip", clip_loss),),
+        optim=NEGATION_OPTIM,
+        trains=Trains(image_tower=False, text_norm=False),
+        crop=False,
+        differences=NEGATION_DIFFERENCES,
+    )
 
 
 # --- SemCLIP: paraphrases stay, negations leave, along two directions of the text space. ---
@@ -191,11 +184,12 @@ def sem_clip(
         LossTerm("paraphrase", paraphrase, weight=THIRD, reads=POSITIVES),
         LossTerm("negation", negation, weight=THIRD, reads=NEGATIVES),
     )
-    return _method(
-        "sem-clip", statements, SEM_PLANS, terms,
-        paper="SemCLIP, AAAI 2026 (submission)", differences=SEM_DIFFERENCES,
-        optim=Optim(
-            epochs=200, lr=5e-5, weight_decay=0.2, beta2=0.999, eps=1e-8, clip_grad=1.0
-        ),
-        trains=Trains(image_tower=False), crop=False,
-    )  # fmt: skip
+    return Method(
+        paper="SemCLIP, AAAI 2026 (submission)",
+        plan=SEM_PLANS[statements],
+        losses=terms,
+        optim=Optim(epochs=200, lr=5e-5, weight_decay=0.2, beta2=0.999, eps=1e-8, clip_grad=1.0),
+        trains=Trains(image_tower=False),
+        crop=False,
+        differences=SEM_DIFFERENCES,
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images.neighbours import Neighbours
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import MissingHN
@@ -36,7 +35,6 @@ def negclip(*, missing_hn: MissingHN = "mask") -> Method:
     """
     loss = partial(negclip_loss, missing_hn=missing_hn, kinds=PLAN.kinds)
     return Method(
-        name="negclip",
         paper="Yuksekgonul et al., ICLR 2023",
         plan=PLAN,
         losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
@@ -86,9 +84,8 @@ def negclip_original(
         neighbours: given reads neg_image; mined finds the nearest images with the model itself.
     """
     return Method(
-        name="negclip-original",
         paper="Yuksekgonul et al., ICLR 2023",
-        plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
+        plan=CaptionPlan(rewrites=(negatives,)),
         images=Neighbours(count=hard_images, mined=neighbours == "mined"),
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
         optim=Optim(lr=1e-6, weight_decay=0.2),

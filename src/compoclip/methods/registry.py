@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from compoclip import own
 from compoclip.config import Option, described
@@ -58,7 +58,7 @@ class Recipe:
         self._made = function
 
     def __call__(self, *, optim: Optim | None = None, **values: Any) -> Method:
-        """Make the method; `settings` records all values, `made_in` the local source.
+        """Make the method: named, without terms of weight 0, its options and sources recorded.
 
         Args:
             optim: Replaces the method's optimiser settings.
@@ -69,9 +69,14 @@ class Recipe:
                 raise TypeError(f"{self.__name__} has no option '{name}'")
         values = {name: values.get(name, each.default) for name, each in self.options.items()}
         method = self._made(**values)
-        made_in = {**method.made_in, **own.sources_of(self._made)}
-        method = replace(method, settings=values, made_in=made_in)
-        return method if optim is None else replace(method, optim=optim)
+        return replace(
+            method,
+            name=method.name or self.__name__.replace("_", "-"),
+            losses=tuple(term for term in method.losses if term.weight),
+            optim=optim or method.optim,
+            settings=values,
+            made_in={**method.made_in, **own.sources_of(self._made)},
+        )
 
     @property
     def card(self) -> RecipeCard:
@@ -102,9 +107,8 @@ def variant(
 ) -> Callable[[Callable[..., Method]], Recipe]:
     """Make a function a recipe that is another one with other defaults, and perhaps more options.
 
-    The function states what differs: it takes the method that the other recipe makes, and options
-    of its own by keyword, and returns the method changed. It is called what the function is called.
-    It may describe an option of the other recipe anew.
+    The function takes the method that the other recipe makes, and options of its own by keyword,
+    and returns the method changed. It may describe an option of the other recipe anew.
 
     Args:
         of: The recipe to start from.
@@ -116,24 +120,21 @@ def variant(
     """
 
     def decorate(function: Callable[..., Method]) -> Recipe:
-        added = _options(function)
-        anew = described(function.__doc__ or "")
+        added, help_of = _options(function), described(function.__doc__ or "")
         usual = {
             name: replace(
-                option,
-                default=defaults.get(name, option.default),
-                help=anew.get(name, option.help),
+                each, default=defaults.get(name, each.default), help=help_of.get(name, each.help)
             )
-            for name, option in of.options.items()
+            for name, each in of.options.items()
         }
 
         @functools.wraps(function)
         def made(**values: Any) -> Method:
             method = of(optim=optim, **{name: values[name] for name in usual})
             method = function(method, **{name: values[name] for name in added})
-            return replace(method, name=function.__name__.replace("_", "-"))
+            return replace(method, name="")
 
-        return Recipe(made, {**usual, **added})
+        return Recipe(made, usual | added)
 
     return decorate
 
@@ -157,16 +158,6 @@ def _recipes() -> dict[str, Any]:
     """Return the package's recipes by name, as `scripts/list_recipes.py` writes them."""
     found: dict[str, Any] = json.loads(Path(__file__).with_name("recipes.json").read_bytes())
     return found
-
-
-def card_record(module: str, card: RecipeCard) -> dict[str, Any]:
-    """Return the entry of a recipe in recipes.json; module: of `compoclip.methods`."""
-    options = [
-        [each.name, list(get_args(each.kind)) or each.kind.__name__, each.default, each.help]
-        for each in card.options.values()
-    ]
-    defaults = dict(card.defaults)
-    return {"module": module, "about": card.about, "defaults": defaults, "options": options}
 
 
 def recipe_card(name: str) -> RecipeCard:
@@ -200,12 +191,9 @@ def recipes_of(module: Mapping[str, Any]) -> dict[str, Recipe]:
     Returns:
         Name of the function -> the recipe.
     """
-    return {
-        name: value
-        for name, value in module.items()
-        if isinstance(value, Recipe)
-        and (value.__module__, value.__name__) == (module["__name__"], name)
-    }
+    found = {name: value for name, value in module.items() if isinstance(value, Recipe)}
+    here = module["__name__"]
+    return {k: v for k, v in found.items() if (v.__module__, v.__name__) == (here, k)}
 
 
 def method_names() -> list[str]:
@@ -219,9 +207,7 @@ def method_summaries() -> dict[str, str]:
     Of a method that another package adds it says which package.
     """
     added = {name: f"(of {own.origin(each)})" for name, each in own.installed("methods").items()}
-    return dict(
-        sorted({**added, **{name: recipe_card(name).summary for name in _recipes()}}.items())
-    )
+    return dict(sorted((added | {name: recipe_card(name).summary for name in _recipes()}).items()))
 
 
 def method_origin(name: str) -> str:
@@ -254,8 +240,8 @@ def load_recipe(name: str) -> Recipe:
     """
     if own.is_file(name):
         own.refresh(name)
-        path, wanted = own.split(name)
         recipes = recipes_of(own.parts_of(name))
+        path, wanted = own.split(name)
         spelled = f"{path}:{wanted.replace('-', '_')}"
         return own.chosen(spelled, recipes, "recipes", "a function under @recipe")
     if name in _recipes():

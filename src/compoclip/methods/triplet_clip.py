@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images import NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
 from compoclip.methods.base import (
@@ -56,7 +55,7 @@ def triplet_clip(
     return Method(
         name="triplet-clip" if images else "triplet-clip-text",
         paper="Patel et al., NeurIPS 2024",
-        plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
+        plan=CaptionPlan(rewrites=(negatives,)),
         images=NegativeImages() if images else Single(),
         losses=(LossTerm("triplet", triplet_clip_loss, reads=NEGATIVES),),
         crop=False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images import NegativeImages, Single
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.triplet import grouping_loss
@@ -34,9 +33,8 @@ def trohn_text(*, negatives: Literal["given", "negclip"] = "given") -> Method:
         negatives: given takes the negatives of the data, negclip generates swaps instead.
     """
     return Method(
-        name="trohn-text",
         paper=PAPER,
-        plan=CaptionPlan(rewrites=(GIVEN if negatives == "given" else "negclip",)),
+        plan=CaptionPlan(rewrites=(negatives,)),
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
         optim=OPTIM,
         crop=False,
@@ -69,7 +67,7 @@ def trohn_img(
     return Method(
         name="trohn-img" if given else "trohn-img-text",
         paper=PAPER,
-        plan=CaptionPlan(rewrites=(GIVEN if given else "negclip",)),
+        plan=CaptionPlan(rewrites=(negatives,)),
         images=NegativeImages() if given else Single(),
         losses=(LossTerm("grouping", grouping_loss, reads=NEGATIVES),),
         optim=OPTIM,

@@ -80,10 +80,9 @@ def tsvlc(
         LossTerm("positive", hard_positive_loss, weight=positive_weight, reads=POSITIVES),
     )
     return Method(
-        name="tsvlc",
         paper="Doveh et al., CVPR 2023",
         plan=CaptionPlan(rewrites=(by_rule, HARD_POSITIVES) if positive_weight > 0 else (by_rule,)),
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         optim=Optim(batch_size=128, warmup=10_000, warmup_share=0.1),
         lora=Lora(),
         differences=DIFFERENCES,

@@ -69,10 +69,9 @@ def macco(
         LossTerm("patches", of_patches, weight=weight, needs_local=True, extra=HIDDEN),
     )
     return Method(
-        name="macco",
         paper="MACCO, ACL 2026",
         plan=CaptionPlan(texts=(MaskPlan(images, concepts, rectangles),)),
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         optim=OPTIM,
         differences=DIFFERENCES,
     )

@@ -35,7 +35,7 @@ T = Any
 
 @dataclass(frozen=True)
 class MaskVectors(PassPlan):
-    """What stands for hidden tokens and patches: two vectors that learn and do not join the model.
+    """The two vectors that stand for hidden tokens and patches; they do not join the model.
 
     Args:
         lr: Their peak learning rate, whatever that of the model.
@@ -84,29 +84,12 @@ class Masks(nn.Module):
     def extend(self, work: FeatureWork, given: PassInputs) -> FeatureWork:
         """See `ExtraPass.extend`: both towers once more, with words and patches hidden."""
         block: TextBlock = given.block
-        boxes: Sequence[Sequence[Box]] = ()
+        boxes: Sequence[Sequence[Box]] = ()  # leaves images as they are
         if "patches" in given.plan.hides:
             boxes = tuple(mask.boxes for mask in block.masks) or ((),) * len(given.pixels)
         none = given.texts.place.new_empty(0)
-        again = given.texts.again or FurtherTexts(given.texts, (none, none))
-        return self.hide(work, given, again, boxes)
-
-    def hide(
-        self,
-        work: FeatureWork,
-        given: PassInputs,
-        captions: FurtherTexts,
-        boxes: Sequence[Sequence[Box]],
-    ) -> FeatureWork:
-        """Add the pass of captions with hidden words, and of images with `boxes` hidden.
-
-        Args:
-            work: The plain pass.
-            given: What it is made of.
-            captions: The first caption of each image with `~id` in hidden places; these places,
-                laid out flat; and what stood there.
-            boxes: Of each image; () leaves images as they are.
-        """
+        # The first captions with `~id` in hidden places, these places and the ids.
+        captions = given.texts.again or FurtherTexts(given.texts, (none, none))
         encoder, pixels, (tokens, ids) = given.encoder, given.pixels, captions.tensors
         embedding = encoder.text_layers().embedding
         texts = _inside(
@@ -157,9 +140,8 @@ def _inside(work: Work[T], *contexts: Callable[[], AbstractContextManager[None]]
 
         return run
 
-    each = (
-        contexts if len(contexts) == len(work.micro_batches) else contexts * len(work.micro_batches)
-    )
+    count = len(work.micro_batches)
+    each = contexts if len(contexts) == count else contexts * count
     return replace(work, micro_batches=tuple(map(within, work.micro_batches, each)))
 
 

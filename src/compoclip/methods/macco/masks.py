@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,6 +35,8 @@ _TOLERANCE = 0.25  # of the area that a rectangle is to have
 _CELLS = 1000  # a rectangle's sides are drawn in these parts of the image
 _REMEDY = "is this MACCO's table?"
 _PHRASES = pa.large_list(pa.large_list(pa.list_(pa.float64(), 4)))
+Phrases = tuple[tuple[Box, ...], ...]
+"""The boxes of each phrase of a caption."""
 
 
 @dataclass(frozen=True)
@@ -58,24 +61,23 @@ class MaskPlan(Texts):
     label: ClassVar[str] = "masked captions"
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a share or an area outside [0, 1]."""
-        if not 0 <= self.rectangles <= 1:
-            raise UsageError(f"a share of rectangles of {self.rectangles}: must be 0 to 1")
-        if not 0.01 <= self.area <= 1:
-            raise UsageError(f"a rectangle of area {self.area}: must be 0.01 to 1")
+        """Raise UsageError for a share or an area outside [0, 1]."""
+        for name, low in (("rectangles", 0), ("area", 0.01)):
+            if not low <= getattr(self, name) <= 1:
+                raise UsageError(f"texts.masks.{name} {getattr(self, name)}: must be {low} to 1")
 
     @property
     def needs_parsing(self) -> bool:
-        """Unless words come from a file."""
+        """Return whether words come from the scene graph, not from a file."""
         return not self.file
 
     @property
     def hides(self) -> frozenset[str]:
-        """Words, and patches unless images are left whole."""
+        """Return "words", and "patches" unless images are left whole."""
         return frozenset({"words", "patches"} if self.images else {"words"})
 
     def read(self) -> Any:
-        """The words and boxes of the file, if there is one."""
+        """Read the words and boxes of the file, if there is one."""
         return ConceptFile(Path(self.file)) if self.file else None
 
     def draw_texts(self, drawing: Drawing, found: ConceptFile | None) -> None:
@@ -84,24 +86,23 @@ class MaskPlan(Texts):
         if found is None:
             mask = self.mask(graph_words(drawing.parse(caption)), None, drawing.rng(MASK))
         else:
-            concepts = found.find(caption) or FoundConcepts((), ())
-            mask = self.mask(concepts.words, concepts, drawing.rng(MASK))
+            mask = self.mask(*found.find(caption), drawing.rng(MASK))
         drawing.texts[0] = replace(drawing.texts[0], mask=mask)
         if mask.spans(drawing.texts[0].text):
             drawing.counts.count(MASK)
         else:
             drawing.refuse(MASK, NO_CONCEPT)
 
-    def mask(self, words: tuple[str, ...], found: FoundConcepts | None, rng: random.Random) -> Mask:
+    def mask(self, words: tuple[str, ...], phrases: Phrases | None, rng: random.Random) -> Mask:
         """Hide words, and of the image the boxes of a phrase or a rectangle.
 
-        found: what the file has of the caption. Images whose boxes are not known, and some others,
-        have a rectangle hidden.
+        phrases: the boxes of each, from the file. Images without a file, and some others, have a
+        rectangle hidden.
         """
         if not self.images:
             return Mask(words)
-        boxes = rng.choice(found.boxes) if found is not None and found.boxes else ()
-        if rng.random() < self.rectangles or found is None:
+        boxes = rng.choice(phrases) if phrases else ()
+        if rng.random() < self.rectangles or phrases is None:
             return Mask(words, (rectangle(self.area, rng),))
         return Mask(words, boxes, shown=False)
 
@@ -126,8 +127,9 @@ def _usable(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def rectangle(area: float, rng: random.Random) -> Box:
-    """A rectangle of an area, within a quarter of it, anywhere in the unit square: sides are drawn
-    uniformly until the area fits, then its place.
+    """Return a rectangle of an area, within a quarter of it, anywhere in the unit square.
+
+    Sides are drawn uniformly until the area fits, then its place.
     """
     while True:
         width, height = (rng.randint(1, _CELLS) / _CELLS for _ in range(2))
@@ -139,16 +141,8 @@ def rectangle(area: float, rng: random.Random) -> Box:
 # --- Words and boxes that were found beforehand. ---
 
 
-@dataclass(frozen=True)
-class FoundConcepts:
-    """What the file has of a caption: words, and the boxes of each phrase."""
-
-    words: tuple[str, ...]
-    boxes: tuple[tuple[Box, ...], ...]
-
-
 class ConceptFile:
-    """Words and boxes by caption, held compactly.
+    """Words and boxes by caption, in Arrow arrays.
 
     Raises CompoclipError for a file that is malformed.
     """
@@ -160,7 +154,7 @@ class ConceptFile:
             raise CompoclipError(f"{path}: lacks the column {missing[0]!r}; {_REMEDY}")
         self._index: dict[str, int] = {}
         words: list[list[str]] = []
-        boxes: list[list[list[Box]]] = []
+        boxes: list[list[list[Any]]] = []
         for number, row in read_delimited(path):
             origin = f"{path}, row {number}"
             if self._index.setdefault(row["title"].strip(), len(words)) != len(words):
@@ -173,13 +167,13 @@ class ConceptFile:
     def __len__(self) -> int:
         return len(self._index)
 
-    def find(self, caption: str) -> FoundConcepts | None:
-        """What the file has of a caption; None when it does not have it."""
+    def find(self, caption: str) -> tuple[tuple[str, ...], Phrases]:
+        """Return the words of a caption and the boxes of each phrase; none if the file lacks it."""
         row = self._index.get(caption.strip())
         if row is None:
-            return None
+            return (), ()
         boxes = tuple(tuple(map(tuple, phrase)) for phrase in self._boxes[row].as_py())
-        return FoundConcepts(_usable(self._words[row].as_py()), boxes)
+        return _usable(self._words[row].as_py()), boxes
 
 
 def _words(cell: str | None, name: str, origin: str) -> Sequence[str]:
@@ -191,31 +185,24 @@ def _words(cell: str | None, name: str, origin: str) -> Sequence[str]:
     return found
 
 
-def _phrases(cell: str | None, origin: str) -> list[list[Box]]:
+def _phrases(cell: str | None, origin: str) -> list[list[Any]]:
     """The boxes of each phrase that has any."""
     if not (cell or "").strip():
         return []
-    try:
-        found: Any = (
-            ast.literal_eval((cell or "").strip()) if len(cell or "") < _LITERAL_LIMIT else 0
-        )
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        found = 0
+    found: Any = None
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        if len(cell or "") < _LITERAL_LIMIT:
+            found = ast.literal_eval((cell or "").strip())
     if found == []:
         return []
-    if not (isinstance(found, list) and isinstance(found[0], Mapping)):
-        raise CompoclipError(f"{origin}: {_BOXES} is not a list of phrases with boxes; {_REMEDY}")
-    phrases = list(found[0].values())
+    listed = isinstance(found, list) and isinstance(found[0], Mapping)
+    phrases = list(found[0].values()) if listed else [None]
     if not all(isinstance(each, list) and all(map(_is_box, each)) for each in phrases):
         raise CompoclipError(
-            f"{origin}: {_BOXES}: a box is four numbers, left, upper, right, lower; {_REMEDY}"
+            f"{origin}: {_BOXES} is not a list of phrases with boxes of four numbers, left, upper, "
+            f"right, lower; {_REMEDY}"
         )
-    return [[_box(*box) for box in each] for each in phrases if each]
-
-
-def _box(*edges: float) -> Box:
-    left, upper, right, lower = map(float, edges)
-    return left, upper, right, lower
+    return [[list(map(float, box)) for box in each] for each in phrases if each]
 
 
 def _is_box(value: object) -> bool:

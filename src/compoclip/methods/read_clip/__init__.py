@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from compoclip.data.caption_plan import OTHER_CAPTION, WRITTEN_POSITIVE, OneOf
@@ -89,14 +88,13 @@ def read_clip(
         LossTerm("alignment", aligned, weight=alignment, reads=POSITIVES),
     )
     return Method(
-        name="read-clip",
         paper="Kwon et al., NeurIPS 2025",
         plan=CaptionPlan(
             rewrites=(*SWAPS, paraphrase) if alignment > 0 else SWAPS,
             written=positives,
             texts=(TargetPlan(target),) if reconstruction > 0 else (),
         ),
-        losses=tuple(term for term in terms if term.weight > 0),
+        losses=terms,
         optim=OPTIM,
         crop=False,
         stand_ins=STAND_INS if alignment > 0 else {},
@@ -113,4 +111,4 @@ def read_clip_align(method: Method) -> Method:
 
     All else as `read-clip`: Kwon et al. (NeurIPS 2025).
     """
-    return replace(method, name="read-clip-align")
+    return method

@@ -1,8 +1,4 @@
-"""Writing a caption from a text's state: frozen decoders, and the head that learns to feed one.
-
-A decoder knows a language and is told one vector. What it needs to be told to write a caption, the
-text tower has to keep (READ-CLIP).
-"""
+"""READ-CLIP: frozen decoders that write a caption from one vector, and the head that feeds them."""
 
 from __future__ import annotations
 
@@ -10,11 +6,11 @@ import importlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -35,43 +31,22 @@ from compoclip.losses.contract import (
 
 PAD, END = 0, 1  # ids of T5, and of ours; decoding starts from PAD
 LONGEST = 64  # tokens that are asked of a decoder
-GRU = "gru"  # in the place of a folder: one that is drawn, not trained
+GRU = "gru"  # in place of a folder: one with random weights
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _TOKENIZERS = ("tokenizer.json", "spiece.model")
 _GRU_TYPE = "compoclip-gru"
-
-
-class Decoder(Protocol):
-    """A frozen module that writes texts, told one vector each.
-
-    Attributes:
-        width: E, the size of the vector.
-    """
-
-    width: int
-
-    def tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """(B, L) int64 ids on the CPU, and a (B, L) bool mask of those that are not padding."""
-        ...
-
-    def nll(self, h: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """Negative log-likelihood of texts, summed over all their tokens.
-
-        h: (B, 1, E), all that the decoder is told. ids, mask: as `tokens` gives them, on the
-        device of h.
-        """
-        ...
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError)
 
 
 class GruDecoder(nn.Module):
-    """One GRU layer over words, whose first state is a map of the vector that it is told.
+    """A frozen decoder of one GRU layer over words, whose first state is the vector of the text.
 
-    Depends on nothing. Words are told apart by a hash, into as many ids as there are: for the few
-    hundred words of a world, not for a language.
+    Depends on nothing. A word's id is a hash: for the few hundred words of a world, not for a
+    language.
 
     Args:
         vocabulary: Number of ids.
-        width: E, and the size of embeddings and state.
+        width: E, the size of the vector, of embeddings and of the state.
         seed: Of the weights that it starts with.
     """
 
@@ -86,14 +61,23 @@ class GruDecoder(nn.Module):
         self.requires_grad_(False)
 
     def tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """See `Decoder.tokens`: lower-case words by their hash, then the end."""
+        """Return (B, L) int64 ids on the CPU, and a (B, L) bool mask of those that are no padding.
+
+        Lower-case words by their hash, then the end.
+        """
         kinds = self.embedding.num_embeddings - 2
-        words = (text.lower().split()[: LONGEST - 1] for text in texts)
-        rows = [[*(2 + _hash(word) % kinds for word in each), END] for each in words]
+        rows = []
+        for text in texts:
+            words = text.lower().split()[: LONGEST - 1]
+            hashes = (blake2b(word.encode(), digest_size=8).digest() for word in words)
+            rows.append([*(2 + int.from_bytes(each, "little") % kinds for each in hashes), END])
         return _padded(rows)
 
     def nll(self, h: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """See `Decoder.nll`."""
+        """Return the negative log-likelihood of texts, summed over all their tokens.
+
+        h: (B, 1, E). ids, mask: as `tokens` gives them, on the device of h.
+        """
         states, _ = self.gru(self.embedding(_shifted(ids)), h.transpose(0, 1).contiguous())
         return _summed(self.output(states), ids, mask)
 
@@ -125,26 +109,19 @@ class T5Decoder(nn.Module):
         self._tokenize = tokenize
 
     def tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """See `Decoder.tokens`."""
-        return _padded([ids[: LONGEST - 1] + ids[LONGEST - 1 :][-1:] for ids in self._ids(texts)])
+        """See `GruDecoder.tokens`."""
+        rows = self._tokenize(list(texts))
+        return _padded([ids[: LONGEST - 1] + ids[LONGEST - 1 :][-1:] for ids in rows])
 
     def nll(self, h: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """See `Decoder.nll`; the vector is the only encoder state, and may be looked at."""
-        told = h.new_ones(h.shape[:2], dtype=torch.int64)
+        """See `GruDecoder.nll`; the vector is the only encoder state."""
         logits: Tensor = self.model(
             encoder_outputs=(h,),
-            attention_mask=told,
+            attention_mask=h.new_ones(h.shape[:2], dtype=torch.int64),
             decoder_input_ids=_shifted(ids),
             use_cache=False,
         ).logits
         return _summed(logits, ids, mask)
-
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._tokenize(list(texts))
-
-
-def _hash(word: str) -> int:
-    return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
 def _padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -155,7 +132,7 @@ def _padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
 
 
 def _shifted(ids: Tensor) -> Tensor:
-    """What a decoder has read when it is to say each of these."""
+    """The token before each of these."""
     return F.pad(ids[:, :-1], (1, 0), value=PAD)
 
 
@@ -164,15 +141,15 @@ def _summed(logits: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     return (losses * mask.flatten()).sum()
 
 
-# --- Finding a decoder: a folder, or the one that is drawn. ---
+# --- Finding a decoder: a folder, or one with random weights. ---
 
 
 def load_decoder(spec: str) -> GruDecoder | T5Decoder:
-    """The decoder that `--decoder` names.
+    """Load the decoder that `--decoder` names.
 
     Args:
         spec: A folder that holds a T5 (as transformers saves it, with its tokenizer) or what
-            `GruDecoder.save` wrote; or "gru", one that is drawn and knows no language.
+            `GruDecoder.save` wrote; or "gru", one with random weights.
 
     Returns:
         The decoder, frozen, on the CPU.
@@ -197,45 +174,37 @@ def load_decoder(spec: str) -> GruDecoder | T5Decoder:
             f"--decoder {folder}: {_CONFIG} cannot be read ({error}); name the folder of a T5, or "
             "gru"
         ) from error
-    if kind == "t5":
-        return _t5(folder)
-    if kind != _GRU_TYPE:
+    if kind not in ("t5", _GRU_TYPE):
         raise CompoclipError(f"--decoder {folder} holds a {kind}, not a T5; name another folder")
     try:
-        decoder = GruDecoder(int(config["vocabulary"]), int(config["width"]))
-        decoder.load_state_dict(load_file(folder / _WEIGHTS))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise CompoclipError(f"--decoder {folder} is damaged ({reason}); write it anew") from error
-    return decoder
-
-
-def _t5(folder: Path) -> T5Decoder:
-    try:
-        transformers: Any = importlib.import_module("transformers")
+        transformers: Any = importlib.import_module("transformers") if kind == "t5" else None
     except ImportError as error:
         raise UsageError(
             f"--decoder {folder} is a T5, which takes transformers: {pip_install('hf')}, "
             "or --reconstruction 0"
         ) from error
     # Without these files transformers may make up a tokenizer that knows nothing.
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
+    if kind == "t5" and not any((folder / name).is_file() for name in _TOKENIZERS):
         raise CompoclipError(
             f"--decoder {folder} has no tokenizer ({' or '.join(_TOKENIZERS)}): add that of the T5"
         )
     try:
-        model = transformers.T5ForConditionalGeneration.from_pretrained(
-            folder, local_files_only=True
-        )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+        if kind == "t5":
+            t5 = transformers.T5ForConditionalGeneration.from_pretrained
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            return T5Decoder(
+                t5(folder, local_files_only=True), lambda texts: tokenizer(texts)["input_ids"]
+            )
+        decoder = GruDecoder(int(config["vocabulary"]), int(config["width"]))
+        decoder.load_state_dict(load_file(folder / _WEIGHTS))
+    except _UNREADABLE as error:
         reason = " ".join(str(error).split())
-        raise CompoclipError(f"--decoder {folder} cannot be loaded: {reason}") from error
-    return T5Decoder(model, lambda texts: tokenizer(texts)["input_ids"])
+        raise CompoclipError(f"--decoder {folder} is damaged ({reason}); write it anew") from error
+    return decoder
 
 
 def decoder_record(spec: str) -> dict[str, str]:
-    """Name and hash of a decoder, for the record of a checkpoint.
+    """Return the name and hash of a decoder, for the record of a checkpoint.
 
     Args:
         spec: As for `load_decoder`.
@@ -265,7 +234,7 @@ def train_gru(
 ) -> GruDecoder:
     """Teach a small decoder the language of some captions, for worlds of few words.
 
-    It is told a bag of the words of each caption, so that it learns to put words in order.
+    It gets the mean of the words of each caption, and learns to put them in order.
 
     Args:
         captions: What it learns to write.
@@ -317,16 +286,12 @@ class Reconstruction(HeadPlan):
     weight_decay: float | None = None
 
     def build(self, sizes: TowerSizes, seed: int) -> ReconstructionHead:
-        """The head; raises UsageError without a decoder."""
+        """Make the head; raises UsageError without a decoder."""
         return ReconstructionHead(load_decoder(self.decoder), sizes.text, seed)
 
     def record(self) -> dict[str, Any]:
-        """The decoder's name and hash, and how A learns."""
-        return {
-            "decoder": decoder_record(self.decoder),
-            "lr_scale": self.lr_scale,
-            "weight_decay": self.weight_decay,
-        }
+        """Return the decoder's name and hash, and how A learns."""
+        return {**asdict(self), "decoder": decoder_record(self.decoder)}
 
 
 class ReconstructionHead(nn.Module):
@@ -338,7 +303,7 @@ class ReconstructionHead(nn.Module):
         seed: Of A.
     """
 
-    def __init__(self, decoder: Decoder, width: int, seed: int = 0) -> None:
+    def __init__(self, decoder: GruDecoder | T5Decoder, width: int, seed: int = 0) -> None:
         super().__init__()
         a = torch.empty(decoder.width, width)
         nn.init.kaiming_uniform_(a, math.sqrt(5), generator=torch.Generator().manual_seed(seed))
@@ -351,7 +316,7 @@ class ReconstructionHead(nn.Module):
         return self
 
     def loss(self, features: Features, layout: Layout, targets: Sequence[str]) -> Tensor:
-        """This process's share of the loss; see `compoclip.losses.Head`."""
+        """Return this process's share of the loss; see `compoclip.losses.Head`."""
         (captions,) = layout.indices(first_captions)
         layout.sizes(first_captions)
         assert features.text_state is not None
