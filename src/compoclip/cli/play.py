@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
-from compoclip import console, own
-from compoclip.cli.options import parse
+from compoclip import own
+from compoclip.cli.options import parse, require_within
+from compoclip.cli.serve import MOST_PORT, serve
 from compoclip.config import Shown
 from compoclip.errors import UsageError
 from compoclip.run import load_models
@@ -50,26 +49,15 @@ class PlayOptions:
 def main(argv: Sequence[str]) -> int:
     """Load the models, serve until interrupted."""
     options = parse(PlayOptions, "play", argv)
-    if not 1 <= len(options.models) <= 2:
+    if len(options.models) > 2:
         raise UsageError("name one model, or two to see side by side; see play --help")
-    if not 0 <= options.port <= 65535:
-        raise UsageError("--port must lie between 0 and 65535")
-    from compoclip.web.app import Server
-    from compoclip.web.playground import Example, Playground, play_site
+    require_within(0, MOST_PORT, options, "port")
+    from compoclip.web.playground import Playground, play_site
 
     loaded = load_models(options.models, options.device)
     size = max(each.preprocess.size[0] for each in loaded.values())
     found = [own.imported(each, "examples")(size) for each in own.installed("examples").values()]
-    playground = Playground(loaded, [Example(*each) for examples in found for each in examples])
-    server = Server(play_site(playground, options.host, options.names), options.host, options.port)
-    if not server.site.loopback:
-        console.note(f"{options.host}: others can reach this page; there is no password")
-    if options.json:
-        console.emit_json({"url": server.url, "models": list(loaded)})
-    else:
-        print(f"{server.url}   (Ctrl-C ends it)")
-    sys.stdout.flush()  # who reads it by a pipe waits for the address
-    with suppress(KeyboardInterrupt):
-        server.run()
-    console.note("ended")
+    playground = Playground(loaded, [each for examples in found for each in examples])
+    site = play_site(playground, options.host, options.names)
+    serve(site, options, {"models": list(loaded)}, "page")
     return 0

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import parse, require_within
 from compoclip.config import Shown
 from compoclip.errors import UsageError
 from compoclip.run import load_models, require_least
+
+if TYPE_CHECKING:
+    from compoclip.cli.play import PlayOptions
+    from compoclip.web.app import Website
+
+MOST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -62,13 +68,10 @@ def main(argv: Sequence[str]) -> int:
     """Load the model, serve until interrupted."""
     options = parse(ServeOptions, "serve", argv)
     require_least(1, options, "max_batch", "max_items", "queue", "max_megabytes")
-    if not 0 <= options.max_wait <= 10_000:
-        raise UsageError("--max-wait must lie between 0 and 10000 milliseconds")
+    require_within(0, 10_000, options, "max_wait")
     if options.max_items > options.queue:
         raise UsageError("--max-items must not be above --queue: such a request never finds room")
-    if not 0 <= options.port <= 65535:
-        raise UsageError("--port must lie between 0 and 65535")
-    from compoclip.web.app import Server
+    require_within(0, MOST_PORT, options, "port")
     from compoclip.web.batches import BatchSettings
     from compoclip.web.service import Service, model_site
 
@@ -76,21 +79,39 @@ def main(argv: Sequence[str]) -> int:
     settings = BatchSettings(options.max_batch, options.max_wait / 1000, options.queue)
     service = Service(name, loaded, settings, options.max_items)
     body = options.max_megabytes * 1_000_000
-    server = Server(
-        model_site(service, options.host, options.names, body), options.host, options.port
+    site = model_site(service, options.host, options.names, body)
+    if not serve(site, options, {"model": name}, "model", "v1/embeddings"):
+        return 1
+    service.close()
+    return 0
+
+
+def serve(
+    site: Website,
+    options: ServeOptions | PlayOptions,
+    record: Mapping[str, Any],
+    shown: str,
+    page: str = "",
+) -> bool:
+    """Serve a website until interrupted; return whether all requests were answered.
+
+    Args:
+        site: The website.
+        options: Where to serve.
+        record: What --json prints beside the address.
+        shown: What others can reach, for the warning.
+        page: The part of the address to print.
+    """
+    from compoclip.web.app import Server
+
+    server = Server(site, options.host, options.port)
+    if not site.loopback:
+        console.note(f"{options.host}: others can reach this {shown}; there is no password")
+    console.tell(
+        options.json, {"url": server.url, **record}, f"{server.url}{page}   (Ctrl-C ends it)"
     )
-    if not server.site.loopback:
-        console.note(f"{options.host}: others can reach this model; there is no password")
-    if options.json:
-        console.emit_json({"url": server.url, "model": name})
-    else:
-        print(f"{server.url}v1/embeddings   (Ctrl-C ends it)")
     sys.stdout.flush()  # who reads it by a pipe waits for the address
     with suppress(KeyboardInterrupt):
         server.run()
-    if server.site.busy:
-        console.note("ended; some requests went unanswered")
-        return 1
-    service.close()
-    console.note("ended")
-    return 0
+    console.note("ended; some requests went unanswered" if site.busy else "ended")
+    return not site.busy
