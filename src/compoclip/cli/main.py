@@ -95,7 +95,7 @@ VERBS = {
     "report": ("write an HTML report from results", "report"),
     "play": (
         "web playground: an image, a caption, its rewrites, and what models make of them",
-        "play",
+        "serve:play_main",
     ),
     "serve": ("embeddings and scores over HTTP, requests encoded together", "serve"),
     "cache": ("what is kept between commands, its size; --clear removes it", "cache"),
