@@ -246,7 +246,8 @@ def unwritable(path: Path, error: BaseException | str) -> CompoclipError:
     """Make the error for a file or folder that cannot be written."""
     why = error if isinstance(error, str) else reason(error)
     return CompoclipError(
-        f"{path}: cannot be written ({why}); free space, check rights or choose another place"
+        f"{path}: cannot be written ({why}); free space, check folder and rights or choose "
+        "another place"
     )
 
 
