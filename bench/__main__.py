@@ -28,7 +28,7 @@ STAGES = {
 }
 _EVERY = {"all": "every stage, as one table with targets (--quick: within minutes)"}
 _TABLE = {name: (about, name) for name, about in (STAGES | _EVERY).items()}
-_PROGRAM = Verbs("python -m bench", "STAGE", "no stage", _TABLE, package="bench")
+_PROGRAM = Verbs("python -m bench", "STAGE", _TABLE, package="bench")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -18,7 +18,6 @@ from playwright.sync_api import Browser, sync_playwright
 
 from compoclip.models.checkpoint import load_model
 from compoclip.web import Playground, Server, play_site
-from compoclip.web.playground import Example
 from compoclip_world.dataset import examples
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -56,7 +55,7 @@ def playground(browser: Browser, folder: Path) -> Image.Image:
         "fsc-clip": load_model(folder / "runs" / "fsc-clip" / "model"),
     }
     size = models["base"].preprocess.size[0]
-    shown = Playground(models, [Example(*each) for each in examples(size)])
+    shown = Playground(models, examples(size))
     with Server(play_site(shown), "127.0.0.1", 0).in_thread() as server:
         opened = browser.new_page(viewport={"width": 1280, "height": 1300})
         opened.set_default_timeout(300_000)

@@ -109,8 +109,12 @@ def small(command: Command) -> list[str]:
         place = words.index("--device")
         del words[place : place + 2]
     more = SMALL.get(" ".join(words[:2]), SMALL.get(words[0], []))
+    if "--grid" in words:  # one value of each is enough to run
+        words = [re.sub(r"^(\w+=[^,]+),.*", r"\1", word) for word in words]
+    if words[:2] == ["sweep", "--config"]:
+        more = [*more, "--draws=1"]
     if "--sweep" in words:
-        more = [*more, "--steps=2"]
+        more = [*more, "--steps=1"]
     if "--suite" in words:
         more = [*more, "--suite-items=3"]
     return [*words, *more]
@@ -168,8 +172,9 @@ def write_ready(folder: Path) -> Path:
     benchmarks = ["sugarcrepe", "aro", "zero_shot", "retrieval"]
     suite = ["world", "suite", f"--out={folder / 'data'}", "--items-per-task=3", "--size=32"]
     assert main([*suite, "--benchmarks", *benchmarks]) == 0
-    shutil.copytree(folder / "data", folder / "world" / "suite")
     shutil.copytree(folder / "data", folder / "demo-out" / "suite")
+    suite[2] = f"--out={folder / 'world/suite'}"
+    assert main([*suite, "--benchmarks", "sugarcrepe"]) == 0
     assert main(["world", "train", f"--out={folder / 'world/train'}", "--count=24"]) == 0
     foil = {"image": "0.png", "caption": "a star", "negative_caption": "a mug", "subtask": "kind"}
     (folder / "data" / "foils").mkdir()

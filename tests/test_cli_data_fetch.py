@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,6 @@ from compoclip.benchmarks import fetch as fetching
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.download import Expected
 from compoclip.benchmarks.registry import benchmark_names, meta
-from compoclip.cli import data
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
 from test_benchmarks_unpack import zipped
@@ -80,6 +80,11 @@ def test_fetch_annotations_and_photos(mirror: Site, tmp_path: Path, capsys: Capt
     assert check("sugarcrepe", root).complete
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_fetch_asks_first(
     mirror: Site, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +92,7 @@ def test_fetch_asks_first(
     arguments = ["data", "fetch", "sugarcrepe", "--data", str(root), "--url-base", mirror.url]
     assert main(arguments) == 2
     assert "say --yes" in capsys.readouterr().err
-    monkeypatch.setattr(data, "_agreed", lambda: False)
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     assert main(arguments) == 1
     assert "nothing was fetched" in capsys.readouterr().err
     assert mirror.asked == []

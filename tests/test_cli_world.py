@@ -27,7 +27,7 @@ def test_help_and_unknown_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys)[0] == 2
     code, _, err = run(capsys, "paint")
     assert code == 2
-    assert "nothing called 'paint'" in err
+    assert "no WHAT 'paint'" in err
     with pytest.raises(SystemExit) as left:
         main(["world", "train"])
     assert left.value.code == 2

@@ -51,7 +51,14 @@ def reason(command: Command) -> str:
     return NOT_RUN.get(command.page) or next(starts, "")
 
 
-RUN = [each for each in documented() if not reason(each)]
+def shape(command: Command) -> str:
+    """A command without what makes no difference to it: names of runs, results and outputs."""
+    text = re.sub(r"\b(runs|results|sweeps)/[\w-]+", r"\1/NAME", " ".join(command.words))
+    return re.sub(r"\b[\w-]+(?==runs/)|(?<= -o )\S+", "NAME", text)
+
+
+# One of each shape, however many pages have it.
+RUN = list({shape(each): each for each in documented() if not reason(each)}.values())
 
 
 def name(command: Command) -> str:

@@ -18,7 +18,7 @@ import pytest
 
 from compoclip.models.checkpoint import load_model
 from compoclip.web.app import Server
-from compoclip.web.playground import Example, Playground, play_site
+from compoclip.web.playground import Playground, play_site
 from compoclip_world.dataset import examples
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def server() -> Iterator[Server]:
     one, other = load_model("bundled"), load_model("bundled")
     other.encoder.model.text_projection.data.neg_()  # type: ignore[union-attr,operator]
     models = {"one": one, "other": replace(other, name="other")}
-    playground = Playground(models, [Example(*each) for each in examples(64)])
+    playground = Playground(models, examples(64))
     with Server(play_site(playground), "127.0.0.1", 0).in_thread() as running:
         yield running
 

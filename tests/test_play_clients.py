@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 from compoclip.web import app
 from compoclip.web.app import Server
 from compoclip.web.playground import MAX_BODY, Playground, play_site
+from web_client import ask, until
 
 BODY = b'{"image": "", "caption": "a"}'
 
@@ -56,15 +55,8 @@ def connected(server: Server) -> socket.socket:
 
 
 def status(server: Server, method: str = "GET", path: str = "/", **headers: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", server.address[1], timeout=60)
-    try:
-        body = BODY if method == "POST" else None
-        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-    finally:
-        connection.close()
+    body = BODY if method == "POST" else None
+    return ask(server, method, path, body, **{"Content-Type": "application/json", **headers})[0]
 
 
 def raw(server: Server, request: bytes) -> bytes:
@@ -79,13 +71,6 @@ def post_head(length: int) -> bytes:
         b"POST /api/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n" % length
     )
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +168,5 @@ def test_names_of_a_server_that_others_can_reach() -> None:
 
 
 def test_what_a_foreign_name_is_told(server: Server) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.address[1], timeout=60)
-    connection.request("GET", "/", headers={"Host": "evil.example"})
-    said = json.loads(connection.getresponse().read())["error"]
-    connection.close()
+    said = ask(server, "GET", "/", Host="evil.example")[2]["error"]
     assert said == "this server answers to localhost, and to what play --names names"

@@ -31,7 +31,8 @@ from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.web import Batcher, BatchSettings, Server, Service, model_site
 from compoclip.web.app import HttpError
-from test_play_server import encoded, huge_header
+from test_play_server import huge_header
+from web_client import ask, encoded, post, until
 
 TEXTS = ["a red star", "a blue mug", "a large green box to the left of a small red star", "Ünï ✓"]
 
@@ -78,25 +79,6 @@ def service(loaded: LoadedModel) -> Service:
 def server(service: Service) -> Iterator[Server]:
     with serving(service) as running:
         yield running
-
-
-def ask(
-    server: Server, method: str, path: str, body: bytes | None = None, **headers: str
-) -> tuple[int, http.client.HTTPMessage, Any]:
-    connection = http.client.HTTPConnection(*server.address, timeout=60)
-    try:
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        return answer.status, answer.headers, json.loads(text) if text else None
-    finally:
-        connection.close()
-
-
-def post(server: Server, path: str, data: Any) -> tuple[int, Any]:
-    body = data if isinstance(data, bytes) else json.dumps(data).encode()
-    status, _, answer = ask(server, "POST", path, body, **{"Content-Type": "application/json"})
-    return status, answer
 
 
 def rows(answer: Any) -> np.ndarray:
@@ -160,7 +142,7 @@ def test_the_model_and_its_health(server: Server, loaded: LoadedModel) -> None:
     status, _, health = ask(server, "GET", "/health")
     assert (status, health["status"], health["held"]) == (200, "ok", 0)
     assert health["limits"] == {"batch": 64, "wait_ms": 5.0, "queue": 1024, "items": 256}
-    assert ask(server, "HEAD", "/health")[::2] == (200, None)
+    assert ask(server, "HEAD", "/health")[::2] == (200, b"")
 
 
 # --- Many requests. ---
@@ -189,15 +171,6 @@ def counted(loaded: LoadedModel, settings: BatchSettings, most: int = 64) -> tup
     encoder = Counting(loaded)
     service.encoder, service.batcher = encoder, Batcher(encoder, settings)
     return service, encoder
-
-
-def until(condition: Any) -> None:
-    waited = threading.Event()
-    for _ in range(6000):
-        if condition():
-            return
-        waited.wait(0.01)
-    raise AssertionError("did not come about")
 
 
 def test_200_requests_at_once_share_few_calls(loaded: LoadedModel, direct: compoclip.Model) -> None:
@@ -497,9 +470,29 @@ def test_wrong_usage(loaded: LoadedModel, capsys: pytest.CaptureFixture[str]) ->
         BatchSettings(most=0)
 
 
+def test_ctrl_c_ends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Server.run
+    answered: list[int] = []
+
+    def interrupted(server: Server) -> None:
+        def interrupt() -> None:
+            answered.append(post(server, "/v1/embeddings", {"input": "a", "model": "clip"})[0])
+            signal.raise_signal(signal.SIGINT)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        run(server)
+
+    monkeypatch.setattr(Server, "run", interrupted)
+    assert main(["serve", "clip=bundled", "--json", "--port=0", "--device=cpu"]) == 0
+    said = capsys.readouterr()
+    assert (json.loads(said.out)["model"], said.err.strip()) == ("clip", "ended")
+    assert answered == [200]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it(number: int) -> None:
+def test_a_signal_ends_the_process() -> None:
     command = [sys.executable, "-m", "compoclip", "serve", "clip=bundled", "--json", "--port=0"]
     with subprocess.Popen(
         [*command, "--device=cpu"],
@@ -507,8 +500,6 @@ def test_a_signal_ends_it(number: int) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        # A job in the background ignores SIGINT, and what it starts with it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         told = ""
@@ -516,14 +507,11 @@ def test_a_signal_ends_it(number: int) -> None:
             line = process.stdout.readline()
             assert line, process.stderr and process.stderr.read()
             told += line
-        said = json.loads(told)
-        assert said["model"] == "clip"
-        port = int(said["url"].rstrip("/").rpartition(":")[2])
+        port = int(json.loads(told)["url"].rstrip("/").rpartition(":")[2])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        kind = {"Content-Type": "application/json"}
-        connection.request("POST", "/v1/embeddings", b'{"input": "a", "model": "clip"}', kind)
-        assert len(json.loads(connection.getresponse().read())["data"]) == 1
-        process.send_signal(number)  # the connection stays open meanwhile
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        process.send_signal(signal.SIGTERM)  # the connection stays open meanwhile
         _, err = process.communicate(timeout=60)
         connection.close()
     assert process.returncode == 0

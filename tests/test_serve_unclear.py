@@ -15,7 +15,8 @@ import pytest
 
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.web import Server, Service
-from test_serve import post, serving, until, url
+from test_serve import serving, url
+from web_client import post, until
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,13 @@
 from . import losses as losses
 from . import methods as methods
 from . import rewrites as rewrites
-from .api import CompoclipError as CompoclipError
-from .api import EvaluateOptions as EvaluateOptions
 from .api import Model as Model
-from .api import TrainOptions as TrainOptions
-from .api import UsageError as UsageError
 from .api import evaluate as evaluate
 from .api import load as load
 from .api import rewrite as rewrite
 from .api import train as train
+from .errors import CompoclipError as CompoclipError
+from .errors import UsageError as UsageError
+from .run import EvaluateOptions as EvaluateOptions
+from .run import TrainOptions as TrainOptions
 from .version import __version__ as __version__

@@ -19,17 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Literal,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from compoclip import run
 from compoclip.config import as_kind, options_of, require
-from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.errors import UsageError, shown
 from compoclip.own import fence
 from compoclip.ranks import device_named
 from compoclip.request import TrainRequest
@@ -48,18 +42,6 @@ if TYPE_CHECKING:
     from compoclip.models.config import ModelIdentity
 
     Features = NDArray[np.float32]
-
-__all__ = [
-    "CompoclipError",
-    "EvaluateOptions",
-    "Model",
-    "TrainOptions",
-    "UsageError",
-    "evaluate",
-    "load",
-    "rewrite",
-    "train",
-]
 
 _BATCH = 64  # images or texts at once
 _UNSET = TrainOptions(data="", out=Path())
@@ -104,13 +86,14 @@ class Model:
 
         from compoclip.evaluation.encoder import ModelEncoder
 
-        if isinstance(images, str | Path):
-            raise UsageError("images are a list, also of one: model.score([image], captions)")
-        images = _list_of(images, "images", (str, Path, Image), "a path or a PIL image")
         encoder = ModelEncoder(self.loaded)
-        show, encode = encoder.read_image.pixels, encoder.encode_images
+
+        def encode(part: Sequence[Image | str | Path]) -> Features:
+            return encoder.encode_images([encoder.read_image.pixels(_pixels(i)) for i in part])
+
         with encoder.evaluating():
-            return _by_batch(images, lambda part: encode([show(_pixels(image)) for image in part]))
+            kinds, wanted = (str, Path, Image), "a path or a PIL image"
+            return _by_batch("images", images, kinds, wanted, encode)
 
     def encode_texts(self, captions: Sequence[str]) -> Features:
         """Encode captions.
@@ -126,10 +109,8 @@ class Model:
         """
         from compoclip.evaluation.encoder import ModelEncoder
 
-        if isinstance(captions, str):
-            raise UsageError("captions are a list, also of one: model.score(images, [caption])")
-        captions = _list_of(captions, "captions", (str,), "a text")
-        return _by_batch(captions, ModelEncoder(self.loaded).encode_texts)
+        encode = ModelEncoder(self.loaded).encode_texts
+        return _by_batch("captions", captions, (str,), "a text", encode)
 
     def score(self, images: Sequence[Image | str | Path], captions: Sequence[str]) -> Features:
         """Compare every image with every caption.
@@ -231,17 +212,6 @@ def load(
     return Model(load_model(spec, activation=activation, device=device_named(device)))
 
 
-@overload
-def train(
-    model: str | Path | Model,
-    method: str | Method,
-    data: str | Path,
-    *,
-    out: str | Path,
-    **settings: Any,
-) -> Model: ...
-@overload
-def train(model: str | Method, method: TrainOptions, **settings: Any) -> Model: ...
 def train(
     model: str | Path | Model | Method,
     method: str | Method | TrainOptions,
@@ -359,21 +329,22 @@ def _train(method: str | Method, values: Mapping[str, Any], of_model: Model | No
         if getattr(request.options, name) != getattr(_UNSET, name):
             raise UsageError(f"this trains the loaded model: leave {name} out")
     composed = request.composed()
-    config = "" if of_model or not isinstance(method, str) else request.text(repeats=True)
-    copy = _copy(of_model.loaded) if of_model else None
+    copy, config = None, ""
+    if of_model:  # the same model with weights of its own
+        from compoclip.models.checkpoint import assemble, current_identity
+
+        loaded = of_model.loaded
+        state = loaded.encoder.model.state_dict()
+        copy = replace(
+            assemble(loaded.config, loaded.name, state=state, path=loaded.path),
+            identity=current_identity(loaded),
+            provenance=loaded.provenance,
+        )
+    elif isinstance(method, str):
+        config = request.text(repeats=True)
     model, summary = run.train(request.options, composed, copy, config)
     run.push(request.options, summary)
     return load(summary.model) if summary.model else Model(model)
-
-
-def _copy(loaded: LoadedModel) -> LoadedModel:
-    """The same model with weights of its own."""
-    from compoclip.models.checkpoint import assemble, current_identity
-
-    state = loaded.encoder.model.state_dict()
-    other = assemble(loaded.config, loaded.name, state=state, path=loaded.path)
-    identity = current_identity(loaded)
-    return replace(other, identity=identity, provenance=loaded.provenance)
 
 
 def _tidy(options: EvaluateOptions) -> EvaluateOptions:
@@ -386,18 +357,6 @@ def _tidy(options: EvaluateOptions) -> EvaluateOptions:
     return replace(options, **given)
 
 
-def _list_of(items: Any, name: str, kinds: tuple[type, ...], wanted: str) -> Sequence[Any]:
-    """`items` as a list. Raises UsageError naming the first that is of none of `kinds`."""
-    if not isinstance(items, Iterable):
-        raise UsageError(f"{name}: {shown(items)} is not a list")
-    listed = list(items)
-    for place, each in enumerate(listed):
-        if not isinstance(each, kinds):
-            hint = "; PIL.Image.fromarray makes one of an array" if len(kinds) > 1 else ""
-            raise UsageError(f"{name}[{place}]: {shown(each)} is not {wanted}{hint}")
-    return listed
-
-
 def _pixels(image: Image | str | Path) -> Image:
     """An image as RGB. Raises CompoclipError for a file that is missing or damaged."""
     from compoclip.data.decode import decode
@@ -407,10 +366,24 @@ def _pixels(image: Image | str | Path) -> Image:
     return decode(Path(image) if isinstance(image, str) else image, upright=True)
 
 
-def _by_batch(items: Sequence[Any], encode: Callable[[Sequence[Any]], Features]) -> Features:
+def _by_batch(
+    name: str,
+    items: Any,
+    kinds: tuple[type, ...],
+    wanted: str,
+    encode: Callable[[Sequence[Any]], Features],
+) -> Features:
+    """Encode a list. Raises UsageError naming the first item that is of none of `kinds`."""
     import numpy as np
 
-    if not items:
+    if isinstance(items, str | Path) or not isinstance(items, Iterable):
+        raise UsageError(f"{name}: {shown(items)} is not a list; {name} are a list, also of one")
+    listed = list(items)
+    for place, each in enumerate(listed):
+        if not isinstance(each, kinds):
+            hint = "; PIL.Image.fromarray makes one of an array" if len(kinds) > 1 else ""
+            raise UsageError(f"{name}[{place}]: {shown(each)} is not {wanted}{hint}")
+    if not listed:
         raise UsageError("nothing to encode: the list is empty")
-    parts = [encode(items[i : i + _BATCH]) for i in range(0, len(items), _BATCH)]
+    parts = [encode(listed[i : i + _BATCH]) for i in range(0, len(listed), _BATCH)]
     return np.concatenate(parts)

@@ -11,7 +11,6 @@ import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from threading import Lock
@@ -42,11 +41,9 @@ def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a tar file in order, up to its end mark.
 
     The library takes a damaged header for the end of the archive. So what it stops at must be two
-    blocks of zeros, and only zeros may follow, no more than writers add.
-
-    Raises:
-        tarfile.ReadError: For an archive that is damaged or cut off, with the byte, and for a
-            member of a size below 0, which leads back: the archive would be read forever.
+    blocks of zeros, and only zeros may follow, no more than writers add. Raises tarfile.ReadError
+    for an archive that is damaged or cut off, with the byte, and for a member of a size below 0,
+    which leads back: the archive would be read forever.
     """
     for member in archive:
         if member.size < 0:
@@ -64,10 +61,7 @@ def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar in order.
-
-    Raises CompoclipError for a file that is damaged, cut off or no plain tar.
-    """
+    """Yield the members of a plain tar in order. Raises CompoclipError unless it is whole."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             yield from tar_members(tar)
@@ -109,9 +103,8 @@ DAMAGED_ZIP = (
 def zip_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     """Return the members of a zip file.
 
-    Raises:
-        zipfile.BadZipFile: When bytes come before the first member: the library takes the last list
-            of members that it finds, and those before it would be missing.
+    Raises zipfile.BadZipFile when bytes come before the first member: the library takes the last
+    list of members that it finds, and those before it would be missing.
     """
     members = archive.infolist()
     before = min((each.header_offset for each in members), default=0)
@@ -129,6 +122,7 @@ def read_members(
     read, lacks a member, has two of one name, names one with ".." or an absolute path, which no
     official archive does, or when they unpack to more than `most` bytes together.
     """
+    found: dict[str, tuple[str, bytes]] = {}
     try:
         with zipfile.ZipFile(archive) as opened:
             members: dict[str, zipfile.ZipInfo] = {}
@@ -139,32 +133,29 @@ def read_members(
                         f"{archive}: the member {info.filename!r:.80} leads outside the archive; "
                         "this is not the official one"
                     )
-                if info.filename.endswith("/") or "__MACOSX" in pure.parts:
-                    continue
-                if pure.name in wanted.values():
+                folder = info.filename.endswith("/") or "__MACOSX" in pure.parts
+                if pure.name in wanted.values() and not folder:
                     if pure.name in members:
                         raise CompoclipError(f"{archive}: holds two files {pure.name}; {_AGAIN}")
                     members[pure.name] = info
-            found = {}
-            left = most
             for key, name in wanted.items():
                 if name not in members:
                     raise CompoclipError(
                         f"{archive}: holds no {name}; {_AGAIN}, or select other parts"
                     )
+                left = most - sum(len(data) for _, data in found.values())
                 with opened.open(members[name]) as stream:  # whose stated size may be a lie
                     data = stream.read(left + 1)
                 if len(data) > left:
                     raise CompoclipError(f"{archive}: {name}: more than {most >> 20} MiB; {_AGAIN}")
-                left -= len(data)
                 found[key] = f"{archive}: {name}", data
-            return found
     except OSError as error:
         raise unreadable(archive, error) from error
     except DAMAGED_ZIP as error:
         raise CompoclipError(
             f"{archive}: cannot be unpacked ({reason(error)}); {_AGAIN}"
         ) from error
+    return found
 
 
 # --- Encoded images inside Parquet files, read at random. ---
@@ -195,19 +186,17 @@ class EmbeddedImages:
 
         Where the copy is damaged it is made again.
         """
-        row = int(image)
-        value, crc = self._at(row)
-        if zlib.crc32(value) != crc:
-            self._open_all(again=True)
-            value, _ = self._at(row)
+        for again in (True, False):
+            row = int(image)
+            batch = bisect_right(self._ends, row)
+            images, checksums = self._batches[batch].columns
+            place = row - (self._ends[batch] - len(images))
+            value: bytes = images[place].as_py() or b""
+            if zlib.crc32(value) == checksums[place].as_py():
+                break
+            if again:
+                self._open_all(again=True)
         return value
-
-    def _at(self, row: int) -> tuple[bytes, int]:
-        """The image of a row and its checksum."""
-        batch = bisect_right(self._ends, row)
-        images, checksums = self._batches[batch].columns
-        place = row - (self._ends[batch] - len(images))
-        return images[place].as_py() or b"", checksums[place].as_py()
 
     def present(self) -> list[bool]:
         """Return for each row whether it has an image; none is read."""
@@ -243,7 +232,30 @@ def _copied(file: Path, column: str, again: bool = False) -> list[pa.RecordBatch
         except (OSError, ValueError, pa.ArrowException) as error:
             note(f"{path}: {reason(error)}")
     note(f"copying the images of {file.name} once{' more' * again}, for random access")
-    return _opened(write_cache(file, suffix, partial(_write, file, column, stamp)), stamp)
+
+    def images() -> Iterator[pa.Array]:  # apart, so that errors of reading are not of writing
+        with opened_parquet(file) as parquet:
+            for batch in parquet.iter_batches(_ROWS, columns=[column]):
+                found = batch.column(0)
+                if pa.types.is_dictionary(found.type):
+                    found = found.dictionary_decode()
+                yield _bytes_of(found).cast(pa.large_binary())
+
+    def write(target: Path) -> None:
+        fields = [("image", pa.large_binary()), ("crc32", pa.uint32())]
+        schema = pa.schema(fields, metadata={"stamp": stamp})
+        with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for found in images():
+                checksums = [zlib.crc32(image.as_py() or b"") for image in found]
+                columns = [found, pa.array(checksums, pa.uint32())]
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+    return _opened(write_cache(file, suffix, write), stamp)
+
+
+def _bytes_of(images: Any) -> Any:
+    """The encoded images of a column, which may be a struct."""
+    return pc.struct_field(images, "bytes") if pa.types.is_struct(images.type) else images
 
 
 def _opened(path: Path, stamp: str) -> list[pa.RecordBatch]:
@@ -255,29 +267,6 @@ def _opened(path: Path, stamp: str) -> list[pa.RecordBatch]:
     for batch in batches:
         batch.validate(full=True)  # else a damaged one is read beyond its end
     return batches
-
-
-def _write(file: Path, column: str, stamp: str, target: Path) -> None:
-    schema = pa.schema(
-        [("image", pa.large_binary()), ("crc32", pa.uint32())], metadata={"stamp": stamp}
-    )
-    with pa.OSFile(str(target), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for images in _read(file, column):
-            checksums = [zlib.crc32(image.as_py() or b"") for image in images]
-            columns = [images, pa.array(checksums, pa.uint32())]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-
-def _read(file: Path, column: str) -> Iterator[pa.Array]:
-    # A generator, so that errors of reading are told from errors of writing.
-    with opened_parquet(file) as parquet:
-        for batch in parquet.iter_batches(_ROWS, columns=[column]):
-            images = batch.column(0)
-            if pa.types.is_dictionary(images.type):
-                images = images.dictionary_decode()
-            if pa.types.is_struct(images.type):
-                images = pc.struct_field(images, "bytes")
-            yield images.cast(pa.large_binary())
 
 
 # --- Any image in an archive or a table, by name. ---
@@ -302,11 +291,10 @@ class Members:
         kind = path.suffix.lower()
         column, _, row = member.rpartition(":")
         name, column = (row, column) if kind in (".parquet", ".arrow") else (member, "")
-        openers = {".parquet": _parquet, ".arrow": _arrow, ".zip": _zip}
         try:
             with self._lock:
                 if (path, column) not in self._opened:
-                    self._opened[path, column] = openers.get(kind, _tar)(path, column)
+                    self._opened[path, column] = _reader(path, kind, column)
                 read = self._opened[path, column]
             return read(name)
         except CompoclipError:
@@ -321,46 +309,30 @@ class Members:
             ) from error
 
 
-def _require_small(path: Path, name: str, size: int) -> None:
-    if size > MOST_BYTES:
-        raise CompoclipError(f"{path}: {name!r} is too large for an image; remove it")
+def _reader(path: Path, kind: str, column: str) -> _Read:
+    """Open an archive or table; return the function that reads a member or row of it."""
+    if kind == ".parquet":
+        return EmbeddedImages([path], column)
+    if kind == ".arrow":
+        images = _bytes_of(arrow_table(path).column(column))
+        return lambda row: bytes(images[int(row)].as_py() or b"")
+    content: _Read
+    if kind == ".zip":
+        archive = zipfile.ZipFile(path)
+        sizes = {each.filename: each.file_size for each in zip_members(archive)}
+        content = archive.read
+    else:
+        with tarfile.open(path, "r:") as tar:
+            members = {m.name: m for m in tar_members(tar) if m.isreg() and not m.sparse}
+        places = {name: member.offset_data for name, member in members.items()}
+        sizes = {name: member.size for name, member in members.items()}
 
-
-def _parquet(path: Path, column: str) -> _Read:
-    return EmbeddedImages([path], column)
-
-
-def _arrow(path: Path, column: str) -> _Read:
-    images = arrow_table(path).column(column)
-    if pa.types.is_struct(images.type):
-        images = pc.struct_field(images, "bytes")
-    return lambda row: bytes(images[int(row)].as_py() or b"")
-
-
-def _zip(path: Path, _: str) -> _Read:
-    archive = zipfile.ZipFile(path)
-    zip_members(archive)
-
-    def read(name: str) -> bytes:
-        _require_small(path, name, archive.getinfo(name).file_size)
-        return archive.read(name)
-
-    return read
-
-
-def _tar(path: Path, _: str) -> _Read:
-    with tarfile.open(path, "r:") as archive:
-        places = {
-            member.name: (member.offset_data, member.size)
-            for member in tar_members(archive)
-            if member.isreg() and not member.sparse
-        }
+        def content(name: str) -> bytes:
+            return read_at(path, places[name], sizes[name])
 
     def read(name: str) -> bytes:
-        offset, size = places[name]
-        _require_small(path, name, size)
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(size)
+        if sizes[name] > MOST_BYTES:
+            raise CompoclipError(f"{path}: {name!r} is too large for an image; remove it")
+        return content(name)
 
     return read

@@ -33,6 +33,7 @@ _WRITING = re.compile(r"\..*\.[0-9a-f]{8}\.tmp")  # folders that `_beside` makes
 _WRITER = ".writer-lock"
 _SIGNED = "process "  # how a lock file begins
 _LOCKED = re.compile(r"\..+\.lock")  # files that `only_writer` makes beside a file
+_UNWRITABLE = (OSError, SafetensorError)  # what writing a file raises
 _swept: set[Path] = set()
 
 
@@ -100,15 +101,11 @@ def encodable(text: str) -> bool:
         return False
 
 
-class _JsonError(ValueError):
-    pass
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         key = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise _JsonError(f"the key {key!r:.80} occurs twice in one object")
+        raise KeyError(f"the key {key!r:.80} occurs twice in one object")
     return fields
 
 
@@ -119,22 +116,19 @@ _HALF = re.compile(r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)
 def parse_json(text: str, *, halves: bool = False) -> Any:
     """Return the value of a JSON text.
 
-    Args:
-        text: The text.
-        halves: Whether it may hold half a character (a lone surrogate), which JSON can spell and
-            UTF-8 cannot hold.
-
-    Raises:
-        ValueError: In a few words, for a text that is not JSON, or nested too deeply, for an object
-            with a key twice, and a number of thousands of digits.
+    halves: Whether it may hold half a character (a lone surrogate), which JSON can spell and UTF-8
+    cannot hold. Raises ValueError, in a few words, for a text that is not JSON or nested too
+    deeply, an object with a key twice, and a number of thousands of digits.
     """
     try:
         value = _parse(text)
         if not halves and "\\u" in text and not encodable(json.dumps(value, ensure_ascii=False)):
             place = _HALF.search(text)
             raise json.JSONDecodeError("Half a character", text, place.start() if place else 0)
-    except (json.JSONDecodeError, _JsonError):
+    except json.JSONDecodeError:
         raise
+    except KeyError as error:
+        raise ValueError(error.args[0]) from None
     except ValueError:
         raise ValueError("a number of thousands of digits") from None
     except RecursionError:
@@ -192,11 +186,15 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises CompoclipError when the folder cannot be written or the disk is full.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            write(temporary)
-    except (OSError, SafetensorError) as error:
+        _write_at(path, write)
+    except _UNWRITABLE as error:
         raise unwritable(path, error) from error
+
+
+def _write_at(path: Path, write: Callable[[Path], object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        write(temporary)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -232,7 +230,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 folder.rmdir()
             os.replace(temporary, folder)
             sync_folder(folder.parent)
-    except (OSError, SafetensorError) as error:
+    except _UNWRITABLE as error:
         raise unwritable(folder, error) from error
 
 
@@ -244,10 +242,12 @@ def require_new_folder(folder: Path) -> None:
         )
 
 
-def unwritable(path: Path, error: Exception) -> CompoclipError:
+def unwritable(path: Path, error: BaseException | str) -> CompoclipError:
     """Make the error for a file or folder that cannot be written."""
+    why = error if isinstance(error, str) else reason(error)
     return CompoclipError(
-        f"{path}: cannot be written ({reason(error)}); free space or choose another place"
+        f"{path}: cannot be written ({why}); free space, check folder and rights or choose "
+        "another place"
     )
 
 
@@ -382,10 +382,7 @@ def _writer_lock(place: Path, out: Path, wait: bool) -> BaseFileLock | None:
             if error.errno in _NO_LOCKS:
                 note(f"{out}: cannot be locked here ({error.strerror}); let no other run write it")
                 return None
-            raise CompoclipError(
-                f"{out}: cannot be written ({error.strerror or error}); check folder, rights and "
-                "space, or choose another place"
-            ) from error
+            raise unwritable(out, error) from error
         if lock is not None:
             return lock
         break
@@ -410,12 +407,9 @@ def require_writable(folder: Path) -> None:
     while not os.path.lexists(place):
         place = place.parent
     if not place.is_dir():
-        reason = f"{place} is not a folder"
-    elif not os.access(place, os.W_OK | os.X_OK):
-        reason = f"no permission to write in {place}"
-    else:
-        return
-    raise CompoclipError(f"{folder}: cannot be written ({reason}); choose another --out")
+        raise unwritable(folder, f"{place} is not a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise unwritable(folder, f"no permission to write in {place}")
 
 
 # --- Caches of data files: beside the file, else in the user's cache folder. ---
@@ -452,11 +446,9 @@ def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
     reasons = []
     for target in cache_paths(path, suffix):
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(target) as temporary:
-                write(temporary)
+            _write_at(target, write)
             return target
-        except (OSError, SafetensorError) as error:
+        except _UNWRITABLE as error:
             reasons.append(f"{target.parent}: {reason(error)}")
     raise CompoclipError(
         f"{path}: nowhere to keep its index ({'; '.join(reasons)}); free space, or set "

@@ -11,13 +11,14 @@ import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from compoclip.console import counted, note
-from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import only_writer, replacing, sync_folder
+from compoclip.errors import UsageError
+from compoclip.files import only_writer, replacing, sync_folder, unwritable
 from compoclip.workers import Workers
 
 BATCH = 200
@@ -67,24 +68,35 @@ def write_records(
     with appending(out, made_from, recount) as records:
         done, extra = records.before, records.before % each
         with closing(_stream(chain(begun, todo), make, workers)) as stream:
-            for made in _tracked(islice(stream, extra, None), each, extra, track):
-                count(made)
-                records.append(made)
+            held: list[Record] = []
+
+            def captions() -> Iterator[int]:
+                """Yield the number of every caption whose records are all held."""
+                for number, made in enumerate(islice(stream, extra, None), extra + 1):
+                    held.append(made)
+                    if number % each == 0:
+                        yield number // each
+
+            for _ in track(captions()):
+                for made in held:
+                    count(made)
+                    records.append(made)
+                held.clear()
     return done
 
 
+@dataclass(frozen=True)
 class Appender:
     """The record file that is being written; `before`: records of an interrupted run."""
 
-    def __init__(self, file: BinaryIO, before: int) -> None:
-        self.before = before
-        self._file = file
+    file: BinaryIO
+    before: int
 
     def append(self, made: Record, *, flush: bool = False) -> None:
         """Add one record. flush: it outlives the end of this process, however sudden."""
-        self._file.write(json_bytes(made) + b"\n")
+        self.file.write(json_bytes(made) + b"\n")
         if flush:
-            self._file.flush()
+            self.file.flush()
 
 
 @contextmanager
@@ -109,9 +121,7 @@ def appending(
             os.replace(part, out)
             sync_folder(out.parent)
     except OSError as error:
-        raise CompoclipError(
-            f"{out}: cannot be written ({error.strerror or error}); check folder, rights and space"
-        ) from error
+        raise unwritable(out, error) from error
 
 
 def settings_path(out: Path) -> Path:
@@ -183,21 +193,6 @@ def json_bytes(made: Record) -> bytes:
         return json.dumps(made, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return json.dumps(made).encode()
-
-
-def _tracked(stream: Iterator[Record], each: int, extra: int, track: Track) -> Iterator[Record]:
-    """The records in order; `track` sees one element a caption."""
-    held: list[Record] = []
-
-    def captions() -> Iterator[int]:
-        for number, made in enumerate(stream, extra + 1):
-            held.append(made)
-            if number % each == 0:
-                yield number // each
-
-    for _ in track(captions()):
-        yield from held
-        held.clear()
 
 
 def _stream(items: Iterator[Item], make: Make, workers: int) -> Generator[Record, None, None]:

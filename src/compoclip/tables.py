@@ -14,7 +14,7 @@ import io
 import re
 import zlib
 from codecs import BOM_UTF8
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +34,7 @@ _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
 _LIMIT = 1_000_000
 ROW_FILES = (".parquet", ".jsonl", ".jsonl.gz")
+_AGAIN = "fetch the file again"
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -96,10 +97,11 @@ def rows_in(folder: Path) -> list[Path]:
 
     They are of one of the kinds `ROW_FILES`; raises UsageError when there are several.
     """
+    places = [each for each in (folder, folder / "data") if each.is_dir()]
     files = sorted(
         file
-        for place in (folder, folder / "data")
-        for file in (place.iterdir() if place.is_dir() else ())
+        for place in places
+        for file in place.iterdir()
         if has_ending(file, *ROW_FILES) and not file.name.startswith(".")
     )
     kinds = sorted({str(ending_of(file.name, ROW_FILES)) for file in files})
@@ -150,22 +152,18 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         size = path.stat().st_size
         with io.BufferedReader(gzip.GzipFile(path)) if packed else path.open("rb") as file:
-            for line in _bounded(file, path):
-                number += 1
+            for number, line in enumerate(_bounded(file, path), 1):
                 if packed:
                     unpacked += len(line)
                     _require_size(path, size, unpacked)
-                if number == 1:
-                    line = line.removeprefix(BOM_UTF8)
-                yield number, line.decode().rstrip("\r\n")
+                text = line.removeprefix(BOM_UTF8) if number == 1 else line
+                yield number, text.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise CompoclipError(
             f"{path}: line {number} is not UTF-8 text ({error.reason}); convert the file"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CompoclipError(
-            f"{path}: not a whole .gz file ({error}); fetch the file again"
-        ) from None
+        raise _damaged(path, ".gz", error) from None
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -186,7 +184,7 @@ def _bounded(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
 def read_jsonl(
     path: Path, *, damaged: str = "mend the line", halves: bool = True
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of every line that is not blank, one JSON object a line.
+    """Yield (line number, object) of every line that is not blank, one JSON object per line.
 
     damaged, halves: as for `json_row`. Raises CompoclipError as it and `read_lines` do.
     """
@@ -204,14 +202,12 @@ def json_row(
     """
     try:
         row = parse_json(line, halves=halves)
-    except ValueError as error:
-        raise CompoclipError(
-            f"{path}: line {number}: not valid JSON ({error}); {damaged}"
-        ) from None
-    if not isinstance(row, dict):
+        if isinstance(row, dict):
+            return row
         what = f"expected a JSON object, found {kind_of(row)}"
-        raise CompoclipError(f"{path}: line {number}: {what}; {damaged}")
-    return row
+    except ValueError as error:
+        what = f"not valid JSON ({error})"
+    raise CompoclipError(f"{path}: line {number}: {what}; {damaged}")
 
 
 def kind_of(value: object) -> str:
@@ -283,8 +279,7 @@ def _csv_rows(
             "--no-quoting takes quotes as text)"
         ) from None
     except UnicodeDecodeError as error:
-        for _ in read_lines(path):  # raises at the line, which decoding in blocks does not know
-            pass
+        deque(read_lines(path), 0)  # raises at the line, which decoding in blocks does not know
         raise CompoclipError(f"{path}: not UTF-8 text ({error.reason}); convert the file") from None
     except OSError as error:
         raise unreadable(path, error) from None
@@ -314,7 +309,6 @@ def text_list(cell: str) -> list[str] | None:
 # --- Parquet and Arrow. ---
 
 PARQUET_BATCH = 8192
-_AGAIN = "fetch the file again"
 
 
 @contextmanager
@@ -334,19 +328,16 @@ def opened_parquet(
             read ahead: by default all pictures of a table would be in memory at once.
         most_values: Values that a column may have whose cells are lists.
 
-    Yields:
-        The file.
-
     Raises:
         CompoclipError: When it is missing or damaged, also while it is read, unpacks to far more
             than its size, has more rows or values, or two columns of one name.
     """
     try:
         footer = pq.read_metadata(path)
-        leaves = range(footer.num_columns)
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         options: dict[str, Any] = {}
         if most_rows is not None:
-            groups = [footer.row_group(k) for k in range(footer.num_row_groups)]
+            leaves = range(footer.num_columns)
             values = (sum(group.column(leaf).num_values for group in groups) for leaf in leaves)
             if footer.num_rows > most_rows or max(values, default=0) > (most_values or most_rows):
                 raise CompoclipError(
@@ -359,8 +350,7 @@ def opened_parquet(
         with pq.ParquetFile(path, metadata=footer, **options) as parquet:
             _require_one_of_each(parquet.schema_arrow.names, path)
             size = path.stat().st_size
-            parts = (footer.row_group(k).total_byte_size for k in range(footer.num_row_groups))
-            _require_size(path, size, sum(parts))
+            _require_size(path, size, sum(group.total_byte_size for group in groups))
             # Repeated values take next to no bytes, rows that name images at least one.
             if most_rows is None:
                 _require_size(path, size, _MOST_RATIO * footer.num_rows)
@@ -373,7 +363,7 @@ def opened_parquet(
         raise _damaged(path, "Parquet", error, damaged) from error
 
 
-def _damaged(path: Path, kind: str, error: Exception, damaged: str) -> CompoclipError:
+def _damaged(path: Path, kind: str, error: Exception, damaged: str = _AGAIN) -> CompoclipError:
     """The error for a file that cannot be read; damage comes as an OSError without a number too."""
     if isinstance(error, OSError) and error.errno is not None:
         return unreadable(path, error)
@@ -386,7 +376,7 @@ def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
 
     Args:
         path: The file: a stream, as the datasets library saves it, or a file with a footer.
-        damaged: What to do when it is not whole.
+        damaged: The remedy when it is not whole.
 
     Returns:
         The table, checked in full: a damaged one would be read beyond its end.
@@ -395,19 +385,18 @@ def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
         CompoclipError: The file is absent, damaged, or unpacks to far more than its size.
     """
     try:
-        size = path.stat().st_size
         mapped = pa.memory_map(str(path))
         footer = mapped.read(6) == b"ARROW1"
         mapped.seek(0)
         reader = pa.ipc.open_file(mapped) if footer else pa.ipc.open_stream(mapped)
         numbers = range(reader.num_record_batches) if footer else ()
-        kept, held = [], 0
+        batches, held = [], 0
         for batch in map(reader.get_batch, numbers) if footer else reader:
             held += batch.nbytes
-            if held > _MOST_RATIO * size:
+            if held > _MOST_RATIO * path.stat().st_size:
                 raise CompoclipError(f"{path}: unpacks to far more than its size; {damaged}")
-            kept.append(batch)
-        table = pa.Table.from_batches(kept, schema=reader.schema)
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, schema=reader.schema)
         table.validate(full=True)
         _require_one_of_each(table.column_names, path)
         return table
@@ -427,12 +416,11 @@ def holds_bytes(kind: pa.DataType) -> bool:
 
 def holds_text(kind: pa.DataType, *, lists: bool = False) -> bool:
     """Return whether a column has texts, also as bytes or codes; `lists`: or lists of them."""
-    if lists and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return holds_text(kind.value_type)
-    if pa.types.is_dictionary(kind):
+    types = pa.types
+    if types.is_dictionary(kind) or (lists and (types.is_list(kind) or types.is_large_list(kind))):
         return holds_text(kind.value_type)
     tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary")
-    return any(getattr(pa.types, test, pa.types.is_string)(kind) for test in tests)
+    return any(getattr(types, test, types.is_string)(kind) for test in tests)
 
 
 def read_rows(

@@ -11,7 +11,7 @@ from typing import Literal
 from compoclip.cli.options import parse
 from compoclip.console import table, tell
 from compoclip.errors import CompoclipError
-from compoclip.files import cache_folder
+from compoclip.files import cache_folder, reason
 
 _KINDS = {  # kind -> what it is
     "parses": "parses of captions, made anew when they are asked for",
@@ -38,51 +38,34 @@ class CacheOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print one row a kind, after removing what is asked for; returns the exit code."""
+    """Print one row per kind, after removing what is asked for; returns the exit code."""
     options = parse(CacheOptions, "cache", argv)
     folder = cache_folder()
-    found = {kind: _size(_kept(folder, kind)) for kind in _KINDS}
+    places: dict[str, list[Path]] = {kind: [] for kind in _KINDS}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        # parses.sqlite has its log and index beside it
+        known = "parses" if path.name.startswith("parses.sqlite") else path.name
+        places[known if known in ("parses", "features") else "indexes"].append(path)
+    sizes = {}
+    for kind, paths in places.items():
+        files = (each for path in paths for each in (path, *path.rglob("*")) if each.is_file())
+        sizes[kind] = sum(each.stat().st_size for each in files)
     cleared = [kind for kind in _KINDS if options.clear in (kind, "all")]
-    for kind in cleared:
-        for path in _kept(folder, kind):
-            _remove(path)
-    record = {"folder": str(folder), "bytes": found, "cleared": cleared}
+    for path in (each for kind in cleared for each in places[kind]):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CompoclipError(
+                f"{path}: cannot be removed ({reason(error)}); check its rights"
+            ) from error
+    record = {"folder": str(folder), "bytes": sizes, "cleared": cleared}
     rows = [
         [kind, f"{size / 1e6:.1f} MB", "removed" if kind in cleared else "", _KINDS[kind]]
-        for kind, size in found.items()
+        for kind, size in sizes.items()
     ]
-    total = f"{sum(found.values()) / 1e6:.1f} MB in {folder}"
-    return tell(
-        options.json,
-        record,
-        f"{table(rows, ['kind', 'size', 'state', 'holds'], left=4)}\n\n{total}",
-    )
-
-
-def _kept(folder: Path, kind: str) -> list[Path]:
-    """The files and folders of a kind."""
-    there = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [path for path in there if _kind(path.name) == kind]
-
-
-def _kind(name: str) -> str:
-    if name.startswith("parses.sqlite"):  # and its log and index, beside it
-        return "parses"
-    return "features" if name == "features" else "indexes"
-
-
-def _size(paths: Sequence[Path]) -> int:
-    files = (each for path in paths for each in (path, *path.rglob("*")) if each.is_file())
-    return sum(each.stat().st_size for each in files)
-
-
-def _remove(path: Path) -> None:
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise CompoclipError(
-            f"{path}: cannot be removed ({error.strerror or error}); check its rights"
-        ) from error
+    shown = table(rows, ["kind", "size", "state", "holds"], left=4)
+    total = f"{sum(sizes.values()) / 1e6:.1f} MB in {folder}"
+    return tell(options.json, record, f"{shown}\n\n{total}")

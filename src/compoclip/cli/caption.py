@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from compoclip import console
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
-from compoclip.cli.caption_input import Item, caption_items
-from compoclip.cli.options import parse
+from compoclip.cli.caption_input import caption_items
+from compoclip.cli.options import parse, require_with
 from compoclip.config import Shown
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
@@ -22,6 +22,7 @@ from compoclip.language.ask import Asking, collect
 from compoclip.language.engine import ChatServer, Engine, InProcessModel, PromptTask, load_task
 from compoclip.language.judge import RULES_VERSION
 from compoclip.language.rows import Outputs, write_outputs
+from compoclip.run import require_least
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,11 @@ def main(argv: Sequence[str]) -> int:
     """Parse, ask, write, sum up. Returns 1 when captions are left without an answer."""
     options = parse(CaptionOptions, "caption", argv)
     task = load_task(options.task)
-    _require_sense(options)
+    require_least(1, options, "tries", "concurrency", "max_tokens")
+    require_least(0, options, "temperature", "retries")
+    if options.timeout <= 0:
+        raise UsageError("--timeout must be above 0")
+    require_with(options, "key_env", "server")
     out = Outputs(options.out)
     out.require_free()
     require_writable(options.out.parent)
@@ -110,6 +115,9 @@ def main(argv: Sequence[str]) -> int:
         options.seed,
         options.tries,
     )
+    digest = hashlib.blake2b(digest_size=16)  # tells these captions from others
+    for id, several in items:
+        digest.update(repr((id, tuple(several))).encode("utf-8", "surrogatepass"))
     provenance = {
         "task": task.name,
         "prompt": task.hash,
@@ -119,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
         "rules": f"{RULES_VERSION} ({tagger_version(DEFAULT_TAGGER)})",
     }
     made_from = {
-        "captions": _digest(items),
+        "captions": digest.hexdigest(),
         "prompt": f"{task.name} {task.hash}",
         "model": options.model,
         **asdict(asking),
@@ -162,55 +170,31 @@ def main(argv: Sequence[str]) -> int:
         "out": str(out.rows),
         **provenance,
     }
-    if options.json:
-        console.emit_json(summary)
-    else:
-        _print(task, summary, out, collected.unanswered)
+    console.tell(options.json, summary, _text(task, summary, out, collected.unanswered))
     return 1 if collected.unanswered else 0
 
 
-def _require_sense(options: CaptionOptions) -> None:
-    for name in ("tries", "concurrency"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"--{name} must be at least 1")
-    for name in ("temperature", "retries"):
-        if (getattr(options, name) or 0) < 0:
-            raise UsageError(f"--{name} must not be negative")
-    if options.timeout <= 0 or (options.max_tokens is not None and options.max_tokens < 1):
-        raise UsageError("--timeout and --max-tokens must be above 0")
-    if options.key_env and options.server is None:
-        raise UsageError("--key-env goes with --server")
-
-
-def _digest(items: Iterable[Item]) -> str:
-    """Tells these captions from others."""
-    digest = hashlib.blake2b(digest_size=16)
-    for id, captions in items:
-        digest.update(repr((id, tuple(captions))).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-def _print(
-    task: PromptTask, made: dict[str, Any], out: Outputs, unanswered: dict[int, str]
-) -> None:
-    captions = made["captions"]
-    print(
-        f"{task.name}: {made['texts']:,} texts for {made['with_text']:,} of {captions:,} captions "
-        f"-> {out.rows}"
-    )
+def _text(task: PromptTask, made: dict[str, Any], out: Outputs, unanswered: dict[int, str]) -> str:
+    lines = [
+        f"{task.name}: {made['texts']:,} texts for {made['with_text']:,} of {made['captions']:,} "
+        f"captions -> {out.rows}"
+    ]
     if made["rejected"]:
         reasons = ", ".join(f"{n:,} x {why}" for why, n in made["rejected"].items())
-        print(f"  rejected: {reasons} -> {out.rejected}")
+        lines.append(f"  rejected: {reasons} -> {out.rejected}")
     if made["not_asked"]:
-        print(f"  not asked about: {made['not_asked']:,} (empty, or without what the task changes)")
+        without = "empty, or without what the task changes"
+        lines.append(f"  not asked about: {made['not_asked']:,} ({without})")
     if made["refused"]:
-        print(f"  refused by the server: {made['refused']:,}, see {out.rejected.name}")
+        lines.append(f"  refused by the server: {made['refused']:,}, see {out.rejected.name}")
     if unanswered:
         last = list(unanswered.values())[-1]
-        print(f"  no answer: {len(unanswered):,} (last: {last}); the same command asks them again")
+        again = "the same command asks them again"
+        lines.append(f"  no answer: {len(unanswered):,} (last: {last}); {again}")
     before = f", {made['answered_before']:,} were there" if made["answered_before"] else ""
-    print(
+    lines += [
         f"  {console.counted(made['answered_now'], 'caption')} answered in {made['seconds']:.0f} s "
-        f"({made['captions_a_minute']:.0f} a minute){before}"
-    )
-    print(f"  tokens: {made['tokens_in']:,} in, {made['tokens_out']:,} out")
+        f"({made['captions_a_minute']:.0f} a minute){before}",
+        f"  tokens: {made['tokens_in']:,} in, {made['tokens_out']:,} out",
+    ]
+    return "\n".join(lines)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from compoclip import console
-from compoclip.cli.options import ResultPaths, parse
+from compoclip.cli.options import ResultPaths, parse, require_with
 from compoclip.errors import UsageError
 from compoclip.run import require_least
-
-if TYPE_CHECKING:
-    from compoclip.evaluation.published.beside import TableEntry
-    from compoclip.evaluation.published.read import PublishedTable
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,9 @@ def main(argv: Sequence[str]) -> int:
     """Parse, compare, print one table a pair."""
     options = parse(CompareOptions, "compare", argv)
     require_least(1, options, "resamples")
+    require_with(options, "allow_partial", "against")
     if options.against is not None:
         return _against(options, options.against)
-    if options.allow_partial:
-        raise UsageError("--allow-partial goes with --against")
     if len(options.results) < 2:
         raise UsageError("give the base's results and at least one other; see compare --help")
     from compoclip.evaluation.comparison import compare_all, one_model
@@ -82,13 +77,37 @@ def main(argv: Sequence[str]) -> int:
 
 def _against(options: CompareOptions, name: str) -> int:
     """Print a published table with our rows."""
-    if not options.results:
-        raise UsageError("give the results to be put beside the published ones")
-    from compoclip.evaluation.published.beside import beside, shown, to_json
+    from compoclip.evaluation.comparison import one_model
+    from compoclip.evaluation.published.beside import (
+        TableEntry,
+        beside,
+        entries_of,
+        shown,
+        to_json,
+    )
     from compoclip.evaluation.published.read import published_table
+    from compoclip.evaluation.results import load_results
 
     table = published_table(name)
-    measured = beside(table, _entries(options.results, table), allow_partial=options.allow_partial)
+    # Rows to be: one per model, and one for the models that are named for different blocks.
+    rows: list[TableEntry] = []
+    by_block: list[dict[str, Path]] = []
+    for path in options.results:
+        block, equals, place = str(path).partition("=")
+        if not equals or path.exists():
+            rows += entries_of(load_results(path))
+            continue
+        if block not in table.blocks:
+            blocks = ", ".join(table.blocks) or "none"
+            raise UsageError(f"{path}: {table.id} has no block '{block}'; its blocks: {blocks}")
+        if not by_block or block in by_block[-1]:
+            by_block.append({})
+        by_block[-1][block] = Path(place)
+    for each in by_block:
+        models_of = {b: one_model(load_results(place), place) for b, place in each.items()}
+        models = dict.fromkeys(results[0].model for results in models_of.values())
+        rows.append((" + ".join(models), models_of))
+    measured = beside(table, rows, allow_partial=options.allow_partial)
     if not measured:
         wanted = list(dict.fromkeys(s.benchmark for c in table.columns for s, _ in c.terms))
         more = " and others" if len(wanted) > 12 else ""
@@ -98,29 +117,3 @@ def _against(options: CompareOptions, name: str) -> int:
         )
     text = shown(table, measured, options.format)
     return console.tell(options.json, to_json(table, measured), text)
-
-
-def _entries(paths: Sequence[Path], table: PublishedTable) -> list[TableEntry]:
-    """Rows to be: one a model, and one for the models that are named for different blocks."""
-    from compoclip.evaluation.comparison import one_model
-    from compoclip.evaluation.published.beside import entries_of
-    from compoclip.evaluation.results import load_results
-
-    found: list[TableEntry] = []
-    rows: list[dict[str, Path]] = []
-    for path in paths:
-        block, equals, place = str(path).partition("=")
-        if not equals or path.exists():
-            found += entries_of(load_results(path))
-            continue
-        if block not in table.blocks:
-            blocks = ", ".join(table.blocks) or "none"
-            raise UsageError(f"{path}: {table.id} has no block '{block}'; its blocks: {blocks}")
-        if not rows or block in rows[-1]:
-            rows.append({})
-        rows[-1][block] = Path(place)
-    for each in rows:
-        models_of = {b: one_model(load_results(place), place) for b, place in each.items()}
-        models = dict.fromkeys(results[0].model for results in models_of.values())
-        found.append((" + ".join(models), models_of))
-    return found

@@ -26,7 +26,6 @@ from compoclip.run import DataOptions, require_least
 TASKS = Verbs(
     "compoclip data",
     "TASK",
-    "no task",
     {
         "ls": (
             "list the benchmarks: items, licence, where to get them; details of those named",
@@ -54,8 +53,7 @@ TASKS = Verbs(
 )
 main = TASKS.main
 
-# --- `compoclip data ls [NAME ...]`: the benchmarks, their size and licence, and how to get
-# them. ---
+# --- `compoclip data ls [NAME ...]`. ---
 
 
 @dataclass(frozen=True)
@@ -76,16 +74,12 @@ class LsOptions:
 
 
 def ls_main(argv: Sequence[str]) -> int:
-    """One row a benchmark, or one paragraph a benchmark that is named."""
+    """Print one row per benchmark, or one paragraph per benchmark that is named."""
     options = parse(LsOptions, "data ls", argv)
     entries = [meta(name) for name in options.names or benchmark_names()]
-    text = "\n\n".join("\n".join(details(each)) for each in entries)
-    shown = text if options.names else overview(entries)
-    return tell(options.json, [each.to_json() for each in entries], shown)
-
-
-def overview(entries: Sequence[Meta]) -> str:
-    """An aligned table, one row a benchmark."""
+    if options.names:
+        text = "\n\n".join("\n".join(details(each)) for each in entries)
+        return tell(options.json, [each.to_json() for each in entries], text)
     header = ["name", "title", "licence", "obtainable", "items", "files", "photos", "to fetch"]
     rows = []
     for each in entries:
@@ -97,32 +91,33 @@ def overview(entries: Sequence[Meta]) -> str:
         items = "by set" if each.family else f"{each.items:,}" if each.items else "?"
         licence, size = each.licence.partition(";")[0], f"{in_bytes(each.size)}{more}".strip()
         rows.append([each.id, each.title, licence, each.status, items, *shares, size])
-    notes = [
-        "",
-        "files, photos: those that `compoclip data fetch` can get, of all that are needed",
-        "to fetch: their size, archives packed; + where that of some is not known",
-        "compoclip data ls NAME: source, terms, what to do by hand, files, checksums",
-    ]
-    return "\n".join([table(rows, header, left=4), *notes])
+    text = (
+        f"{table(rows, header, left=4)}\n\n"
+        "files, photos: those that `compoclip data fetch` can get, of all that are needed\n"
+        "to fetch: their size, archives packed; + where that of some is not known\n"
+        "compoclip data ls NAME: source, terms, what to do by hand, files, checksums"
+    )
+    return tell(options.json, [each.to_json() for each in entries], text)
 
 
 def details(about: Meta) -> Iterator[str]:
-    """Lines on one benchmark."""
-    yield f"{about.id}: {about.title}"
-    yield f"  paper       {about.citation}"
-    yield f"  source      {about.source}"
-    yield f"  licence     {about.licence}"
+    """Yield lines on one benchmark."""
     known = about.access.startswith(about.status)
-    yield f"  obtainable  {about.access if known else f'{about.status}; {about.access}'}"
-    if about.family:
-        yield f"  sets        {', '.join(about.parts)} (name one: {about.id}:{about.parts[0]})"
-    else:
-        yield f"  parts       {', '.join(about.parts)}"
-    if about.requires:
-        yield f"  needs       {about.id},{about.requires}=..."
     counts = ", ".join(f"{name} {n:,}" for name, n in about.expected.items())
     total = f"{about.items:,} in all" if about.items else ""
-    yield f"  items       {'; '.join(filter(None, (total, counts))) or 'not known'}"
+    parts = ", ".join(about.parts)
+    facts = {
+        "paper": about.citation,
+        "source": about.source,
+        "licence": about.licence,
+        "obtainable": about.access if known else f"{about.status}; {about.access}",
+        "sets": f"{parts} (name one: {about.id}:{about.parts[0]})" if about.family else "",
+        "parts": "" if about.family else parts,
+        "needs": f"{about.id},{about.requires}=..." if about.requires else "",
+        "items": "; ".join(filter(None, (total, counts))) or "not known",
+    }
+    yield f"{about.id}: {about.title}"
+    yield from (f"  {name:<10}  {fact}" for name, fact in facts.items() if fact)
     for title, places in (("file", about.files), ("photos", about.images)):
         for place in places:
             yield f"  {title:<10}  {place}"
@@ -139,10 +134,8 @@ def details(about: Meta) -> Iterator[str]:
             elif place not in about.hashes:
                 plain = ", plain http" if source.url.startswith("http://") else ""
                 yield f"              no published checksum known{plain}: not verified when fetched"
-    for archive in about.archives:
-        yield f"  or archive  {archive}"
-    for file in about.optional:
-        yield f"  may lack    {file}"
+    yield from (f"  or archive  {archive}" for archive in about.archives)
+    yield from (f"  may lack    {file}" for file in about.optional)
 
 
 def in_bytes(number: int) -> str:
@@ -195,7 +188,7 @@ def check_main(argv: Sequence[str]) -> int:
 
 
 def lines(found: Check) -> Iterator[str]:
-    """One benchmark: files, items, photos, problems."""
+    """Yield lines on one benchmark: files, items, photos, problems."""
     yield f"{found.benchmark}: {'complete' if found.complete else 'NOT COMPLETE'}"
     for file in found.files:
         size = f", {in_bytes(file.bytes)}" if file.bytes else ""
@@ -212,12 +205,10 @@ def lines(found: Check) -> Iterator[str]:
         ("missing", found.missing, found.missing_count),
         ("damaged", found.damaged, found.damaged_count),
     ):
-        for name in names:
-            yield f"  {title}: {name}"
+        yield from (f"  {title}: {name}" for name in names)
         if number > len(names):
             yield f"  {title}: {number - len(names):,} more"
-    for problem in found.problems:
-        yield f"  ! {problem}"
+    yield from (f"  ! {problem}" for problem in found.problems)
 
 
 _STATES = {
@@ -302,9 +293,13 @@ def fetch_main(argv: Sequence[str]) -> int:
         if not jobs:
             break
         note(shown(jobs, options.data, options.url_base))
-        if not options.yes and not _agreed():
-            note("nothing was fetched" if not done else "nothing more was fetched")
-            return 1
+        if not options.yes:
+            if not sys.stdin.isatty():
+                raise UsageError("asked before fetching, but there is nobody to ask; say --yes")
+            print("Fetch this? [y/N] ", end="", file=sys.stderr, flush=True)
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                note(f"nothing {'more ' * bool(done)}was fetched")
+                return 1
         for job in jobs:
             with byte_progress(job.source.target) as progress:
                 line = fetch(job, options.data, url_base=options.url_base, progress=progress)
@@ -324,7 +319,7 @@ def fetch_main(argv: Sequence[str]) -> int:
 
 
 def shown(jobs: Sequence[FetchJob], root: Path, url_base: str | None) -> str:
-    """What would be fetched: a row a file, and the sum."""
+    """Return what would be fetched: a row per file, and the sum."""
     rows = [
         [
             str(root / job.source.target),
@@ -338,19 +333,8 @@ def shown(jobs: Sequence[FetchJob], root: Path, url_base: str | None) -> str:
     unknown = sum(not job.source.size for job in jobs)
     total = in_bytes(sum(job.source.size for job in jobs)) or "0 B"
     more = f", and {counted(unknown, 'file')} of unknown size" if unknown else ""
-    return "\n".join(
-        [
-            table(rows, ["to", "from", "because", "size", "checked by"], left=3),
-            f"together {total}{more}",
-        ]
-    )
-
-
-def _agreed() -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("asked before fetching, but there is nobody to ask; say --yes")
-    print("Fetch this? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    header = ["to", "from", "because", "size", "checked by"]
+    return f"{table(rows, header, left=3)}\ntogether {total}{more}"
 
 
 # --- `compoclip data pack DATA --out PACK`: training data as shards with small images. ---
@@ -403,26 +387,20 @@ def pack_main(argv: Sequence[str]) -> int:
     from compoclip.corpora.run import run
     from compoclip.data.pack import PackSpec, PackSummary, pack
 
-    request = options.request(options.data)
-    spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
-
     def spread(work: Callable[[int], PackSummary], tasks: Sequence[int]) -> Iterator[PackSummary]:
         images = len(tasks) * options.shard_size
         return run(work, tasks, processes(options.workers, images, _MANY))
 
-    packed = pack(request, options.out, spec, spread, options.max_bad)
-    record = {**asdict(packed), "out": str(options.out)}
-    tell(
-        options.json,
-        record,
+    spec = PackSpec(options.size, options.quality, options.keep, options.shard_size)
+    packed = pack(options.request(options.data), options.out, spec, spread, options.max_bad)
+    told = (
         f"{options.out}: {counted(packed.samples, 'sample')} in {counted(packed.shards, 'shard')}, "
         f"{in_bytes(packed.size_bytes)}; {counted(packed.scaled, 'image')} scaled down, "
-        f"{packed.as_they_were} as they were",
+        f"{packed.as_they_were} as they were"
     )
-    if options.json:
-        return 0
-    for reason in packed.bad.values():
-        note(f"left out: {reason}")
-    for reason, count in packed.left_out.items():
-        note(f"  {count} x {reason}")
+    tell(options.json, {**asdict(packed), "out": str(options.out)}, told)
+    if not options.json:
+        left_out = [f"  {count} x {reason}" for reason, count in packed.left_out.items()]
+        for line in (*(f"left out: {reason}" for reason in packed.bad.values()), *left_out):
+            note(line)
     return 0

@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from compoclip.benchmarks.audit import (
     FAULTS,
     MEANING,
     Audit,
     Defect,
-    Differences,
     Kind,
     audit,
     differences,
@@ -30,13 +29,10 @@ from compoclip.benchmarks.solvability import (
 from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.options import parse
 from compoclip.config import Shown
-from compoclip.console import counted, emit_json, note, table
+from compoclip.console import counted, note, table, tell
 from compoclip.errors import UsageError
 from compoclip.files import write_text
 from compoclip.run import DataOptions
-
-if TYPE_CHECKING:
-    from compoclip.data.sources import Source
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,11 @@ def main(argv: Sequence[str]) -> int:
     options = parse(AuditOptions, "data audit", argv)
     if options.kept is not None and not (options.overlap and len(options.train) == 1):
         raise UsageError("--kept goes with --overlap and one --train")
-    held_out = _held_out(options.overlap)
+    held_out: dict[str, frozenset[int]] = {}
+    if options.overlap:
+        from compoclip.data.overlap import held_out_photos  # torch comes with sources
+
+        held_out = {str(path): held_out_photos(path) for path in options.overlap}
     loaded: list[Benchmark] = []
     if options.names or not options.train:
         chosen = named_or_present(options.names, options.data, options.images)
@@ -99,97 +99,80 @@ def main(argv: Sequence[str]) -> int:
         found = audit(benchmark, decoding=options.decode)
         solved = solvability(benchmark) if options.text_only else []
         rules = rules_of_thumb(benchmark) if options.text_only else []
-        reports.append(_record(found, solved, rules))
+        reports.append(
+            {
+                "benchmark": found.benchmark,
+                "items": dict(found.items),
+                "faulty": len(found.faulty),
+                "faults": found.faults,
+                "counts": {str(kind): levels for kind, levels in found.counts.items()},
+                "by_subtask": {str(kind): parts for kind, parts in found.by_subtask.items()},
+                "left_out": dict(found.left_out),
+                "text_only": [asdict(each) for each in solved],
+                "rules_of_thumb": [asdict(each) for each in rules],
+            }
+        )
         texts.append(audit_text(found, solved, rules))
         defects += found.defects
-    edits = _edits(loaded)
-    texts += [differences_text(each) for each in edits]
+    # Benchmarks that edit the rows of another one that is audited with them.
+    by_name = {each.name: each for each in loaded}
+    edits = []
+    for each in loaded:
+        base, at, edition = each.name.partition("@")
+        original = meta(base).same_rows_as if base in benchmark_names() else ""
+        if original and (other := by_name.get(f"{original}{at}{edition}")):
+            edits.append(differences(each, other))
+    for edit in edits:
+        rows = ", ".join(f"{n:,} {name}" for name, n in edit.rows.items())
+        texts.append(
+            f"{edit.edited} against {edit.original}: of {edit.shared:,} shared ids the caption or "
+            f"the negative differs in {rows}; never compare the two row by row"
+        )
     for source in options.train:
         record, text, faults = _training(source, options, held_out)
         reports.append(record)
         texts.append(text)
         defects += faults
+    listed = [{**asdict(defect), "fault": defect.fault} for defect in defects]
     if options.out is not None:
-        lines = "".join(json.dumps(_line(each), ensure_ascii=False) + "\n" for each in defects)
+        lines = "".join(json.dumps(defect, ensure_ascii=False) + "\n" for defect in listed)
         write_text(options.out, lines)
         note(f"{options.out}: {counted(len(defects), 'defect')}")
-    if options.json:
-        emit_json(
-            {
-                "audits": reports,
-                "differences": [asdict(each) for each in edits],
-                "defects": [_line(each) for each in defects],
-            }
-        )
-    else:
-        print("\n\n".join(texts))
-    return 0
+    differing = [asdict(edit) for edit in edits]
+    everything = {"audits": reports, "differences": differing, "defects": listed}
+    return tell(options.json, everything, "\n\n".join(texts))
 
 
 def audit_text(
     found: Audit, solved: Sequence[Solvability] = (), rules: Sequence[RuleOfThumb] = ()
 ) -> str:
-    """Counts of one benchmark."""
+    """Return the counts of one benchmark, and how far models get that see no image."""
     items = sum(found.items.values())
     lines = [f"{found.benchmark}: {items:,} items, {len(found.faulty):,} faulty"]
-    if found.counts:
-        lines += _counts(found.counts, found.by_subtask)
+    lines += _counts(found.counts, found.by_subtask)
     lines += [f"  left out by the reader, {why}: {n:,}" for why, n in found.left_out.items()]
-    if solved:
-        from compoclip.evaluation.statistics import wilson
-        from compoclip.evaluation.tables import percent
+    if not (solved or rules):
+        return "\n".join(lines)
+    from compoclip.evaluation.statistics import wilson
+    from compoclip.evaluation.tables import percent
 
-        rows = []
-        for each in solved:
-            low, high = wilson(each.ngrams * each.n, each.n)
-            area = each.metric == "auc"
-            rows.append(
-                [
-                    each.subtask,
-                    each.metric,
-                    percent(each.ngrams),
-                    "" if area else f"{percent(low)} to {percent(high)}",
-                    percent(each.length),
-                    percent(each.chance),
-                    str(each.n) if each.n == each.of else f"{each.n} of {each.of}",
-                ]
-            )
-        header = [
-            "no image seen",
-            "metric",
-            "n-grams",
-            "95 % interval",
-            "length",
-            "chance",
-            "items",
-        ]
-        lines.append(table(rows, header))
-    if rules:
-        from compoclip.evaluation.tables import percent
-
-        told = [
-            [
-                each.subtask,
-                each.rule,
-                percent(each.value),
-                percent(each.chance),
-                "" if each.longer is None else f"{each.longer:+.1f}",
-                str(each.n),
-            ]
-            for each in rules
-        ]
-        head = ["rule of thumb", "take the", "right", "chance", "words more if false", "items"]
-        lines.append(table(told, head))
+    rows = []
+    for each in solved:
+        low, high = map(percent, wilson(each.ngrams * each.n, each.n))
+        interval = "" if each.metric == "auc" else f"{low} to {high}"
+        shares = [percent(each.length), percent(each.chance)]
+        number = str(each.n) if each.n == each.of else f"{each.n} of {each.of}"
+        rows.append([each.subtask, each.metric, percent(each.ngrams), interval, *shares, number])
+    header = ["no image seen", "metric", "n-grams", "95 % interval", "length", "chance", "items"]
+    lines += [table(rows, header)] * bool(rows)
+    rows = []
+    for rule in rules:
+        shares = [percent(rule.value), percent(rule.chance)]
+        longer = "" if rule.longer is None else f"{rule.longer:+.1f}"
+        rows.append([rule.subtask, rule.rule, *shares, longer, str(rule.n)])
+    header = ["rule of thumb", "take the", "right", "chance", "words more if false", "items"]
+    lines += [table(rows, header)] * bool(rows)
     return "\n".join(lines)
-
-
-def differences_text(each: Differences) -> str:
-    """One line on rows that one benchmark edited."""
-    rows = ", ".join(f"{n:,} {name}" for name, n in each.rows.items())
-    return (
-        f"{each.edited} against {each.original}: of {each.shared:,} shared ids the caption or the "
-        f"negative differs in {rows}; never compare the two row by row"
-    )
 
 
 def _counts(
@@ -197,16 +180,13 @@ def _counts(
     where: Mapping[Kind, Mapping[str, Mapping[str, int]]],
 ) -> list[str]:
     """A table, what its rows and columns mean, and how many of each defect a sub-task has."""
+    if not counts:
+        return []
     used = [level for level in LEVELS if any(level in levels for levels in counts.values())]
-    rows = [
-        [
-            kind,
-            "fault" if kind in FAULTS else "note",
-            f"{levels['']:,}",
-            *(f"{levels[each]:,}" if each in levels else "" for each in used),
-        ]
-        for kind, levels in counts.items()
-    ]
+    rows = []
+    for kind, levels in counts.items():
+        cells = (f"{levels[each]:,}" if each in levels else "" for each in ("", *used))
+        rows.append([kind, "fault" if kind in FAULTS else "note", *cells])
     lines = [table(rows, ["defect", "is a", "all", *used], left=2)]
     for kind in counts:
         lines.append(f"  {kind}: {MEANING[kind]}")
@@ -226,36 +206,19 @@ def _levels(levels: Mapping[str, int]) -> str:
     return " / ".join(f"{n:,} {level}" for n, level in steps.items())
 
 
-def _edits(loaded: Sequence[Benchmark]) -> list[Differences]:
-    """Benchmarks that edit the rows of another one that is audited with them."""
-    by_name = {each.name: each for each in loaded}
-    found = []
-    for each in loaded:
-        base, at, edition = each.name.partition("@")
-        original = meta(base).same_rows_as if base in benchmark_names() else ""
-        other = by_name.get(f"{original}{at}{edition}")
-        if original and other is not None:
-            found.append(differences(each, other))
-    return found
-
-
-def _held_out(paths: Sequence[Path]) -> dict[str, frozenset[int]]:
-    if not paths:
-        return {}
-    from compoclip.data.overlap import held_out_photos  # torch comes with sources
-
-    return {str(path): held_out_photos(path) for path in paths}
-
-
 def _training(
-    source: str, options: AuditOptions, held_out: Mapping[str, frozenset[int]]
+    spec: str, options: AuditOptions, held_out: Mapping[str, frozenset[int]]
 ) -> tuple[dict[str, Any], str, tuple[Defect, ...]]:
+    """Audit training data; return record, text and defects, and write what --kept names."""
     from compoclip.benchmarks.audit import audit_training  # torch comes with sources
+    from compoclip.data.overlap import overlap
+    from compoclip.data.sources.selection import write_selection
 
-    rows = options.request(source).open()
-    found = audit_training(source, (rows[index] for index in range(len(rows))))
-    record = {
-        "source": source,
+    request = options.request(spec)
+    rows = request.open()
+    found = audit_training(spec, (rows[index] for index in range(len(rows))))
+    record: dict[str, Any] = {
+        "source": spec,
         "rows": found.rows,
         "captions": found.captions,
         "negatives": found.negatives,
@@ -263,69 +226,33 @@ def _training(
         "left_out": dict(rows.left_out),
         "counts": {str(kind): levels for kind, levels in found.counts.items()},
     }
-    head = (
-        f"{source}: {counted(found.rows, 'row')}, {counted(found.captions, 'caption')}, "
-        f"{counted(found.negatives, 'negative')}, {counted(found.missing, 'image')} missing"
-    )
-    lines = [head, f"  {rows.describe()}", *(_counts(found.counts, {}) if found.counts else [])]
-    lines += [f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()]
-    if held_out:
-        lines += _overlapping(source, rows, options, held_out, record)
-    return record, "\n".join(lines), found.defects
-
-
-def _overlapping(
-    spec: str,
-    rows: Source,
-    options: AuditOptions,
-    held_out: Mapping[str, frozenset[int]],
-    record: dict[str, Any],
-) -> list[str]:
-    """Lines on held-out photos; puts their numbers in the record, and writes what is kept."""
-    from compoclip.data.overlap import overlap
-    from compoclip.data.sources.selection import write_selection
-
-    found = overlap(rows, held_out)
-    record["overlap"] = {
-        "held_out": {name: len(photos) for name, photos in held_out.items()},
-        "rows": {name: len(ids) for name, ids in found.by_set.items()},
-        "all_rows": len(found.ids),
-        "unknown": found.unknown,
-    }
-    if options.kept is not None:
-        names = ", ".join(held_out)
-        because = f"photo held out by {names}"
-        reading = vars(options.request(spec))
-        write_selection(options.kept, without=found.ids, because=because, **reading)
-        without = counted(len(found.ids), "row")
-        note(f"{options.kept}: {spec} without {without}; train --data {options.kept}")
     lines = [
-        f"  held-out photos of {name}: {len(ids):,} of {found.samples:,} rows show one of its "
-        f"{len(held_out[name]):,}"
-        for name, ids in found.by_set.items()
+        f"{spec}: {counted(found.rows, 'row')}, {counted(found.captions, 'caption')}, "
+        f"{counted(found.negatives, 'negative')}, {counted(found.missing, 'image')} missing",
+        f"  {rows.describe()}",
+        *_counts(found.counts, {}),
+        *(f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()),
     ]
-    if found.unknown:
-        lines.append(
-            f"  photos without a COCO number, of which nothing is known: {found.unknown:,}"
-        )
-    return lines
-
-
-def _record(
-    found: Audit, solved: Sequence[Solvability], rules: Sequence[RuleOfThumb]
-) -> dict[str, Any]:
-    return {
-        "benchmark": found.benchmark,
-        "items": dict(found.items),
-        "faulty": len(found.faulty),
-        "faults": found.faults,
-        "counts": {str(kind): levels for kind, levels in found.counts.items()},
-        "by_subtask": {str(kind): parts for kind, parts in found.by_subtask.items()},
-        "left_out": dict(found.left_out),
-        "text_only": [asdict(each) for each in solved],
-        "rules_of_thumb": [asdict(each) for each in rules],
-    }
-
-
-def _line(defect: Defect) -> dict[str, Any]:
-    return {**asdict(defect), "fault": defect.fault}
+    if held_out:
+        shown = overlap(rows, held_out)
+        record["overlap"] = {
+            "held_out": {name: len(photos) for name, photos in held_out.items()},
+            "rows": {name: len(ids) for name, ids in shown.by_set.items()},
+            "all_rows": len(shown.ids),
+            "unknown": shown.unknown,
+        }
+        if options.kept is not None:
+            because = f"photo held out by {', '.join(held_out)}"
+            write_selection(options.kept, without=shown.ids, because=because, **vars(request))
+            without = counted(len(shown.ids), "row")
+            note(f"{options.kept}: {spec} without {without}; train --data {options.kept}")
+        for name, ids in shown.by_set.items():
+            lines.append(
+                f"  held-out photos of {name}: {len(ids):,} of {shown.samples:,} rows show one of "
+                f"its {len(held_out[name]):,}"
+            )
+        if shown.unknown:
+            lines.append(
+                f"  photos without a COCO number, of which nothing is known: {shown.unknown:,}"
+            )
+    return record, "\n".join(lines), found.defects

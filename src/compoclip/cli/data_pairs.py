@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from compoclip.cli.options import parse
+from compoclip.cli.options import parse, require_within
 from compoclip.config import Shown
 from compoclip.console import note, tell
 from compoclip.errors import CompoclipError, UsageError
@@ -62,8 +62,7 @@ def mirror_main(argv: Sequence[str]) -> int:
     from compoclip.files import read_json
 
     _require(options.out, ".jsonl")
-    if not 0 <= options.human <= 1:
-        raise UsageError(f"--human {options.human}: must lie between 0 and 1")
+    require_within(0, 1, options, "human")
     photos = coco_boxes(options.boxes)
     left_out: Counter[str] = Counter()
     for path in options.without:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from compoclip import console
 from compoclip.cli.options import parse
-from compoclip.errors import UsageError
 from compoclip.run import EvaluateOptions, evaluate, named_models
 
 if TYPE_CHECKING:
@@ -16,23 +15,23 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parse, evaluate every model, print a table a benchmark."""
-    return run(parse(EvaluateOptions, "evaluate", argv))
-
-
-def run(options: EvaluateOptions) -> int:
-    """Measure every model, print a table a benchmark; of several models one table for all first."""
-    if not options.models:
-        raise UsageError("name at least one model and one benchmark; see evaluate --help")
+    """Measure every model, print a table per benchmark; of several models one for all first."""
+    options = parse(EvaluateOptions, "evaluate", argv)
     models = named_models(options.models)
     several = len(models) > 1
 
-    def show(name: str, results: list[Results]) -> None:
-        if not (options.json or several):  # those of several are shown at the end
-            _print_details(results)
-            _print_means(name, results, options)
+    def show(name: str, found: list[Results], details: bool = True) -> None:
+        """Print a model's results, each in full if wanted, and the means over groups of them."""
+        from compoclip.evaluation.groups import overall_scores, overall_text
+        from compoclip.evaluation.tables import results_text
 
-    results = evaluate(options, models, show, processes=True)
+        texts = [results_text(each) for each in found] if details else []
+        if means := overall_scores(found, options.resamples, options.seed):
+            texts.append(overall_text(name, means))
+        print("".join(f"{text}\n\n" for text in texts), end="", flush=True)
+
+    done = (lambda *_: None) if options.json or several else show
+    results = evaluate(options, models, done, processes=True)
     if not results:  # rank 0 has them
         return 0
     if options.json:
@@ -42,23 +41,7 @@ def run(options: EvaluateOptions) -> int:
 
         print(overview_text(results, base=next(iter(models))), end="\n\n")
         for name in models:
-            _print_means(name, [each for each in results if each.model == name], options)
-        if options.details:
-            _print_details(results)
-        else:
+            show(name, [each for each in results if each.model == name], options.details)
+        if not options.details:
             print("--details adds a table for each model and benchmark")
     return 0
-
-
-def _print_details(results: Sequence[Results]) -> None:
-    from compoclip.evaluation.tables import results_text
-
-    print("\n\n".join(results_text(each) for each in results), end="\n\n", flush=True)
-
-
-def _print_means(name: str, results: list[Results], options: EvaluateOptions) -> None:
-    from compoclip.evaluation.groups import overall_scores, overall_text
-
-    means = overall_scores(results, options.resamples, options.seed)
-    if means:
-        print(overall_text(name, means), end="\n\n", flush=True)

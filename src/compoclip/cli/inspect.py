@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from compoclip import console
 from compoclip.cli.options import parse
 from compoclip.config import Shown
 from compoclip.errors import CompoclipError
 from compoclip.files import require_writable
-
-if TYPE_CHECKING:
-    from compoclip.models.checkpoint import Inspection
 
 
 @dataclass(frozen=True)
@@ -43,43 +40,37 @@ class InspectOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parse, inspect, print."""
+    """Print what a checkpoint is, a line per fact."""
     options = parse(InspectOptions, "inspect", argv)
     from compoclip.models.conversion import inspect_model
 
     found = inspect_model(options.checkpoint, options.base, options.activation)
-    return console.tell(options.json, found.to_json(), console.columns(_lines(found)))
-
-
-def _lines(found: Inspection) -> list[tuple[str, str]]:
     counts = found.parameters
     parts = [f"{name} {number:,}" for name, number in counts.items() if number and name != "total"]
-    lines = [
-        ("checkpoint", found.source),
-        ("kind", found.kind),
-        ("architecture", found.architecture),
-        ("activation", f"{found.activation} ({found.activation_by})"),
-    ]
-    sizes = {
+    facts: dict[str, object] = {
+        "checkpoint": found.source,
+        "kind": found.kind,
+        "architecture": found.architecture,
+        "activation": f"{found.activation} ({found.activation_by})",
         "context": found.context,
         "image size": found.image_size,
         "vocabulary": found.vocabulary,
+        "adapter": found.adapter or "none",
+        "parameters": f"{counts['total']:,} ({', '.join(parts)})",
+        "stored as": ", ".join(f"{kind} x {count}" for kind, count in found.dtypes.items()),
     }
-    lines += [(name, "unknown" if size is None else str(size)) for name, size in sizes.items()]
-    lines += [
-        ("adapter", found.adapter or "none"),
-        ("parameters", f"{counts['total']:,} ({', '.join(parts)})"),
-        ("stored as", ", ".join(f"{kind} x {count}" for kind, count in found.dtypes.items())),
-    ]
     if found.identity:
-        lines.append(("weights", str(found.identity["weights"])))
-        lines.append(("trained from", str(found.identity["base"]) or "unknown"))
+        facts["weights"] = found.identity["weights"]
+        facts["trained from"] = found.identity["base"] or "unknown"
     if base := found.base:
         changed = console.counted(base["changed"], "changed tensor")
         distance = f"{base['verdict']}: {base['distance']}, {changed}"
-        lines.append(("base", f"{base['name']} ({base['activation']}): {distance}"))
-    made = ((name, console.worded(value)) for name, value in found.provenance.items())
-    return lines + [(f"  {name.replace('_', ' ')}", text) for name, text in made if text]
+        facts["base"] = f"{base['name']} ({base['activation']}): {distance}"
+    lines = [(name, "unknown" if fact is None else str(fact)) for name, fact in facts.items()]
+    for name, value in found.provenance.items():
+        if text := console.worded(value):
+            lines.append((f"  {name.replace('_', ' ')}", text))
+    return console.tell(options.json, found.to_json(), console.columns(lines))
 
 
 # --- `compoclip convert SRC DST --to FORM`: open_clip, Hugging Face, LoRA, PEFT, ONNX. ---

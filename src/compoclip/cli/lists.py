@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip import own
 from compoclip.cli.options import parse
 from compoclip.config import Shown
-from compoclip.console import counted, emit_json, table
+from compoclip.console import counted, table, tell
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, method_names, method_origin, method_summaries
 
 if TYPE_CHECKING:
-    from compoclip.methods.base import Method, PaperDifference
+    from compoclip.methods.base import Method
 
 _MOST_TERMS = 4  # that a line names
 _HINTS = {
@@ -67,14 +67,15 @@ def main(argv: Sequence[str]) -> int:
         return _methods(options.names, options.json)
     made = {"rewrites": _rewrites, "losses": _losses, "benchmarks": _benchmarks}[options.kind]
     header, rows = made(options.names)
-    if options.json:
-        emit_json([asdict(row) for row in rows])
-        return 0
-    cells = [[row.name, row.kind, _short(row.summary), row.origin] for row in rows]
-    print(table(cells, [*header, "what it is", "from"], left=4))
-    hint = "one of your own goes by its file, ./MY.py (compoclip new writes one)"
-    print(f"\n{_HINTS[options.kind]}\n{hint}")
-    return 0
+    shown = []
+    for row in rows:
+        short, more = row.summary[:87].rstrip(), len(row.summary) > 90
+        shown.append([row.name, row.kind, f"{short}..." if more else row.summary, row.origin])
+    text = (
+        f"{table(shown, [*header, 'what it is', 'from'], left=4)}\n\n{_HINTS[options.kind]}\n"
+        "one of your own goes by its file, ./MY.py (compoclip new writes one)"
+    )
+    return tell(options.json, [asdict(row) for row in rows], text)
 
 
 def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
@@ -117,8 +118,7 @@ def _losses(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
     offered |= {each.__name__: each for each in heads}
     for name, loss in sorted(offered.items()):
         if terms := used.get(loss, []):
-            more = ["..."] if len(terms) > _MOST_TERMS else []
-            kind = ", ".join([*terms[:_MOST_TERMS], *more])
+            kind = ", ".join([*terms[:_MOST_TERMS], *["..."][: len(terms) > _MOST_TERMS]])
             rows.append(_Listed(name, kind, _summary(loss), own.PACKAGE))
     added = own.installed("losses")
     for name in names or sorted(added):
@@ -150,89 +150,72 @@ def _summary(thing: object) -> str:
     return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
 
 
-def _short(text: str, most: int = 90) -> str:
-    return text if len(text) <= most else f"{text[: most - 3].rstrip()}..."
-
-
 # --- Methods. ---
 
 
 def _methods(names: Sequence[str], as_json: bool) -> int:
     found = {name: load_recipe(name)() for name in names or method_names()}
-    if as_json:
-        emit_json([{**_record(m), "from": method_origin(n)} for n, m in found.items()])
-        return 0
+    records, rows, lines = [], [], []
+    for name, method in found.items():
+        optim, origin = method.optim, method_origin(name)
+        made = {
+            "name": method.name,
+            "summary": method_summaries().get(method.name, ""),
+            "paper": method.paper,
+            "kinds": list(method.kinds),
+            **method.record(),
+            "trains": asdict(method.trains),
+            "lora": asdict(method.lora) if method.lora else None,
+            "crop": method.crop,
+            "optim": asdict(optim),
+            "settings": dict(method.settings),
+            "stand_ins": dict(method.stand_ins),
+            "differences": [
+                {**asdict(each), "default": method.value_of(each.option)}
+                for each in method.differences
+            ],
+            "from": origin,
+        }
+        records.append(made)
+        texts = [texts_of(method), method.images.name, terms_of(method)]
+        numbers = [f"{n:g}" for n in (optim.epochs, optim.batch_size, optim.lr, optim.weight_decay)]
+        rows.append([method.name, method.paper, *texts, *numbers, origin])
+        if names:
+            lines += ["", *_differences(method)]
     header = ["method", "paper", "texts", "images", "loss", "epochs", "batch", "lr", "decay"]
-    rows = [[*_row(method), method_origin(name)] for name, method in found.items()]
-    print(table(rows, [*header, "from"], left=5))
-    for method in found.values() if names else ():
-        _print_differences(method)
-    print("\ncompoclip train METHOD --help explains a method and its options; parts can be")
-    print("recombined: --texts +METHOD, --terms +METHOD, --set terms.NAME.weight=0.5")
-    return 0
-
-
-def _record(method: Method) -> dict[str, Any]:
-    return {
-        "name": method.name,
-        "summary": method_summaries().get(method.name, ""),
-        "paper": method.paper,
-        "kinds": list(method.kinds),
-        **method.record(),
-        "trains": asdict(method.trains),
-        "lora": asdict(method.lora) if method.lora else None,
-        "crop": method.crop,
-        "optim": asdict(method.optim),
-        "settings": dict(method.settings),
-        "stand_ins": dict(method.stand_ins),
-        "differences": [
-            {**asdict(each), "default": method.value_of(each.option)} for each in method.differences
-        ],
-    }
-
-
-def _print_differences(method: Method) -> None:
-    """The options over which the paper and the released code differ, each with the default."""
-    if not method.differences:
-        print(f"\n{method.name}: no option over which paper and released code differ")
-        return
-    print(f"\n{method.name}: where the paper and the released code differ, or one is silent")
-    for each in method.differences:
-        print(f"  {each.option} {_shown(method.value_of(each.option))}{_sides(method, each)}")
-        print(f"      {each.why}")
-
-
-def _sides(method: Method, difference: PaperDifference) -> str:
-    """ " (as released; paper: batch)"."""
-    default = method.value_of(difference.option)
-    sides = {"paper": difference.paper, "released": difference.released}
-    known = {side: value for side, value in sides.items() if value is not None}
-    same = [{"paper": "in the paper"}.get(side, side) for side in known if known[side] == default]
-    other = [f"{side}: {_shown(value)}" for side, value in known.items() if value != default]
-    parts = ([f"as {' and '.join(same)}"] if same else []) + other
-    return f" ({'; '.join(parts)})" if parts else ""
-
-
-def _shown(value: float | str) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return (value or "none") if isinstance(value, str) else f"{value:g}"
-
-
-def _row(method: Method) -> list[str]:
-
-    optim = method.optim
-    return [
-        method.name,
-        method.paper,
-        texts_of(method),
-        method.images.name,
-        terms_of(method),
-        f"{optim.epochs:g}",
-        str(optim.batch_size),
-        f"{optim.lr:g}",
-        f"{optim.weight_decay:g}",
+    lines += [
+        "",
+        "compoclip train METHOD --help explains a method and its options; parts can be",
+        "recombined: --texts +METHOD, --terms +METHOD, --set terms.NAME.weight=0.5",
     ]
+    text = "\n".join([table(rows, [*header, "from"], left=5), *lines])
+    return tell(as_json, records, text)
+
+
+def _differences(method: Method) -> Iterator[str]:
+    """Yield the options over which paper and released code differ, each with the default."""
+
+    def value(of: float | str) -> str:
+        if isinstance(of, bool):
+            return "on" if of else "off"
+        return (of or "none") if isinstance(of, str) else f"{of:g}"
+
+    if not method.differences:
+        yield f"{method.name}: no option over which paper and released code differ"
+        return
+    yield f"{method.name}: where the paper and the released code differ, or one is silent"
+    for each in method.differences:
+        default = method.value_of(each.option)
+        same, other = [], []  # "as released", "paper: batch"
+        for side, at in (("paper", each.paper), ("released", each.released)):
+            if at is not None and at == default:
+                same.append("in the paper" if side == "paper" else side)
+            elif at is not None:
+                other.append(f"{side}: {value(at)}")
+        parts = [f"as {' and '.join(same)}"] * bool(same) + other
+        sides = f" ({'; '.join(parts)})" if parts else ""
+        yield f"  {each.option} {value(default)}{sides}"
+        yield f"      {each.why}"
 
 
 def texts_of(method: Method) -> str:
@@ -246,10 +229,8 @@ def texts_of(method: Method) -> str:
 
 def terms_of(method: Method) -> str:
     """Return the loss terms with their weights on one line."""
-
-    def shown(name: str, weight: float, on: str) -> str:
-        weighted = name if weight == 1 else f"{weight:g} {name}"
-        return f"{weighted} ({on})" if on == "single" else weighted
-
-    losses = " + ".join(shown(term.name, term.weight, term.on) for term in method.losses)
-    return f"{losses} (LoRA)" if method.lora else losses
+    terms = []
+    for each in method.losses:
+        weighted = each.name if each.weight == 1 else f"{each.weight:g} {each.name}"
+        terms.append(f"{weighted} ({each.on})" if each.on == "single" else weighted)
+    return f"{' + '.join(terms)}{' (LoRA)' * bool(method.lora)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import importlib
 import os
@@ -13,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from compoclip import own
+from compoclip.config import closest
 from compoclip.console import columns
 from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
@@ -25,15 +25,14 @@ from compoclip.version import __version__
 class Verbs:
     """The verbs of a program, or of a verb that has some of its own.
 
-    program: e.g. "compoclip data". noun: what a verb is called in its usage, e.g. "TASK". unknown:
-    how the message begins for a name that there is not. table: name -> what it does and where its
-    code is, "module" or "module:function" of `package` (or with all its packages, "a.b"), imported
-    only when called; the function is `main` unless named. notes: lines below the table.
+    program: e.g. "compoclip data". noun: what a verb is called in its usage, e.g. "TASK". table:
+    name -> what it does and where its code is, "module" or "module:function" of `package` (or with
+    all its packages, "a.b"), imported only when called; the function is `main` unless named. notes:
+    lines below the table.
     """
 
     program: str
     noun: str
-    unknown: str
     table: Mapping[str, tuple[str, str]]
     notes: tuple[str, ...] = ()
     package: str = "compoclip.cli"
@@ -57,7 +56,8 @@ class Verbs:
             print(self.usage())
             return 0 if arguments else 2
         if arguments[0] not in self.table:
-            raise UsageError(f"{self.unknown} '{arguments[0]}'; one of {', '.join(self.table)}")
+            hint = closest(arguments[0], self.table)
+            raise UsageError(f"no {self.noun} '{arguments[0]}'; {hint}")
         return self.call(arguments[0], arguments[1:])
 
 
@@ -95,7 +95,7 @@ VERBS = {
     "report": ("write an HTML report from results", "report"),
     "play": (
         "web playground: an image, a caption, its rewrites, and what models make of them",
-        "play",
+        "serve:play_main",
     ),
     "serve": ("embeddings and scores over HTTP, requests encoded together", "serve"),
     "cache": ("what is kept between commands, its size; --clear removes it", "cache"),
@@ -112,7 +112,7 @@ _NOTES = (
     "every verb takes --json (machine-readable output) and --debug (full traceback)",
     "exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM",
 )
-_PROGRAM = Verbs("compoclip", "VERB", "no verb", VERBS, _NOTES)
+_PROGRAM = Verbs("compoclip", "VERB", VERBS, _NOTES)
 _OF_WORLD = ("demo", "world")
 
 SHARED = ("train", "evaluate")  # verbs that several processes (torchrun) carry out together
@@ -138,10 +138,9 @@ def main(argv: Sequence[str]) -> int:
             print(f"compoclip {__version__}: {title}\n\n{known.usage()}")
             return 0 if arguments else 2
         if verb not in known.table:
-            close = difflib.get_close_matches(verb, known.table)
-            hint = f"did you mean {' or '.join(close)}?" if close else "see compoclip --help"
+            unknown = f"no verb '{verb}'; {closest(verb, known.table)}"
             of_world = f"the verb '{verb}' {NEEDS_WORLD}"
-            raise UsageError(of_world if verb in _OF_WORLD else f"no verb '{verb}'; {hint}")
+            raise UsageError(of_world if verb in _OF_WORLD else unknown)
     except CompoclipError as error:
         print(f"compoclip: {error}", file=sys.stderr)
         return error.exit_code
@@ -160,41 +159,38 @@ def all_verbs() -> Verbs:
 
 
 def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: bool = True) -> int:
-    """The exit code of `run`, an error told in one line that begins with `program`.
+    """Return the exit code of `run`; an error is printed as one line that begins with `program`.
 
     debug: let errors through, with their traceback. aloud: whether to print the line.
     """
-
-    def failed(message: str, code: int) -> int:
-        if aloud:
-            print(f"{program}: {printable(message)}", file=sys.stderr)
-        return code
-
-    def interrupted(number: int) -> int:
-        how = "ended by SIGTERM" if number == signal.SIGTERM else "interrupted"
-        return failed(how, 128 + number)
-
-    from compoclip.own import fence
-
+    message, code = "", 1
     try:
-        with fence():
+        with own.fence():
             return run()
     except KeyboardInterrupt as error:
-        return interrupted(signal_of(error))
+        number = signal_of(error)
     except BrokenPipeError:
         raise  # the reader of the output, e.g. `head`, has seen enough; see entry
     except Exception as error:
         if debug:
             raise
+        number = 0
         if isinstance(error, CompoclipError):
-            return failed(str(error), error.exit_code)
-        if ENDING.got:  # libraries that are interrupted while they load fail in ways of their own
-            return interrupted(ENDING.got)
-        if isinstance(error, OSError):
+            message, code = str(error), error.exit_code
+        elif ENDING.got:  # libraries interrupted while they load fail in ways of their own
+            number = ENDING.got
+        elif isinstance(error, OSError):
             what = f"{error.filename or 'output'}: {error.strerror or error}"
-            return failed(f"{what}; check the path, its rights and the free space", 1)
-        what = f"{type(error).__name__}: {error}"
-        return failed(f"{what}; not foreseen: --debug shows where it comes from", 1)
+            message = f"{what}; check the path, its rights and the free space"
+        else:
+            what = f"{type(error).__name__}: {error}"
+            message = f"{what}; not foreseen: --debug shows where it comes from"
+    if number:
+        message = "ended by SIGTERM" if number == signal.SIGTERM else "interrupted"
+        code = 128 + number
+    if aloud:
+        print(f"{program}: {printable(message)}", file=sys.stderr)
+    return code
 
 
 def _prints(verb: str) -> bool:

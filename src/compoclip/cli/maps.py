@@ -9,7 +9,6 @@ from pathlib import Path
 
 from compoclip import console
 from compoclip.cli.options import Models, parse
-from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_atomically
 from compoclip.run import load_models
 
@@ -43,8 +42,6 @@ class MapsOptions:
 def main(argv: Sequence[str]) -> int:
     """Write OUT/MODEL/01-word.png, a picture per word and model."""
     options = parse(MapsOptions, "maps", argv)
-    if not options.models:
-        raise UsageError("name at least one model; see maps --help")
     require_writable(options.out)
     models = load_models(options.models, options.device)
     from compoclip.analysis.maps import overlay, patch_maps

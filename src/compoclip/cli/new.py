@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from compoclip import own
 from compoclip.cli.options import parse
 from compoclip.config import Shown
-from compoclip.console import emit_json
+from compoclip.console import tell
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unwritable, write_text
 
@@ -74,11 +74,8 @@ def main(argv: Sequence[str]) -> int:
         for mark, word in words.items():
             text = text.replace(mark, word)
         write_text(path, text)
-    if options.json:
-        emit_json({"file": str(paths[0]), "test": str(paths[1])})
-    else:
-        print(f"{paths[0]}\n{paths[1]}    (pytest {paths[1]})")
-    return 0
+    record = {"file": str(paths[0]), "test": str(paths[1])}
+    return tell(options.json, record, f"{paths[0]}\n{paths[1]}    (pytest {paths[1]})")
 
 
 def _taken(kind: str) -> Sequence[str]:

@@ -6,7 +6,7 @@ import argparse
 import inspect
 import shlex
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
@@ -52,18 +52,20 @@ class OptionParser(argparse.ArgumentParser):
         self,
         program: str,
         about: str,
-        groups: Mapping[str, Iterable[Option]],
+        groups: Mapping[str, Collection[Option]],
         required: bool = True,
     ) -> None:
+        every = [option for options in groups.values() for option in options]
+        places = [_place(option) for option in every if option.shown.positional]
         super().__init__(
             prog=program,
-            usage=" ".join([program, *map(_place, _positional(groups)), "[options]"]),
+            usage=" ".join([program, *places, "[options]"]),
             description=about,
             formatter_class=_Formatter,
             allow_abbrev=False,
             argument_default=argparse.SUPPRESS,
         )
-        self._known: dict[str, Option] = {}
+        self._known = {option.name: option for option in every}
         for title, options in groups.items():
             group = self if title in ("", "options") else self.add_argument_group(title)
             for option in options:
@@ -98,7 +100,6 @@ class OptionParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{hint if len(hint) < 200 else ''}; see --help\n")
 
     def _add(self, group: Any, option: Option, required: bool, hidden: bool) -> None:
-        self._known[option.name] = option
         shown, kind = option.shown, option.plain
         several = get_origin(kind) is tuple
         must = required and option.default is MISSING
@@ -146,10 +147,6 @@ def help_text(option: Option) -> str:
     return f"{option.help} {hint}".strip().replace("%", "%%")
 
 
-def _positional(groups: Mapping[str, Iterable[Option]]) -> list[Option]:
-    return [each for options in groups.values() for each in options if each.shown.positional]
-
-
 def _place(option: Option) -> str:
     return option.shown.metavar.removesuffix(" ...") or _metavar(option.plain)
 
@@ -168,22 +165,40 @@ def parse(options: type[T], verb: str, arguments: Sequence[str], program: str = 
     """Build `options`, a dataclass, from the arguments of `compoclip VERB` or another program's.
 
     Its docstring up to "Args:" heads the help. Ends the process with code 2 and a message on wrong
-    usage, with 0 after --help. Raises UsageError for a seed out of range.
+    usage, with 0 after --help. Raises UsageError for a seed out of range, and when there is nothing
+    of a list that the help calls required.
     """
     about = f"{inspect.getdoc(options) or ''}\n".partition("\nArgs:")[0].strip()
     known = options_of(options).values()
     parser = OptionParser(f"{program} {verb}", about, {"options": known})
     parsed = built(options, parser.read(arguments))
     require_seeds(parsed)
+    for option in known:
+        if option.shown.hint == "(required)" and not getattr(parsed, option.name):
+            noun = option.shown.metavar.split()[0].strip("[]").lower()
+            raise UsageError(f"name at least one {noun}; see {program} {verb} --help")
     return parsed
 
 
-def processes(workers: WorkerCount, work: float, enough: float) -> int:
-    """Return the number of worker processes: the one asked for, or what "auto" comes to.
+def require_within(low: float, high: float, options: object, *names: str) -> None:
+    """Raise UsageError unless each of these options lies between two values."""
+    for name in names:
+        if not low <= getattr(options, name) <= high:
+            raise UsageError(f"{_flag(name)} must lie between {low} and {high}")
 
-    work, enough: the amount, and the amount from which on all cores are worth the seconds that
-    processes take to start. Raises UsageError for less than one.
-    """
+
+def require_with(options: object, name: str, *others: str) -> None:
+    """Raise UsageError for an option that is given without those that it goes with."""
+    if getattr(options, name) and not all(getattr(options, other) for other in others):
+        raise UsageError(f"{_flag(name)} goes with {' and '.join(map(_flag, others))}")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def processes(workers: WorkerCount, work: float, enough: float) -> int:
+    """Return the number of worker processes; "auto": all cores when `work` reaches `enough`."""
     if workers == "auto":
         return available_cores() if work >= enough else 1
     if workers < 1:

@@ -10,7 +10,6 @@ from typing import Annotated
 from compoclip import console
 from compoclip.cli.options import ResultPaths, parse
 from compoclip.config import Shown
-from compoclip.errors import UsageError
 from compoclip.files import require_writable
 from compoclip.run import load_models, require_least
 
@@ -54,8 +53,6 @@ class ReportOptions:
 def main(argv: Sequence[str]) -> int:
     """Parse, write the page, say where it is."""
     options = parse(ReportOptions, "report", argv)
-    if not options.results:
-        raise UsageError("give at least one results folder; see report --help")
     require_least(1, options, "resamples")
     if options.tables is not None:
         require_writable(options.tables)

@@ -16,28 +16,25 @@ from compoclip.captions.parser import parse as parse_caption
 from compoclip.captions.parser import parse_records, provenance
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
-from compoclip.cli.caption_input import (
-    DEFAULT_COLUMN,
-    CaptionFile,
-    caption_file,
-)
+from compoclip.cli.caption_input import DEFAULT_COLUMN, CaptionFile, caption_file
 from compoclip.cli.options import WorkerCount, parse, processes
 from compoclip.config import Shown
 from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
-from compoclip.corpora.run import CorpusOutcome, Engine, process
+from compoclip.corpora.run import Engine, process
 from compoclip.corpora.shard import find_shards, kind_of, names_shards
 from compoclip.errors import UsageError
-from compoclip.recordfile import Track, write_records
-from compoclip.rewrites.base import rewrites_named
+from compoclip.recordfile import Make, Record, write_records
+from compoclip.rewrites.base import get_rewrite, rewrites_named
 from compoclip.rewrites.records import (
     HEADER,
     RewriteTally,
     Settings,
+    count,
     reason_lines,
     records,
     rows,
-    write_corpus,
 )
+from compoclip.run import require_least
 
 # --- What `compoclip rewrite` and `compoclip parse` share: a text, a file, or shards in and
 # out. ---
@@ -75,74 +72,82 @@ class CorpusOptions:
 _MUCH = 4 << 20  # bytes of captions that are worth starting processes for
 
 
-def workers_for(options: CorpusOptions, file: CaptionFile) -> int:
-    """The number of processes for a file of captions."""
-    return processes(options.workers, file.path.stat().st_size, _MUCH)
+@dataclass(frozen=True)
+class CaptionWork:
+    """What a verb makes of captions: of a text, of a file of captions, and of shards.
+
+    verb, noun: for messages; noun is what a text is turned into. show: prints that. made_from:
+    what the records of a file depend on. make, count, each: as for `write_records`. summary: given
+    the number of captions, what the JSON says of a written file, and the text. job: for shards;
+    counted: text on what it counted.
+    """
+
+    verb: str
+    noun: str
+    show: Callable[[], int]
+    made_from: Mapping[str, Any]
+    make: Make
+    count: Callable[[Record], None]
+    summary: Callable[[int], tuple[Mapping[str, Any], Sequence[str]]]
+    job: CorpusJob
+    counted: Callable[[Counts], Sequence[str]]
+    each: int = 1
 
 
-def dispatch(
-    options: CorpusOptions,
-    made: str,
-    text: Callable[[], int],
-    file: Callable[[CaptionFile, Path], int],
-    shards: Callable[[Path], int],
-) -> int:
-    """Does with the source what its kind asks for; returns the exit code.
+def run(options: CorpusOptions, work: CaptionWork) -> int:
+    """Do with the source what its kind asks for; return the exit code.
 
-    made: what a text is turned into, for messages. file, shards: get the output. Raises UsageError
-    for options that do not go together.
+    A .jsonl file is shards when the output is no .jsonl file; the other kinds of shards, folders
+    and patterns always are. Raises UsageError for options that do not go together.
     """
     processes(options.workers, 0, 1)  # checks it
+    require_least(0, options, "max_bad")
     get_tagger(options.tagger)  # an unknown tagger is an error before any file is touched
-    out = options.out
-    if is_corpus(options.source, out):
-        assert out is not None  # is_corpus asks for it
-        return shards(out)
-    source = caption_file(options.source, options.column or DEFAULT_COLUMN)
+    spec, out = options.source, options.out
+    to_file = out is not None and out.suffix.lower() == ".jsonl" and not out.is_dir()
+    rows = names_shards(spec) and Path(spec).is_file() and kind_of(spec) == ".jsonl"
+    if names_shards(spec) and not (rows and (to_file or out is None)):
+        if out is None:
+            raise UsageError(f"{spec}: name the folder to write the shards to with -o OUT")
+        if to_file:
+            raise UsageError(f"{out}: shards are written to a folder, not to a .jsonl file")
+        return _write_shards(options, out, work)
+    source = caption_file(spec, options.column or DEFAULT_COLUMN)
     if source is None:
-        if out is not None:
-            raise UsageError(
-                f"-o is for files of captions; leave it out to see one caption's {made}"
-            )
-        return text()
+        if out is None:
+            return work.show()
+        raise UsageError(
+            f"-o is for files of captions; leave it out to see one caption's {work.noun}"
+        )
     if out is None:
-        raise UsageError(f"{options.source}: name the file to write with -o OUT.jsonl")
+        raise UsageError(f"{spec}: name the file to write with -o OUT.jsonl")
     if out.resolve() == source.path.resolve():
         raise UsageError(f"{out}: is the input itself; choose another -o")
-    return file(source, out)
+    return _write_file(options, out, source, work)
 
 
-def write_file(
-    options: CorpusOptions,
-    out: Path,
-    file: CaptionFile,
-    verb: str,
-    write: Callable[[Track], int],
-    report: Callable[[], dict[str, Any]],
-    show: Callable[[int], None],
-) -> int:
-    """Write the records of a file of captions and say what was done; returns the exit code.
-
-    All captions are read first, so that a bad row shows before hours of work. write: takes what
-    shows progress, returns how many records were there already. report: what the JSON says besides.
-    show: prints the summary, given the number of captions. Raises UsageError for an empty file.
-    """
-    total = cut = 0
-    for _, text in file:
-        total += 1
-        cut += is_cut(text)
-    if not total:
+def _write_file(options: CorpusOptions, out: Path, file: CaptionFile, work: CaptionWork) -> int:
+    """Write the records of a file of captions, all read first so that a bad row shows early."""
+    cuts = [is_cut(text) for _, text in file]
+    if not cuts:
         raise UsageError(f"{file.path}: holds no captions")
-    resumed = write(lambda done: console.track(done, verb, total, "captions"))
-    if options.json:
-        counts = {"captions": total, "captions_cut": cut, "records_from_before": resumed}
-        console.emit_json({"out": str(out), **counts, **report()})
-        return 0
-    if resumed:
-        console.note(f"already there: {console.counted(resumed, 'record')}")
-    note_cut(cut)
-    show(total)
-    return 0
+    resumed = write_records(
+        file,
+        out,
+        work.make,
+        {**work.made_from, "source": file.identity()},
+        work.count,
+        work.each,
+        processes(options.workers, file.path.stat().st_size, _MUCH),
+        lambda done: console.track(done, work.verb, len(cuts), "captions"),
+    )
+    more, lines = work.summary(len(cuts))
+    counts = {"captions": len(cuts), "captions_cut": sum(cuts), "records_from_before": resumed}
+    if not options.json:
+        if resumed:
+            console.note(f"already there: {console.counted(resumed, 'record')}")
+        note_cut(sum(cuts))
+    return console.tell(options.json, {"out": str(out), **counts, **more}, "\n".join(lines))
 
 
 def note_cut(number: int) -> None:
@@ -154,87 +159,54 @@ def note_cut(number: int) -> None:
         )
 
 
-def is_corpus(source: str, out: Path | None) -> bool:
-    """Whether `source` is to be read as shards.
-
-    A .jsonl file is when the output is no .jsonl file; the other kinds of shards, folders and
-    patterns always are. Raises UsageError when the output does not fit.
-    """
-    if not names_shards(source):
-        return False
-    records = out is not None and out.suffix.lower() == ".jsonl" and not out.is_dir()
-    if Path(source).is_file() and kind_of(source) == ".jsonl" and (records or out is None):
-        return False
-    if out is None:
-        raise UsageError(f"{source}: name the folder to write the shards to with -o OUT")
-    if records:
-        raise UsageError(f"{out}: shards are written to a folder, not to a .jsonl file; name one")
-    return True
-
-
-def run_corpus(
-    options: CorpusOptions, out: Path, job: CorpusJob, verb: str, show: Callable[[Counts], None]
-) -> int:
-    """Process the corpus and say what was done; returns the exit code.
-
-    show: prints what the job counted.
-    """
-    if options.max_bad < 0:
-        raise UsageError("--max-bad must not be negative")
+def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> int:
+    """Process the shards, say what was done; 1 when more are damaged than allowed."""
     shards = find_shards(options.source)
+    size = sum(each.stat().st_size for each in shards if each.is_file())
     start = time.monotonic()
     outcome = process(
         shards,
         out,
-        job,
+        work.job,
         column=options.column,
-        workers=processes(
-            options.workers, sum(each.stat().st_size for each in shards if each.is_file()), _MUCH
-        ),
+        workers=processes(options.workers, size, _MUCH),
         engine=options.engine,
-        track=lambda results: console.track(results, verb, unit="shards"),
+        track=lambda results: console.track(results, work.verb, unit="shards"),
     )
     seconds = time.monotonic() - start
     for error in outcome.bad.values():
         console.note(f"left out: {error}")
-    if options.json:
-        settings = {**job.settings(), "column": options.column}
-        console.emit_json({"out": str(out), "settings": settings, **_report(outcome)})
-    else:
-        _say(out, outcome, seconds)
-        show(outcome.total)
-    if len(outcome.bad) > options.max_bad:
-        console.note(
-            f"compoclip {verb}: {console.counted(len(outcome.bad), 'shard')} left out, "
-            f"{options.max_bad} allowed (--max-bad); mend them and run again"
-        )
-        return 1
-    return 0
-
-
-def _report(outcome: CorpusOutcome) -> dict[str, Any]:
-    return {
+    record = {
+        "out": str(out),
+        "settings": {**work.job.settings(), "column": options.column},
         "shards": {**outcome.made, **outcome.skipped},
         "from_before": sorted(outcome.skipped),
         "left_out": outcome.bad,
         "total": outcome.total,
     }
-
-
-def _say(out: Path, outcome: CorpusOutcome, seconds: float) -> None:
-    captions = sum(counts["captions"] for counts in outcome.made.values())
-    rate = f", {captions / seconds:.0f} captions/s" if captions else ""
-    print(
-        f"{console.counted(len(outcome.made), 'shard')} written in {seconds:.1f} s{rate}; "
-        f"{len(outcome.skipped)} were there already; {len(outcome.bad)} left out"
-    )
     total = outcome.total
+    now = sum(counts["captions"] for counts in outcome.made.values())
+    rate = f", {now / seconds:.0f} captions/s" if now else ""
     parts = [f"{number} {reason}" for reason, number in sorted(total["left_out"].items())]
-    more = f" (left out: {', '.join(parts)})" if parts else ""
+    left_out = f" (left out: {', '.join(parts)})" if parts else ""
     rows, captions = (console.counted(total[f"{each}s"], each) for each in ("row", "caption"))
-    print(f"{rows} with {captions}{more}")
-    note_cut(total["cut"])
-    print(f"written to {out}")
+    lines = [
+        f"{console.counted(len(outcome.made), 'shard')} written in {seconds:.1f} s{rate}; "
+        f"{len(outcome.skipped)} were there already; {len(outcome.bad)} left out",
+        f"{rows} with {captions}{left_out}",
+        f"written to {out}",
+        *work.counted(total),
+    ]
+    if not options.json:
+        note_cut(total["cut"])
+    console.tell(options.json, record, "\n".join(lines))
+    if len(outcome.bad) > options.max_bad:
+        console.note(
+            f"compoclip {work.verb}: {console.counted(len(outcome.bad), 'shard')} left out, "
+            f"{options.max_bad} allowed (--max-bad); mend them and run again"
+        )
+        return 1
+    return 0
 
 
 # --- `compoclip rewrite TEXT|FILE`: show or mass-produce hard negatives and positives of
@@ -275,87 +247,66 @@ class RewriteOptions(CorpusOptions):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parse the options, rewrite a text or a file; returns the exit code."""
+    """Rewrite a text, a file of captions or shards; returns the exit code."""
     options = parse(RewriteOptions, "rewrite", argv)
     names = rewrites_named(options.rewrites)
     settings = Settings(names, options.seed, options.epoch, options.tagger)
-    return dispatch(
-        options,
+    tallies = {get_rewrite(name).name: RewriteTally() for name in names}
+
+    def summary(total: int) -> tuple[dict[str, Any], list[str]]:
+        made = {name: tally.as_json() for name, tally in tallies.items()}
+        written = f"written to {options.out} (lexicon: {settings.provenance()['lexicon']})"
+        return {**settings.provenance(), "rewrites": made}, [*_tallied(tallies), written]
+
+    def counted(total: Counts) -> list[str]:
+        made = total.get("rewrites", {})
+        return _tallied({name: RewriteTally.from_counts(made[name]) for name in names if made})
+
+    work = CaptionWork(
+        "rewrite",
         "rewrites",
         lambda: _show(options, settings),
-        lambda file, out: _produce(options, out, file, settings),
-        lambda out: _produce_shards(options, out, settings),
+        settings.provenance(),
+        partial(records, settings=settings),
+        partial(count, tallies),
+        summary,
+        RewriteJob(settings),
+        counted,
+        len(names),
     )
+    return run(options, work)
+
+
+def _tallied(tallies: Mapping[str, RewriteTally]) -> list[str]:
+    return [console.table(rows(tallies), HEADER), *reason_lines(tallies)]
 
 
 def _show(options: RewriteOptions, settings: Settings) -> int:
+    """Print every rewrite of a text with its edits marked: bold on a terminal, else in brackets."""
     made = records([("0", options.source)], settings)
     if options.json:
         console.emit_json(made)
         return 0
     width = max(len(r["rewrite"]) for r in made) + 2
-    coloured = sys.stdout.isatty()
+    opening, closing = ("\x1b[1;33m", "\x1b[0m") if sys.stdout.isatty() else ("[", "]")
     print("caption".ljust(width) + made[0]["caption"])
     note_cut(is_cut(options.source))
-    kinds = (("negative", False), ("positive", True))
-    groups = [(kind, [r for r in made if r["keeps_meaning"] is keeps]) for kind, keeps in kinds]
-    for kind, group in groups:
+    for kind, keeps in (("negative", False), ("positive", True)):
+        group = [r for r in made if r["keeps_meaning"] is keeps]
         if group and len(made) > len(group):
             print(f"\n{kind}s")
         for record in group:
             name = record["rewrite"].ljust(width)
             if record["reason"] is not None:
                 print(f"{name}refused: {record['reason']}")
-            else:
-                print(f"{name}{_marked(record, coloured)}  ({kind}, {record['rule']})")
+                continue
+            text, marked, end = record["text"], "", 0
+            for edit in record["edits"]:
+                start, stop = edit["new_start"], edit["new_end"]
+                marked += f"{text[end:start]}{opening}{text[start:stop]}{closing}"
+                end = stop
+            print(f"{name}{marked}{text[end:]}  ({kind}, {record['rule']})")
     return 0
-
-
-def _marked(record: dict[str, Any], coloured: bool) -> str:
-    """The new text with its edited ranges highlighted: bold on a terminal, else in brackets."""
-    opening, closing = ("\x1b[1;33m", "\x1b[0m") if coloured else ("[", "]")
-    text, parts, end = record["text"], [], 0
-    for edit in record["edits"]:
-        changed = text[edit["new_start"] : edit["new_end"]]
-        parts += [text[end : edit["new_start"]], opening, changed, closing]
-        end = edit["new_end"]
-    return "".join([*parts, text[end:]])
-
-
-def _produce_shards(options: RewriteOptions, out: Path, settings: Settings) -> int:
-    def show(total: Counts) -> None:
-        made = total.get("rewrites", {})
-        tallies = {name: RewriteTally.from_counts(made[name]) for name in settings.rewrites if made}
-        _print_tallies(tallies)
-
-    return run_corpus(options, out, RewriteJob(settings), "rewrite", show)
-
-
-def _produce(options: RewriteOptions, out: Path, file: CaptionFile, settings: Settings) -> int:
-    tallies: dict[str, RewriteTally] = {}
-
-    def write(track: Track) -> int:
-        outcome = write_corpus(
-            file, out, settings, file.identity(), workers_for(options, file), track
-        )
-        tallies.update(outcome.tallies)
-        return outcome.resumed
-
-    def report() -> dict[str, Any]:
-        made = {name: tally.as_json() for name, tally in tallies.items()}
-        return {**settings.provenance(), "rewrites": made}
-
-    def show(total: int) -> None:
-        _print_tallies(tallies)
-        print(f"written to {out} (lexicon: {settings.provenance()['lexicon']})")
-
-    return write_file(options, out, file, "rewrite", write, report, show)
-
-
-def _print_tallies(tallies: Mapping[str, RewriteTally]) -> None:
-    print(console.table(rows(tallies), HEADER))
-    for line in reason_lines(tallies):
-        print(line)
 
 
 # --- `compoclip parse TEXT|FILE`: tags and scene graphs of captions. ---
@@ -385,70 +336,51 @@ class ParseOptions(CorpusOptions):
 
 
 def parse_main(argv: Sequence[str]) -> int:
-    """Parse the options, then a text or a file; returns the exit code."""
+    """Parse a text, a file of captions or shards; returns the exit code."""
     options = parse(ParseOptions, "parse", argv)
-    return dispatch(
-        options,
-        "graph",
-        lambda: _parse_show(options),
-        lambda file, out: _parse_produce(options, out, file),
-        lambda out: run_corpus(options, out, ParseJob(options.tagger), "parse", _show_counts),
-    )
-
-
-def _parse_show(options: ParseOptions) -> int:
-    if options.json:
-        console.emit_json(parse_records([("0", options.source)], options.tagger)[0])
-        return 0
-    caption = parse_caption(options.source, get_tagger(options.tagger))
-    note_cut(caption.cut)
-    if caption.tokens:
-        rows = [[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        for row in rows:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-        print()
-    for line in graph_tree(caption.graph or SceneGraph()):
-        print(line)
-    return 0
-
-
-def _show_counts(total: Counts) -> None:
-    counts = total.get("parses")
-    if counts:
-        without = console.counted(counts["without_objects"], "caption")
-        print(f"{_parts(counts)}; {without} without an object")
-
-
-def _parts(counts: Mapping[str, int]) -> str:
-    nodes = ("object", "attribute", "relation")
-    return ", ".join(console.counted(counts[f"{each}s"], each) for each in nodes)
-
-
-def _parse_produce(options: ParseOptions, out: Path, file: CaptionFile) -> int:
     counts = {"objects": 0, "attributes": 0, "relations": 0, "captions_without_objects": 0}
 
-    def count(record: dict[str, Any]) -> None:
+    def count(record: Record) -> None:
         objects = record["objects"]
         counts["attributes"] += sum(len(node["attributes"]) for node in objects)
         counts["objects"] += len(objects)
         counts["relations"] += len(record["relations"])
         counts["captions_without_objects"] += not objects
 
-    def write(track: Track) -> int:
-        make = partial(parse_records, tagger=options.tagger)
-        made_from = {**provenance(options.tagger), "source": file.identity()}
-        return write_records(
-            file, out, make, made_from, count, 1, workers_for(options, file), track
-        )
+    def line(found: Mapping[str, int], without: str) -> str:
+        parts = [console.counted(found[f"{n}s"], n) for n in ("object", "attribute", "relation")]
+        return f"{', '.join(parts)}; {without} without an object"
 
-    def report() -> dict[str, Any]:
-        return {**counts, **provenance(options.tagger)}
+    def summary(total: int) -> tuple[dict[str, Any], list[str]]:
+        said = line(counts, str(counts["captions_without_objects"]))
+        written = [f"{console.counted(total, 'caption')}: {said}", f"written to {options.out}"]
+        return {**counts, **provenance(options.tagger)}, written
 
-    def show(total: int) -> None:
-        print(
-            f"{console.counted(total, 'caption')}: {_parts(counts)}; "
-            f"{counts['captions_without_objects']} without an object\nwritten to {out}"
-        )
+    def counted(total: Counts) -> list[str]:
+        found = total.get("parses")
+        return [line(found, console.counted(found["without_objects"], "caption"))] if found else []
 
-    return write_file(options, out, file, "parse", write, report, show)
+    work = CaptionWork(
+        "parse",
+        "graph",
+        lambda: _show_parse(options),
+        provenance(options.tagger),
+        partial(parse_records, tagger=options.tagger),
+        count,
+        summary,
+        ParseJob(options.tagger),
+        counted,
+    )
+    return run(options, work)
+
+
+def _show_parse(options: ParseOptions) -> int:
+    if options.json:
+        console.emit_json(parse_records([("0", options.source)], options.tagger)[0])
+        return 0
+    caption = parse_caption(options.source, get_tagger(options.tagger))
+    note_cut(caption.cut)
+    if caption.tokens:
+        print(console.columns([[t.text, t.lemma, t.pos, t.tag] for t in caption.tokens]) + "\n")
+    print("\n".join(graph_tree(caption.graph or SceneGraph())))
+    return 0

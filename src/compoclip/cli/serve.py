@@ -1,18 +1,23 @@
-"""`compoclip serve MODEL`: embeddings and scores over HTTP."""
+"""`compoclip serve MODEL`, `compoclip play MODEL`: a model over HTTP, for programs or people."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from compoclip import console
-from compoclip.cli.options import parse
+from compoclip import console, own
+from compoclip.cli.options import parse, require_within
 from compoclip.config import Shown
 from compoclip.errors import UsageError
 from compoclip.run import load_models, require_least
+
+if TYPE_CHECKING:
+    from compoclip.web.app import Website
+
+_MOST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,10 @@ def main(argv: Sequence[str]) -> int:
     """Load the model, serve until interrupted."""
     options = parse(ServeOptions, "serve", argv)
     require_least(1, options, "max_batch", "max_items", "queue", "max_megabytes")
-    if not 0 <= options.max_wait <= 10_000:
-        raise UsageError("--max-wait must lie between 0 and 10000 milliseconds")
+    require_within(0, 10_000, options, "max_wait")
     if options.max_items > options.queue:
         raise UsageError("--max-items must not be above --queue: such a request never finds room")
-    if not 0 <= options.port <= 65535:
-        raise UsageError("--port must lie between 0 and 65535")
-    from compoclip.web.app import Server
+    require_within(0, _MOST_PORT, options, "port")
     from compoclip.web.batches import BatchSettings
     from compoclip.web.service import Service, model_site
 
@@ -76,21 +78,91 @@ def main(argv: Sequence[str]) -> int:
     settings = BatchSettings(options.max_batch, options.max_wait / 1000, options.queue)
     service = Service(name, loaded, settings, options.max_items)
     body = options.max_megabytes * 1_000_000
-    server = Server(
-        model_site(service, options.host, options.names, body), options.host, options.port
+    site = model_site(service, options.host, options.names, body)
+    if not serve(site, options, {"model": name}, "model", "v1/embeddings"):
+        return 1
+    service.close()
+    return 0
+
+
+def serve(
+    site: Website,
+    options: ServeOptions | PlayOptions,
+    record: Mapping[str, Any],
+    shown: str,
+    page: str = "",
+) -> bool:
+    """Serve a website until interrupted; return whether all requests were answered.
+
+    Args:
+        site: The website.
+        options: Where to serve.
+        record: What --json prints beside the address.
+        shown: What others can reach, for the warning.
+        page: The part of the address to print.
+    """
+    from compoclip.web.app import Server
+
+    server = Server(site, options.host, options.port)
+    if not site.loopback:
+        console.note(f"{options.host}: others can reach this {shown}; there is no password")
+    console.tell(
+        options.json, {"url": server.url, **record}, f"{server.url}{page}   (Ctrl-C ends it)"
     )
-    if not server.site.loopback:
-        console.note(f"{options.host}: others can reach this model; there is no password")
-    if options.json:
-        console.emit_json({"url": server.url, "model": name})
-    else:
-        print(f"{server.url}v1/embeddings   (Ctrl-C ends it)")
     sys.stdout.flush()  # who reads it by a pipe waits for the address
     with suppress(KeyboardInterrupt):
         server.run()
-    if server.site.busy:
-        console.note("ended; some requests went unanswered")
-        return 1
-    service.close()
-    console.note("ended")
+    console.note("ended; some requests went unanswered" if site.busy else "ended")
+    return not site.busy
+
+
+# --- `compoclip play MODEL [MODEL]`: the web playground. ---
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """A page in the browser: drop an image, type a caption, see which rewrites fool the model.
+
+    Every rewrite that the program can make of the caption is scored, negatives and positives, and
+    what is on the wrong side is called out. A click on a word shows the patches it aligns with. Two
+    models stand side by side. Needs no network. POST /api/score and /api/maps answer the same as
+    JSON, to {"image": BASE64, "caption": TEXT}. Ctrl-C ends it.
+
+    Examples:
+        compoclip play bundled
+        compoclip play base=bundled tuned=runs/fsc-clip/model --port 8080
+
+    Args:
+        models: One or two, as for evaluate; NAME=MODEL gives a name.
+        host: Address to serve at. The default lets nobody else in; any other one lets everybody in
+            who can reach it.
+        names: Names beside its address and that of this computer by which browsers may ask for the
+            page, e.g. that of a proxy before it; other names are refused.
+        port: 0 takes a free one.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        json: Print the address as JSON.
+    """
+
+    models: Annotated[tuple[str, ...], Shown("MODEL [MODEL]", positional=True, hint="(required)")]
+    host: str = "127.0.0.1"
+    names: Annotated[tuple[str, ...], Shown("NAME ...")] = ()
+    port: int = 7860
+    device: str = "auto"
+    json: bool = False
+
+
+def play_main(argv: Sequence[str]) -> int:
+    """Load the models, serve until interrupted."""
+    options = parse(PlayOptions, "play", argv)
+    if len(options.models) > 2:
+        raise UsageError("name one model, or two to see side by side; see play --help")
+    require_within(0, _MOST_PORT, options, "port")
+    from compoclip.web.playground import Playground, play_site
+
+    loaded = load_models(options.models, options.device)
+    size = max(each.preprocess.size[0] for each in loaded.values())
+    found = [own.imported(each, "examples")(size) for each in own.installed("examples").values()]
+    playground = Playground(loaded, [each for examples in found for each in examples])
+    site = play_site(playground, options.host, options.names)
+    serve(site, options, {"models": list(loaded)}, "page")
     return 0

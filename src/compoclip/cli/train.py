@@ -103,7 +103,14 @@ def called(
     """
     method, words = (None, argv) if argv[0].startswith("-") else (argv[0], argv[1:])
     program = f"compoclip {verb}"
-    file, values = _file_named(words)
+    first = OptionParser("", "", {"": [CONFIG_FILE]}, required=False)
+    no_help = [word for word in words if not word.startswith(("-h", "--help"))]
+    file = vars(first.parse_known_args(no_help)[0]).get("config")
+    values = read_config(file) if file else {}
+    for key, value in values.items():
+        if isinstance(value, dict):  # as NAME=VALUE texts
+            texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
+            values[key] = [f"{name}={text}" for name, text in texts.items()]
     said = values.pop("method", None)
     if not is_a(said, str | None):
         raise UsageError(f"{file}: method: {shown(said)} is not the name of a method")
@@ -141,7 +148,13 @@ def called(
         "--help-all", action="store_true", help="show all options and keys and exit"
     )
     if everything:
-        parser.epilog = _keys_text([told[name] for name in told if name in KEYS])
+        lines = ["keys of a --config file, or --set NAME=VALUE:"]
+        for option in (each for name, each in told.items() if name in KEYS):
+            about = help_text(option).replace("%%", "%").replace(f"no-{option.flag[2:]}", "false")
+            indent = " " * 24
+            lines.append(f"  {option.name}")
+            lines += textwrap.wrap(about, 78, initial_indent=indent, subsequent_indent=indent)
+        parser.epilog = "\n".join(lines)
         words = ["--help"]
     given = parser.read(words)
     values |= {**given, **_set_keys(given, run)}
@@ -150,21 +163,6 @@ def called(
     if lacking:
         raise UsageError(f"{', '.join(lacking)} must be given; see {program} {method} --help")
     return method, values
-
-
-def _file_named(words: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:
-    """Return the file that --config names, and what it holds: a mapping as NAME=VALUES texts."""
-    parser = OptionParser("", "", {"": [CONFIG_FILE]}, required=False)
-    file = vars(
-        parser.parse_known_args([w for w in words if w[:2] != "-h" and w[:6] != "--help"])[0]
-    )
-    path = file.get("config")
-    values = read_config(path) if path else {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
-            values[key] = [f"{name}={text}" for name, text in texts.items()]
-    return path, values
 
 
 def _set_keys(given: Mapping[str, Any], run: Mapping[str, Option]) -> dict[str, Any]:
@@ -188,15 +186,6 @@ def _set_keys(given: Mapping[str, Any], run: Mapping[str, Option]) -> dict[str, 
     return values
 
 
-def _keys_text(options: Sequence[Option]) -> str:
-    lines = ["keys of a --config file, or --set NAME=VALUE:"]
-    for option in options:
-        lines.append(f"  {option.name}")
-        about = help_text(option).replace("%%", "%").replace("no-" + option.flag[2:], "false")
-        lines += textwrap.wrap(about, 78, initial_indent=" " * 24, subsequent_indent=" " * 24)
-    return "\n".join(lines)
-
-
 def usage() -> str:
     """The text of `compoclip train --help`: the methods."""
     lines = [
@@ -211,6 +200,9 @@ def usage() -> str:
     return "\n".join(lines)
 
 
+_NOT_FINITE = "the loss or gradient was not finite (train.jsonl names them)"
+
+
 def start(request: TrainRequest) -> int:
     """Train, print a summary, and put the result on the hub where the options ask for it."""
     options = request.options
@@ -223,53 +215,41 @@ def start(request: TrainRequest) -> int:
 def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     """Print the summary of a run. context: the model's context length in tokens."""
     if options.json:
-        data = asdict(summary)
         paths = {"model": summary.model, "adapter": summary.adapter}
-        console.emit_json({**data, **{k: str(v) if v else None for k, v in paths.items()}})
+        told = {name: str(path) if path else None for name, path in paths.items()}
+        console.emit_json({**asdict(summary), **told})
         return
-    still = [f"{word} ({count:,} parameters)" for word, count in summary.frozen.items()]
+    count = console.counted
+    still = [f"{word} ({number:,} parameters)" for word, number in summary.frozen.items()]
     frozen = f", frozen: {', '.join(still)}" if still else ""
     where = summary.model or f"{options.out}/state (unfinished; go on with --resume)"
-    print(
-        f"{summary.method}: {console.counted(summary.steps, 'step')}, "
-        f"{console.counted(summary.images, 'image')}, {console.counted(summary.texts, 'text')}, "
-        f"{summary.seconds:.0f} s{frozen} -> {where}"
-    )
+    lines = [
+        f"{summary.method}: {count(summary.steps, 'step')}, {count(summary.images, 'image')}, "
+        f"{count(summary.texts, 'text')}, {summary.seconds:.0f} s{frozen} -> {where}"
+    ]
     if summary.ended_early:
-        print(
+        lines.append(
             f"  ended early, before step {summary.total_steps}: {options.patience} measurements "
             "without a better one"
         )
-    if summary.best is not None:
-        print(f"  {_best(summary.best)}")
-    for name, number in summary.drawn.items():
-        print(f"  {console.counted(number, 'sample')} of {name}")
-    for reason, count in summary.left_out.items():
-        console.note(f"  left out of the data: {count} x {reason}")
+    if best := summary.best:
+        base = "" if best["base"] is None else f" (base {100 * best['base']:.1f})"
+        score = f"{best['by']} {100 * best['score']:.1f}{base}"
+        lines.append(f"  model of step {best['step']}: {score}")
+    lines += [f"  {count(number, 'sample')} of {name}" for name, number in summary.drawn.items()]
+    for name, made in summary.rewrites.items():
+        several = made["samples"] < made["made"]
+        each = f", {made['made'] / made['samples']:.1f} each" if several else ""
+        lines.append(f"  {name}: a text for {made['coverage']:.1%} of the samples{each}")
+    print("\n".join(lines))
+    for reason, number in summary.left_out.items():
+        console.note(f"  left out of the data: {number} x {reason}")
     if summary.skipped:
         console.note(f"  unreadable images left out of batches: {summary.skipped}")
-    if summary.skipped_steps:
-        steps = console.counted(summary.skipped_steps, "step")
-        console.note(
-            f"  {steps} skipped: the loss or gradient was not finite (train.jsonl names them)"
-        )
-    if summary.truncated:
-        cut = console.counted(summary.truncated, "text")
-        console.note(f"  {cut} cut: longer than the model's context of {context} tokens")
-    if summary.cut:
-        long = console.counted(summary.cut, "caption")
-        console.note(f"  {long} cut before parsing: longer than any model reads")
-    for name, made in summary.rewrites.items():
-        print(f"  {name}: a text for {made['coverage']:.1%} of the samples{_each(made)}")
-
-
-def _each(made: dict[str, float]) -> str:
-    """Texts per sample that has any, where there may be several; "" otherwise."""
-    samples = made["samples"]
-    return f", {made['made'] / samples:.1f} each" if samples < made["made"] else ""
-
-
-def _best(best: Mapping[str, Any]) -> str:
-    """Return the step that the model is of and its score."""
-    base = "" if best["base"] is None else f" (base {100 * best['base']:.1f})"
-    return f"model of step {best['step']}: {best['by']} {100 * best['score']:.1f}{base}"
+    for number, noun, why in (
+        (summary.skipped_steps, "step", f"skipped: {_NOT_FINITE}"),
+        (summary.truncated, "text", f"cut: longer than the model's context of {context} tokens"),
+        (summary.cut, "caption", "cut before parsing: longer than any model reads"),
+    ):
+        if number:
+            console.note(f"  {count(number, noun)} {why}")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from compoclip import console
 from compoclip.cli.caption_input import read_captions
 from compoclip.cli.options import Models, parse
-from compoclip.errors import UsageError
 from compoclip.files import require_writable, write_json, write_text
 from compoclip.ranks import device_named
 from compoclip.run import named_models, require_least
@@ -68,8 +67,6 @@ class TreeScoreOptions:
 def main(argv: Sequence[str]) -> int:
     """Parse, draw captions, measure every model, print and write."""
     options = parse(TreeScoreOptions, "tree-score", argv)
-    if not options.models:
-        raise UsageError("name at least one model; see tree-score --help")
     require_least(1, options, "sample", "batch_size", "resamples")
     models = named_models(options.models)
     if options.out is not None:
@@ -79,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         console.note(f"{options.captions}: only {len(known)} distinct captions, all are taken")
     drawn = random.Random(options.seed).sample(known, min(options.sample, len(known)))
 
-    from compoclip.analysis.trees import TREES, differences, estimates, measure_trees
+    from compoclip.analysis.trees import BEST, TREES, differences, estimates, measure_trees
     from compoclip.models.checkpoint import load_model
 
     device, drawing = device_named(options.device), (options.resamples, options.seed)
@@ -92,91 +89,59 @@ def main(argv: Sequence[str]) -> int:
         )
         scores.append(each)
         means.append({tree: estimates(each.scores[tree], *drawing) for tree in TREES})
-        gap, base = None, scores[0]
+        record: dict[str, Any] = {
+            "model": name,
+            "weights": each.weights,
+            "layers": each.layers,
+            "headline": each.headline,
+            "captions": len(each.captions),
+            "left_out": dict(each.left_out),
+            "source": str(options.captions),
+            "seed": options.seed,
+            "scores": {tree: _by_threshold(each, found) for tree, found in means[-1].items()},
+        }
+        rows = [[tree, *map(_cell, found)] for tree, found in means[-1].items()]
+        base = scores[0]
         if each is not base and each.thresholds == base.thresholds:
-            gap = differences(base, each, *drawing)
+            number, gap = differences(base, each, *drawing)
+            record["difference"] = {"captions": number, "best": _by_threshold(each, gap)}
+            rows.append(["best, minus first", *(_cell(estimate, "+") for estimate in gap)])
         elif each is not base:
             console.note(
                 f"{base.model} has {base.layers} text layers and {name} {each.layers}: not "
                 "compared; name the layers to compare with --threshold"
             )
-        records.append(_record(each, means[-1], gap, options))
-        texts.append(_text(each, means[-1], gap))
+        records.append(record)
+        lost = "".join(f", {n} left out: {reason}" for reason, n in each.left_out.items())
+        columns = [f"h = {h}" for h in each.thresholds]
+        columns[-1] += " (headline)"
+        texts.append(
+            f"{name}: {each.layers} text layers, "
+            f"{console.counted(len(each.captions), 'caption')}{lost}\n"
+            f"{console.table(rows, ['tree score', *columns, 'mean'])}"
+        )
     if options.out is not None:
-        _write(options.out, scores, means, records)
+        from compoclip.report.trajectory import tree_plot
+
+        write_json(options.out / "tree-score.json", records)
+        lines = []
+        for each in scores:
+            for caption, tree, row in zip(each.captions, each.trees, each.scores[BEST]):
+                score = round(float(row[-1]), 6)
+                line = {"model": each.model, "caption": caption, "score": score, "tree": tree}
+                lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        write_text(options.out / "trees.jsonl", "".join(lines))
+        for path in tree_plot(options.out / "tree-score", scores, means):
+            console.note(f"written to {path}")
     return console.tell(options.json, records, "\n\n".join(texts))
 
 
-Gap = tuple[int, list["Estimate"]]
-"""How many captions, and the difference to the first model by threshold."""
-
-
-def _record(
-    scores: TreeScores,
-    means: dict[str, list[Estimate]],
-    gap: Gap | None,
-    options: TreeScoreOptions,
-) -> dict[str, Any]:
-    """Return the JSON record of a model."""
-
-    def by_threshold(found: Sequence[Estimate]) -> dict[str, Any]:
-        names = [*(str(h) for h in scores.thresholds), "mean"]
-        return {name: asdict(each) for name, each in zip(names, found)}
-
-    record: dict[str, Any] = {
-        "model": scores.model,
-        "weights": scores.weights,
-        "layers": scores.layers,
-        "headline": scores.headline,
-        "captions": len(scores.captions),
-        "left_out": dict(scores.left_out),
-        "source": str(options.captions),
-        "seed": options.seed,
-        "scores": {tree: by_threshold(found) for tree, found in means.items()},
-    }
-    if gap is not None:
-        record["difference"] = {"captions": gap[0], "best": by_threshold(gap[1])}
-    return record
-
-
-def _text(scores: TreeScores, means: dict[str, list[Estimate]], gap: Gap | None) -> str:
-    """Return one model as a table: trees by threshold."""
-    lost = "".join(f", {n} left out: {reason}" for reason, n in scores.left_out.items())
-    captions = console.counted(len(scores.captions), "caption")
-    columns = [f"h = {h}" for h in scores.thresholds]
-    columns[-1] += " (headline)"
-    rows = [[tree, *map(_cell, found)] for tree, found in means.items()]
-    if gap is not None:
-        rows.append(["best, minus first", *(_cell(each, "+") for each in gap[1])])
-    return (
-        f"{scores.model}: {scores.layers} text layers, {captions}{lost}\n"
-        f"{console.table(rows, ['tree score', *columns, 'mean'])}"
-    )
+def _by_threshold(scores: TreeScores, found: Sequence[Estimate]) -> dict[str, Any]:
+    names = [*(str(h) for h in scores.thresholds), "mean"]
+    return {name: asdict(each) for name, each in zip(names, found)}
 
 
 def _cell(each: Estimate, sign: str = "") -> str:
     if each.low is None or each.high is None:
         return f"{each.value:{sign}.3f} [-]"
     return f"{each.value:{sign}.3f} [{each.low:{sign}.3f}, {each.high:{sign}.3f}]"
-
-
-def _write(
-    out: Path,
-    scores: Sequence[TreeScores],
-    means: Sequence[dict[str, list[Estimate]]],
-    records: Sequence[dict[str, Any]],
-) -> None:
-    """Write the scores, plots, and the tree of every caption."""
-    from compoclip.analysis.trees import BEST
-    from compoclip.report.trajectory import tree_plot
-
-    write_json(out / "tree-score.json", records)
-    lines = []
-    for each in scores:
-        for caption, tree, row in zip(each.captions, each.trees, each.scores[BEST]):
-            score = round(float(row[-1]), 6)
-            line = {"model": each.model, "caption": caption, "score": score, "tree": tree}
-            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    write_text(out / "trees.jsonl", "".join(lines))
-    for path in tree_plot(out / "tree-score", scores, means):
-        console.note(f"written to {path}")

@@ -12,10 +12,10 @@ from compoclip.cli.options import parse
 from compoclip.config import Shown
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable, write_json
-from compoclip.run import Measuring
+from compoclip.run import Measuring, require_least
 
 if TYPE_CHECKING:
-    from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule, Sweep, TowerStudy
+    from compoclip.analysis.interpolation import BaseAndTuned, Point, Rule
     from compoclip.models.checkpoint import LoadedModel
 
 
@@ -70,18 +70,18 @@ class WiseFtOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parse, then make one mix, or measure all."""
+    """Make one mix, or measure all."""
     options = parse(WiseFtOptions, "wise-ft", argv)
     if not options.scope:
         raise UsageError("--scope needs all, image or text")
+    if not options.sweep and (len(options.scope) > 1 or options.measuring.on or options.keep):
+        raise UsageError("several scopes, --on and --keep are for --sweep; add it")
+    require_writable(options.out)
     return _sweep(options) if options.sweep else _one(options)
 
 
 def _one(options: WiseFtOptions) -> int:
     """Load both, mix, save."""
-    if len(options.scope) > 1 or options.measuring.on or options.keep:
-        raise UsageError("several scopes, --on and --keep are for --sweep; add it")
-    require_writable(options.out)
     from compoclip.models.checkpoint import save_model
     from compoclip.models.conversion import interpolate
 
@@ -100,7 +100,7 @@ def _one(options: WiseFtOptions) -> int:
 
 
 def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel]:
-    """A model and what was trained from it, with a note when the latter does not say so."""
+    """Load a model and what was trained from it, with a note when the latter does not say so."""
     from compoclip.models.checkpoint import load_model
 
     base, tuned = load_model(base_spec), load_model(tuned_spec)
@@ -115,11 +115,11 @@ def load_both(base_spec: str, tuned_spec: str) -> tuple[LoadedModel, LoadedModel
 
 def _sweep(options: WiseFtOptions) -> int:
     """Measure every mix, write numbers and plot, pick and save one."""
-    require_writable(options.out)
-    if options.max_loss < 0:
-        raise UsageError("--max-loss must not be negative")
+    require_least(0, options, "max_loss")
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis import interpolation as mixes
+    from compoclip.evaluation.comparison import not_judged
+    from compoclip.evaluation.tables import SIGNS, with_interval
     from compoclip.report.trajectory import trajectory_plot
 
     alphas = mixes.shares(options.steps)
@@ -130,16 +130,30 @@ def _sweep(options: WiseFtOptions) -> int:
     measured = mixes.sweep(
         pair, options.scope, alphas, benchmarks, options.out / "results", settings, device
     )
+    rows = []
+    for scope, line in measured.lines.items():
+        for point in line:
+            row = [scope, f"{point.mix.alpha:g}", point.mix.name]
+            for axis, score in point.scores.items():
+                found = point.differences.get(axis)
+                mark = SIGNS.get(found.verdict, " ") if found else " "
+                row.append(with_interval(score.value, score.low, score.high) + mark)
+            rows.append(row)
+    lines = [
+        console.table(rows, ["scope", "alpha", "results", *measured.axes]),
+        "+ / -: differs from the base (paired, p < 0.05 after Holm's correction over the columns)",
+        *not_judged(each for p in measured.points for each in p.differences.items()),
+        *(f"{axis}: mean of {', '.join(names)}" for axis, names in measured.axes.items()),
+    ]
     rule = mixes.Rule(options.keep, options.max_loss) if options.keep else None
     chosen = mixes.choose(measured, rule) if rule else None
     record = {"base": options.base, "tuned": options.tuned, **mixes.sweep_record(measured)}
-    text = _table(measured)
     if rule and chosen:
         record["picked"], told = _picked(options.out / "model", pair, chosen, rule)
-        text += f"\n\n{told}"
+        lines += ["", told]
     write_json(options.out / "sweep.json", record)
     plots = trajectory_plot(options.out / "trajectory", measured, chosen, rule)
-    console.tell(options.json, record, text)
+    console.tell(options.json, record, "\n".join(lines))
     for path in plots if not options.json else ():
         console.note(f"written to {path}")
     return 0
@@ -159,14 +173,13 @@ def _picked(
         told = f"picked: {rule}: the base itself, so nothing is written"
         return {**picked, "model": None}, told
     mixed = pair.mixed(mix)
-    if place.is_dir() and any(place.iterdir()):
-        if load_model(place).identity.weights != current_identity(mixed).weights:
-            raise CompoclipError(
-                f"{place}: holds another model than {mix.name}, which the rule picks now; delete "
-                "it or choose another --out (what was measured is kept)"
-            )
-    else:
+    if not (place.is_dir() and any(place.iterdir())):
         save_model(mixed, place, provenance={**mixed.provenance, "picked": str(rule)})
+    elif load_model(place).identity.weights != current_identity(mixed).weights:
+        raise CompoclipError(
+            f"{place}: holds another model than {mix.name}, which the rule picks now; delete it or "
+            "choose another --out (what was measured is kept)"
+        )
     changes = ", ".join(
         f"{name} {with_interval(d.difference, d.low, d.high, '+')}"
         for name, d in chosen.differences.items()
@@ -177,31 +190,6 @@ def _picked(
         "picked on these very benchmarks, so its scores here flatter it: report it on others"
     )
     return {**picked, "model": str(place)}, told
-
-
-def _table(measured: Sweep) -> str:
-    """Return every point by scope, with intervals; under it what each column is the mean of."""
-    from compoclip.evaluation.comparison import not_judged
-    from compoclip.evaluation.tables import SIGNS, with_interval
-
-    rows = []
-    for scope, line in measured.lines.items():
-        for point in line:
-            row = [scope, f"{point.mix.alpha:g}", point.mix.name]
-            for axis, score in point.scores.items():
-                found = point.differences.get(axis)
-                mark = SIGNS.get(found.verdict, " ") if found else " "
-                row.append(with_interval(score.value, score.low, score.high) + mark)
-            rows.append(row)
-    return "\n".join(
-        [
-            console.table(rows, ["scope", "alpha", "results", *measured.axes], left=1),
-            "+ / -: differs from the base (paired, p < 0.05 after Holm's correction over the "
-            "columns)",
-            *not_judged(each for p in measured.points for each in p.differences.items()),
-            *(f"{axis}: mean of {', '.join(names)}" for axis, names in measured.axes.items()),
-        ]
-    )
 
 
 # --- `compoclip towers BASE TUNED`: which tower carries what fine-tuning gained. ---
@@ -235,52 +223,38 @@ class TowersOptions:
 
 
 def towers_main(argv: Sequence[str]) -> int:
-    """Parse, measure base, tuned and both swaps, print."""
+    """Measure base, tuned and both swaps; print the scores and the differences to the base."""
     options = parse(TowersOptions, "towers", argv)
     require_writable(options.out)
     benchmarks = options.measuring.benchmarks()
     from compoclip.analysis.interpolation import BaseAndTuned, study_towers, towers_record
+    from compoclip.evaluation.comparison import not_judged
+    from compoclip.evaluation.tables import SIGNS, with_interval
 
     pair = BaseAndTuned(*load_both(options.base, options.tuned))
     settings, device = options.measuring.settings(options.out / ".features")
     study = study_towers(pair, benchmarks, options.out / "results", settings, device)
     record = {"base": options.base, "tuned": options.tuned, "groups": towers_record(study)}
     write_json(options.out / "towers.json", record)
-    return console.tell(options.json, record, _tables(study))
-
-
-def _tables(study: TowerStudy) -> str:
-    """Return the scores and the differences to the base as tables."""
-    from compoclip.evaluation.comparison import not_judged
-    from compoclip.evaluation.tables import SIGNS, with_interval
-
     scores, changes, means = [], [], []
     for group, parts in study.groups.items():
         found = [each[group] for each in study.scores.values()]
         scores.append([group, *(with_interval(s.value, s.low, s.high) for s in found)])
-        differences = [each[group] for each in study.differences.values()]
         more = study.interplay[group]
-        changes.append(
-            [
-                group,
-                *(
-                    with_interval(d.difference, d.low, d.high, "+") + SIGNS.get(d.verdict, " ")
-                    for d in differences
-                ),
-                f"{with_interval(more.value, more.low, more.high, '+')} ",
-            ]
-        )
-        if len(parts) > 1:
-            benchmarks = dict.fromkeys(part.benchmark for part in parts)
-            means.append(f"{group}: mean of {', '.join(benchmarks)}")
-    header = ["against the base, points", *study.differences, "beyond the sum"]
-    return "\n".join(
-        [
-            console.table(scores, ["score", *study.scores]),
-            *means,
-            "",
-            console.table(changes, header),
-            "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model",
-            *not_judged(each for d in study.differences.values() for each in d.items()),
+        cells = [
+            with_interval(d.difference, d.low, d.high, "+") + SIGNS.get(d.verdict, " ")
+            for d in (each[group] for each in study.differences.values())
         ]
-    )
+        changes.append([group, *cells, f"{with_interval(more.value, more.low, more.high, '+')} "])
+        if len(parts) > 1:
+            benchmarks_of = dict.fromkeys(part.benchmark for part in parts)
+            means.append(f"{group}: mean of {', '.join(benchmarks_of)}")
+    lines = [
+        console.table(scores, ["score", *study.scores]),
+        *means,
+        "",
+        console.table(changes, ["against the base, points", *study.differences, "beyond the sum"]),
+        "+ / -: p < 0.05, paired, after Holm's correction over the rows of a model",
+        *not_judged(each for d in study.differences.values() for each in d.items()),
+    ]
+    return console.tell(options.json, record, "\n".join(lines))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from compoclip import own
@@ -14,7 +12,6 @@ from compoclip.captions.lexicon import lexicon
 from compoclip.captions.parser import PARSER_VERSION, parse
 from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
 from compoclip.captions.types import Caption
-from compoclip.recordfile import Item, Track, write_records
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rewrite_sources, rng_for
 
 # --- What a run of rewrites achieved: coverage, refusal reasons, rules used, edit size. ---
@@ -188,41 +185,3 @@ def count(tallies: dict[str, RewriteTally], made: dict[str, Any]) -> None:
         tally.add_refused(made["reason"])
     else:
         tally.add_made(made["rule"], sum(len(e["before"].split()) for e in made["edits"]))
-
-
-# --- Rewrites of a whole file of captions, see `recordfile` for how the file is written. ---
-
-
-@dataclass(frozen=True)
-class RecordsOutcome:
-    """What a run wrote: tallies over all records, and how many were there before it."""
-
-    tallies: dict[str, RewriteTally]
-    resumed: int
-
-
-def write_corpus(
-    items: Iterable[Item],
-    out: Path,
-    settings: Settings,
-    source: dict[str, Any],
-    workers: int = 1,
-    track: Track = iter,
-) -> RecordsOutcome:
-    """Write the records of all (id, caption) items to `out`, one JSON object a line.
-
-    source: what identifies the captions (digest, column). track wraps the stream of finished
-    captions. Raises like `write_records`.
-    """
-    tallies = {get_rewrite(name).name: RewriteTally() for name in settings.rewrites}
-    resumed = write_records(
-        items,
-        out,
-        partial(records, settings=settings),
-        {**settings.provenance(), "source": source},
-        partial(count, tallies),
-        len(settings.rewrites),
-        workers,
-        track,
-    )
-    return RecordsOutcome(tallies, resumed)

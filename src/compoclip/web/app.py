@@ -53,12 +53,7 @@ Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class HttpError(CompoclipError):
-    """An error whose HTTP status is not 400.
-
-    Args:
-        status: 4xx, or 503 when there is no room now.
-        message: One line.
-    """
+    """An error whose HTTP status is not 400: 4xx, or 503 when there is no room now."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -84,14 +79,9 @@ def is_loopback(host: str) -> bool:
 
 
 def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
-    """Return the JSON object in a request.
+    """Return the JSON object in a request; `wanted`: what it should hold, for messages.
 
-    Args:
-        body: The bytes of the request.
-        wanted: What it should hold, for messages.
-
-    Raises:
-        UsageError: When it is no object, or one of more than 100,000 values.
+    Raises UsageError when it is no object, or one of more than 100,000 values.
     """
     if sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise UsageError(
@@ -151,15 +141,14 @@ class Website:
         self._names = {name.lower() for name in (*own, *names)}
         self._verb, self._wanted, self._problem = verb, wanted, problem
         self._limiter: anyio.CapacityLimiter | None = None
+        posts = {path: partial(self._answer, function) for path, function in answers.items()}
+        errors = (HTTPException, CompoclipError, ClientDisconnect, TimeoutError, Exception)
         self._app = Starlette(
             routes=[
                 *(Route(path, partial(self._page, page)) for path, page in pages.items()),
-                *(
-                    Route(path, partial(self._answer, function), methods=["POST"])
-                    for path, function in answers.items()
-                ),
+                *(Route(path, answer, methods=["POST"]) for path, answer in posts.items()),
             ],
-            exception_handlers={HTTPException: self._refused},
+            exception_handlers=dict.fromkeys(errors, self._failed),
         )
         self._app.router.redirect_slashes = False
 
@@ -169,8 +158,7 @@ class Website:
         try:
             self._require_known(request.headers.get("host", ""))
         except HttpError as error:
-            response = await self._failed(request, error.status, str(error))
-            await response(scope, receive, send)
+            await (await self._failed(request, error))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -198,48 +186,26 @@ class Website:
         return Response(content, headers={**_HEADERS, "Content-Type": kind})
 
     async def _answer(self, function: Answer, request: Request) -> Response:
-        size = 0
+        """Read the body within bounds of size and time, then compute in a thread."""
+        size, body = 0, bytearray()
         self.busy += 1
         try:
-            body = bytearray()
+            # A page of another site cannot send JSON without asking first, which is not granted.
+            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+                raise HttpError(415, "send JSON: Content-Type: application/json")
+            self._require_size(int(request.headers.get("content-length") or 0))
+            if self.busy > self.waiting:
+                raise HttpError(503, "too many requests are waiting; try again")
             async with asyncio.timeout(_BODY_SECONDS):
-                self._require_acceptable(request)
                 async for block in request.stream():
                     size += len(block)
                     self.held += len(block)
                     self._require_size(size)
                     body += block
-            made = await self._computed(partial(self._compute, function, body), request)
-            return _json_response(200, made)
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody is there to read it
-        except TimeoutError:
-            return await self._failed(request, 408, "the request came too slowly; try again")
-        except HttpError as error:
-            return await self._failed(request, error.status, str(error))
-        except CompoclipError as error:
-            return _json_response(400, self._problem(400, str(error)))
-        except Exception:  # a fault of the server: in full on its terminal, to the client in short
-            traceback.print_exc(file=sys.stderr)
-            return _json_response(
-                500, self._problem(500, "the server failed; its terminal says why")
-            )
+            return _json_response(200, await self._computed(function, body, request))
         finally:
             self.busy -= 1
             self.held -= size
-
-    def _compute(self, function: Answer, body: bytearray) -> Mapping[str, Any]:
-        require_client()
-        return function(read_object(body, self._wanted))
-
-    def _require_acceptable(self, request: Request) -> None:
-        """Refuse a request by its head."""
-        # A page of another site cannot send this kind without asking first, which is not granted.
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
-            raise HttpError(415, "send JSON: Content-Type: application/json")
-        self._require_size(int(request.headers.get("content-length") or 0))
-        if self.busy > self.waiting:
-            raise HttpError(503, "too many requests are waiting; try again")
 
     def _require_size(self, size: int) -> None:
         if size > self.body:
@@ -248,9 +214,9 @@ class Website:
             raise HttpError(503, "too much is waiting to be read; try again")
 
     async def _computed(
-        self, compute: Callable[[], Mapping[str, Any]], request: Request
+        self, function: Answer, body: bytearray, request: Request
     ) -> Mapping[str, Any]:
-        """Run `compute` in a thread; `require_client` there knows whether the client has gone."""
+        """Answer in a thread; `require_client` there knows whether the client has gone."""
         gone = threading.Event()
 
         async def watch() -> None:
@@ -258,7 +224,11 @@ class Website:
                 pass
             gone.set()
 
-        if self._limiter is None:
+        def compute() -> Mapping[str, Any]:
+            require_client()
+            return function(read_object(body, self._wanted))
+
+        if self._limiter is None:  # which needs a running loop
             self._limiter = anyio.CapacityLimiter(self._threads)
         _GONE.set(gone)
         watcher = asyncio.create_task(watch())
@@ -267,31 +237,31 @@ class Website:
         finally:
             watcher.cancel()
 
-    async def _refused(self, request: Request, error: Exception) -> Response:
-        """Say which addresses and methods there are."""
-        assert isinstance(error, HTTPException)
-        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
-        if error.status_code == 405:
-            message = f"this address takes {allowed}"
-        elif request.method == "POST":
-            message = f"there is no such address; POST to {' or '.join(self.answers)}"
-        else:
-            message = "there is no such page"
-        return await self._failed(request, error.status_code, message, allowed)
-
-    async def _failed(
-        self, request: Request, status: int, message: str, allowed: str = ""
-    ) -> Response:
-        """Return an error; the connection ends with it."""
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        """Answer an error with a line of JSON; the connection ends with it."""
+        status, message, headers = 400, str(error), {"Connection": "close"}
+        if isinstance(error, HTTPException):  # of the routes
+            status, message = error.status_code, "there is no such page"
+            if status == 405:
+                allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
+                headers["Allow"] = ", ".join(allowed)
+                message = f"this address takes {headers['Allow']}"
+            elif request.method == "POST":
+                message = f"there is no such address; POST to {' or '.join(self.answers)}"
+        elif isinstance(error, HttpError):
+            status = error.status
+        elif isinstance(error, TimeoutError):
+            status, message = 408, "the request came too slowly; try again"
+        elif not isinstance(error, CompoclipError | ClientDisconnect):
+            # A fault of the server: in full on its terminal, to the client in short.
+            traceback.print_exception(error, file=sys.stderr)
+            status, message = 500, "the server failed; its terminal says why"
+        if status == 503:
+            headers["Retry-After"] = "1"
         with suppress(TimeoutError, ClientDisconnect, RuntimeError):
             async with asyncio.timeout(_LINGER):
                 async for _ in request.stream():
                     pass
-        headers = {"Connection": "close"}
-        if allowed:
-            headers["Allow"] = allowed
-        if status == 503:
-            headers["Retry-After"] = "1"
         return _json_response(status, self._problem(status, message), headers)
 
 

@@ -45,8 +45,8 @@ class BatchSettings:
 
 
 class Encoding(NamedTuple):
-    """What became of one request: texts (T, D) and images (N, D), unit-length float32, the tokens
-    that the texts have, and how many of them lost words to the model's context length."""
+    """Features of one request: texts (T, D) and images (N, D), unit-length float32, the tokens of
+    the texts, and how many texts were cut to the model's context length."""
 
     texts: Scores
     images: Scores
@@ -58,18 +58,15 @@ class Encoding(NamedTuple):
 class _Waiting:
     texts: Sequence[str]
     images: Sequence[np.ndarray]  # what ImageReader.pixels gives
+    items: int
     arrived: float = field(default_factory=time.monotonic)
     done: Future[Encoding] = field(default_factory=Future)
-
-    @property
-    def items(self) -> int:
-        return len(self.texts) + len(self.images)
 
 
 @dataclass
 class ServedCounts:
-    """What was done so far: requests encoded, their items, calls of the model, requests that found
-    no room; `held` items are there now, `peak` were at most."""
+    """Counts so far: requests encoded, their items, calls of the model, requests turned away for
+    lack of room; `held` items are there now, `peak` were at most."""
 
     requests: int = 0
     items: int = 0
@@ -101,14 +98,7 @@ class Batcher:
     def room(self, items: int) -> Iterator[None]:
         """Hold places in the queue while the block runs: enter it before items take memory.
 
-        Args:
-            items: Texts and images that the block will have.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            HttpError: 503, when there are too few places.
+        Raises HttpError (503) when there are too few places.
         """
         with self._changed:
             if self.counts.held + items > self.settings.queue:
@@ -130,14 +120,11 @@ class Batcher:
             texts: T texts.
             images: N arrays as the encoder's `read_image.pixels` gives them.
 
-        Returns:
-            Their features.
-
         Raises:
             HttpError: 503, after `close`.
             RuntimeError: The model failed; its own error is the cause.
         """
-        job = _Waiting(texts, images)
+        job = _Waiting(texts, images, len(texts) + len(images))
         with self._changed:
             if self._closed:
                 raise HttpError(503, "the server is ending; try again")
@@ -178,8 +165,12 @@ class Batcher:
 
     def _encode(self, jobs: Sequence[_Waiting]) -> None:
         """Give every job its features, or the error that it causes itself."""
+        texts = [text for job in jobs for text in job.texts]
+        images = [image for job in jobs for image in job.images]
         try:
-            encoded = self._encodings(jobs)
+            keys = self._encoder.text_keys(texts) if texts else []
+            text_rows = self._by_call(texts, self._encoder.encode_texts)
+            image_rows = self._by_call(images, self._encoder.encode_images)
         except Exception as error:
             if len(jobs) > 1:  # a failure of one is no failure of those it was put together with
                 for job in jobs:
@@ -191,24 +182,14 @@ class Batcher:
             return
         self.counts.requests += len(jobs)
         self.counts.items += sum(job.items for job in jobs)
-        for job, encoding in zip(jobs, encoded):
-            job.done.set_result(encoding)
-
-    def _encodings(self, jobs: Sequence[_Waiting]) -> list[Encoding]:
-        texts = [text for job in jobs for text in job.texts]
-        images = [image for job in jobs for image in job.images]
-        keys = self._encoder.text_keys(texts) if texts else []
-        text_rows = self._by_call(texts, self._encoder.encode_texts)
-        image_rows = self._by_call(images, self._encoder.encode_images)
-        found, text, image = [], 0, 0
+        text = image = 0
         for job in jobs:
             own = slice(text, text + len(job.texts))
             seen = slice(image, image + len(job.images))
             tokens = sum(key.length for key in keys[own])
             cut = sum(key.truncated for key in keys[own])
-            found.append(Encoding(text_rows[own], image_rows[seen], tokens, cut))
+            job.done.set_result(Encoding(text_rows[own], image_rows[seen], tokens, cut))
             text, image = own.stop, seen.stop
-        return found
 
     def _by_call(self, items: Sequence[Any], encode: Callable[[Sequence[Any]], Scores]) -> Scores:
         """Features of items, at most a batch of them in a call of the model."""

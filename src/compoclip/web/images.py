@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 
 from PIL import Image
@@ -26,37 +25,27 @@ class RequestImages:
         self._left = MAX_WORK
 
     def read(self, text: str, called: str = "'image'") -> Image.Image:
-        """Read an image that came as text.
+        """Return the RGB image in a text: an encoded image file in base64, or a data URI of one.
 
-        Pixels and scans are counted before any is decoded.
-
-        Args:
-            text: An encoded image file in base64, or a data URI of one.
-            called: What to call it when it is not base64.
-
-        Returns:
-            The RGB image.
-
-        Raises:
-            UsageError: It is too large in bytes or pixels, too much with those before it, or no
-                image in base64.
-            CompoclipError: It is damaged or no image.
+        Pixels and scans are counted before any is decoded. called: what to call a text that is not
+        base64. Raises UsageError for that, for an image too large in bytes or pixels, and for too
+        much work with the images before it; CompoclipError for a damaged image.
         """
         head = IMAGE_URI.match(text)
         try:
             raw = base64.b64decode(text[head.end() :] if head else text, validate=True)
-        except (binascii.Error, ValueError):
+        except ValueError:
             raise UsageError(
                 f"{called} is not base64; send the bytes of an image file so"
             ) from None
-        if len(raw) > MAX_IMAGE:
-            raise UsageError(f"the image has {len(raw):,} bytes; at most {MAX_IMAGE:,} are allowed")
         with opened(raw, "the image", upright=True) as file:
             width, height = file.size
-            if width * height > MAX_PIXELS:
-                raise UsageError(
-                    f"the image has {width} x {height} pixels; at most {MAX_PIXELS:,} are allowed"
-                )
+            for size, what, most in (
+                (len(raw), f"{len(raw):,} bytes", MAX_IMAGE),
+                (width * height, f"{width} x {height} pixels", MAX_PIXELS),
+            ):
+                if size > most:
+                    raise UsageError(f"the image has {what}; at most {most:,} are allowed")
             if file.work > self._left:
                 raise UsageError(
                     "the images of the request have too many pixels together; send fewer, or "

@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image
 
-from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
+from compoclip.analysis.maps import patch_maps, small_overlay
 from compoclip.analysis.probe import Scored, candidates_of, score_candidates
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse
@@ -23,14 +23,13 @@ from compoclip.version import __version__
 from compoclip.web.app import Page, Website
 from compoclip.web.images import MAX_IMAGE, RequestImages
 
-# --- What a page may send, checked before anything is computed. ---
-
 MAX_TEXT = 300  # characters of a caption
 MAX_BODY = MAX_IMAGE * 4 // 3 + 20_000  # of a request: the image in base64, and the rest
+_SIDE = 320  # pixels of the longer side of an overlay
 
 
 def caption_of(data: Mapping[str, Any]) -> str:
-    """The caption, blanks tidied. Raises UsageError when there is none or it is too long."""
+    """Return the caption, blanks tidied. Raises UsageError when it is missing or too long."""
     text = data.get("caption")
     if not isinstance(text, str):
         raise UsageError("'caption' is missing: send the caption as a string")
@@ -43,7 +42,7 @@ def caption_of(data: Mapping[str, Any]) -> str:
 
 
 def image_of(data: Mapping[str, Any]) -> Image.Image:
-    """The RGB image in "image": an encoded image file in base64, or a data URI of one.
+    """Return the RGB image in "image": an encoded image file in base64, or a data URI of one.
 
     Raises UsageError when it is missing, too large in bytes or pixels, or no image.
     """
@@ -53,25 +52,12 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
     return RequestImages().read(text)
 
 
-# --- Answers. ---
-
-_SIDE = 320  # pixels of the longer side of an overlay
-
-
-@dataclass(frozen=True)
-class Example:
-    """A picture (PNG) to try, with a caption that is true of it."""
-
-    caption: str
-    png: bytes
-
-
 @dataclass(frozen=True)
 class Playground:
-    """Models by name, at most two, and examples."""
+    """Models by name, at most two, and examples: a true caption and its picture (PNG) each."""
 
     models: Mapping[str, LoadedModel]
-    examples: Sequence[Example] = ()
+    examples: Sequence[tuple[str, bytes]] = ()
 
     def info(self) -> dict[str, Any]:
         """The facts that the page shows before anything is asked."""
@@ -81,7 +67,7 @@ class Playground:
                 {"name": name, "architecture": each.identity.architecture}
                 for name, each in self.models.items()
             ],
-            "examples": [each.caption for each in self.examples],
+            "examples": [caption for caption, _ in self.examples],
             "limits": {"image_bytes": MAX_IMAGE, "caption_characters": MAX_TEXT},
         }
 
@@ -90,8 +76,7 @@ class Playground:
 
         request: image (base64), caption. Raises UsageError for what is wrong in it.
         """
-        text = caption_of(request)
-        image = image_of(request)
+        text, image = caption_of(request), image_of(request)
         caption = parse(text)
         candidates, refused = candidates_of(caption)
         texts = [each.text for each in candidates]
@@ -107,16 +92,24 @@ class Playground:
                     "truncated": model.tokenizer.truncated(texts),
                 }
             )
-        graph = _graph_record(caption.graph or SceneGraph())
-        return {"caption": text, "graph": graph, "refused": refused, "models": models}
+        graph = caption.graph or SceneGraph()
+        relations = [(e.subject, e.words or e.name, e.object) for e in graph.relations]
+        shown = {
+            "objects": [
+                {"name": node.name, "attributes": [each.name for each in node.attributes]}
+                for node in graph.objects
+            ],
+            "relations": [dict(zip(("subject", "words", "object"), each)) for each in relations],
+            "lines": graph_tree(graph),
+        }
+        return {"caption": text, "graph": shown, "refused": refused, "models": models}
 
     def maps(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Every word's token-patch map by every model, as PNG overlays in data URIs.
 
         request: as for `score`. A model without patch features has an "error" instead of words.
         """
-        text = caption_of(request)
-        image = image_of(request)
+        text, image = caption_of(request), image_of(request)
         models: list[dict[str, Any]] = []
         for name, model in self.models.items():
             try:
@@ -124,24 +117,18 @@ class Playground:
             except CompoclipError as error:
                 models.append({"name": name, "error": str(error)})
                 continue
-            models.append({"name": name, **_maps_record(maps, image)})
+            words = []
+            for each in maps.words:
+                png = io.BytesIO()
+                overlay = small_overlay(image, each.attention, maps.region, _SIDE)
+                overlay.save(png, format="PNG")
+                uri = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode('ascii')}"
+                words.append({"word": each.word, "cosine": round(each.cosine, 4), "overlay": uri})
+            left_out = list(maps.left_out)
+            models.append(
+                {"name": name, "grid": list(maps.grid), "words": words, "left_out": left_out}
+            )
         return {"caption": text, "models": models}
-
-
-def _graph_record(graph: SceneGraph) -> dict[str, Any]:
-    """Objects in caption order with their attributes, relations between them by place, and the
-    same as lines of text."""
-    return {
-        "objects": [
-            {"name": node.name, "attributes": [each.name for each in node.attributes]}
-            for node in graph.objects
-        ],
-        "relations": [
-            {"subject": each.subject, "words": each.words or each.name, "object": each.object}
-            for each in graph.relations
-        ],
-        "lines": graph_tree(graph),
-    }
 
 
 def _record(each: Scored) -> dict[str, Any]:
@@ -156,31 +143,11 @@ def _record(each: Scored) -> dict[str, Any]:
     }
 
 
-def _maps_record(maps: PatchMaps, image: Image.Image) -> dict[str, Any]:
-    words = [
-        {
-            "word": each.word,
-            "cosine": round(each.cosine, 4),
-            "overlay": _png_uri(small_overlay(image, each.attention, maps.region, _SIDE)),
-        }
-        for each in maps.words
-    ]
-    return {"grid": list(maps.grid), "words": words, "left_out": list(maps.left_out)}
-
-
-def _png_uri(image: Image.Image) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
-
-
-# --- The website. ---
-
 _PAGE = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/graph.js": ("graph.js", "text/javascript; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/": ("page.html", "text/html"),
+    "/style.css": ("style.css", "text/css"),
+    "/graph.js": ("graph.js", "text/javascript"),
+    "/page.js": ("page.js", "text/javascript"),
 }
 
 
@@ -201,12 +168,13 @@ def play_site(
     """
     folder = files("compoclip.web") / "page"
     pages: dict[str, Page] = {
-        path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _PAGE.items()
+        path: ((folder / name).read_bytes(), f"{kind}; charset=utf-8")
+        for path, (name, kind) in _PAGE.items()
     }
     info = json.dumps(playground.info(), ensure_ascii=False)
     pages["/api/info"] = (info.encode("utf-8", "backslashreplace"), "application/json")
-    for number, example in enumerate(playground.examples):
-        pages[f"/examples/{number}.png"] = (example.png, "image/png")
+    for number, (_, png) in enumerate(playground.examples):
+        pages[f"/examples/{number}.png"] = (png, "image/png")
     return Website(
         pages,
         {"/api/score": playground.score, "/api/maps": playground.maps},

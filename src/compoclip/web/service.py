@@ -14,7 +14,7 @@ import numpy as np
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
-from compoclip.evaluation.items import Scores
+from compoclip.files import encodable
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Page, Website, require_client
@@ -122,17 +122,16 @@ class Service:
         if request.get("dimensions", self.dimensions) != self.dimensions:
             raise UsageError(f"dimensions: this model has {self.dimensions}, and they are not cut")
         items = self._items(request, "input")
-        encoded = self._encoded(items)
-        rows = {False: iter(encoded.texts), True: iter(encoded.images)}
-        data = [
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": _written(next(rows[item.is_image]), layout),
-            }
-            for index, item in enumerate(items)
-        ]
-        return {"object": "list", "data": data, **self._told(encoded)}
+        encoded, about = self._encoded(items)
+        kinds = {False: iter(encoded.texts), True: iter(encoded.images)}
+        data = []
+        for index, item in enumerate(items):
+            row = next(kinds[item.is_image])
+            written: list[float] | str = row.tolist()
+            if layout == "base64":  # as OpenAI's own client asks for them
+                written = base64.b64encode(row.astype("<f4").tobytes()).decode("ascii")
+            data.append({"object": "embedding", "index": index, "embedding": written})
+        return {"object": "list", "data": data, **about}
 
     def scores(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Cosines of images and texts.
@@ -142,7 +141,7 @@ class Service:
                 there.
 
         Returns:
-            "scores", a row an image and in it a number a text.
+            "scores", a row per image with a number per text.
 
         Raises:
             UsageError: For what is wrong in the request.
@@ -152,9 +151,8 @@ class Service:
         items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
         if len(items) > self.most:
             raise UsageError(f"images and texts are {len(items)}; at most {self.most} are allowed")
-        encoded = self._encoded(items)
-        scores = encoded.images @ encoded.texts.T
-        return {"object": "scores", "scores": scores.tolist(), **self._told(encoded)}
+        encoded, about = self._encoded(items)
+        return {"object": "scores", "scores": (encoded.images @ encoded.texts.T).tolist(), **about}
 
     def _check(self, request: Mapping[str, Any], known: Collection[str]) -> None:
         """Refuse another model, and what would be left unheeded."""
@@ -176,22 +174,22 @@ class Service:
         value = request.get(key)
         if value is None:
             raise UsageError(f"'{key}' is missing: send one or a list")
-        several = isinstance(value, list)
-        values = value if several else [value]
-        if not values:
+        if not isinstance(value, list):
+            return [_item(value, key, is_image)]
+        if not value:
             raise UsageError(f"{key} is empty; send one at least")
-        if len(values) > self.most:
-            raise UsageError(f"{key} has {len(values)} items; at most {self.most} are allowed")
-        return [
-            _item(each, f"{key}[{number}]" if several else key, is_image)
-            for number, each in enumerate(values)
-        ]
+        if len(value) > self.most:
+            raise UsageError(f"{key} has {len(value)} items; at most {self.most} are allowed")
+        return [_item(each, f"{key}[{n}]", is_image) for n, each in enumerate(value)]
 
-    def _encoded(self, items: Sequence[_Item]) -> Encoding:
+    def _encoded(self, items: Sequence[_Item]) -> tuple[Encoding, dict[str, Any]]:
+        """Return the features of items, and what every answer says of the model and its work."""
         with self.batcher.room(len(items)):
             images = RequestImages()
             pixels = [self._pixels(item, images) for item in items if item.is_image]
-            return self.batcher.encode([i.content for i in items if not i.is_image], pixels)
+            found = self.batcher.encode([i.content for i in items if not i.is_image], pixels)
+        usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+        return found, {"model": self.name, "usage": usage, "truncated": found.truncated}
 
     def _pixels(self, item: _Item, images: RequestImages) -> np.ndarray:
         """What the model sees of an image, read as `compoclip.load` has it read."""
@@ -202,56 +200,41 @@ class Service:
             except CompoclipError as error:
                 raise UsageError(f"{item.where}: {error}") from None
 
-    def _told(self, encoded: Encoding) -> dict[str, Any]:
-        usage = {"prompt_tokens": encoded.tokens, "total_tokens": encoded.tokens}
-        return {"model": self.name, "usage": usage, "truncated": encoded.truncated}
-
 
 def _item(value: Any, where: str, is_image: bool | None) -> _Item:
     """One text or image of a request. Raises UsageError for what is neither."""
+
+    def refused(why: str) -> UsageError:
+        return UsageError(f"{where} {why}")
+
+    content = value
     if isinstance(value, dict):
         if len(value) != 1 or not {"text", "image"} & set(value):
-            raise UsageError(f'{where}: an object is {{"text": TEXT}} or {{"image": BASE64}}')
+            raise refused('is an unknown object: an object is {"text": TEXT} or {"image": BASE64}')
         ((kind, content),) = value.items()
         if is_image is not None and is_image is not (kind == "image"):
-            raise UsageError(
-                f"{where} is {'a text' if is_image else 'an image'}; it belongs elsewhere"
-            )
+            raise refused(f"is {'a text' if is_image else 'an image'}; it belongs elsewhere")
         is_image = kind == "image"
     else:
-        content = value
         uri = isinstance(value, str) and DATA_URI.match(value)
         if uri and (is_image is False or not IMAGE_URI.match(value)):
-            raise UsageError(
-                f"{where} is a data URI that is no image here; write an image as "
+            raise refused(
+                "is a data URI that is no image here; write an image as "
                 'data:image/TYPE;base64,DATA, and a text that begins so as {"text": TEXT}'
             )
         is_image = bool(uri) if is_image is None else is_image
     if not isinstance(content, str):
         numbers = isinstance(content, int | list)
         hint = "; token ids are not taken" if numbers and not is_image else ""
-        what = "an image file in base64" if is_image else "a text"
-        raise UsageError(f"{where} is not {what}{hint}")
-    if is_image:
-        return _Item(True, content, where)
-    if len(content) > MAX_TEXT:
-        raise UsageError(
-            f"{where} has {len(content):,} characters; at most {MAX_TEXT:,} are allowed"
-        )
-    if not content.strip():
-        raise UsageError(f"{where} is empty")
-    try:
-        content.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{where} has half a character (a lone surrogate)") from None
-    return _Item(False, content, where)
-
-
-def _written(row: Scores, layout: str) -> list[float] | str:
-    if layout == "base64":  # as OpenAI's own client asks for them
-        return base64.b64encode(row.astype("<f4").tobytes()).decode("ascii")
-    numbers: list[float] = row.tolist()
-    return numbers
+        raise refused(f"is not {'an image file in base64' if is_image else 'a text'}{hint}")
+    if not is_image:
+        if len(content) > MAX_TEXT:
+            raise refused(f"has {len(content):,} characters; at most {MAX_TEXT:,} are allowed")
+        if not content.strip():
+            raise refused("is empty")
+        if not encodable(content):
+            raise refused("has half a character (a lone surrogate)")
+    return _Item(is_image, content, where)
 
 
 # --- The website. ---
@@ -272,26 +255,25 @@ def model_site(
         The website, to be served by a `Server`.
     """
     model = service.model()
+
+    def page(data: Mapping[str, Any]) -> Page:
+        return json.dumps(data).encode(), "application/json"
+
+    def problem(status: int, message: str) -> dict[str, Any]:
+        """An error in OpenAI's form."""
+        kind = "server_error" if status in (500, 503) else "invalid_request_error"
+        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
     return Website(
         {
-            "/v1/models": _page({"object": "list", "data": [model]}),
-            f"/v1/models/{service.name}": _page(model),
-            "/health": lambda: _page(service.health()),
+            "/v1/models": page({"object": "list", "data": [model]}),
+            f"/v1/models/{service.name}": page(model),
+            "/health": lambda: page(service.health()),
         },
         {"/v1/embeddings": service.embeddings, "/v1/scores": service.scores},
         host=host,
         names=names,
         wanted="input (/v1/embeddings), or images and texts (/v1/scores)",
         body=body,
-        problem=_problem,
+        problem=problem,
     )
-
-
-def _problem(status: int, message: str) -> dict[str, Any]:
-    """An error in OpenAI's form."""
-    kind = "server_error" if status in (500, 503) else "invalid_request_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
-
-
-def _page(data: Mapping[str, Any]) -> Page:
-    return json.dumps(data).encode(), "application/json"

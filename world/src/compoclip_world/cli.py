@@ -332,7 +332,6 @@ def ask(arguments: Sequence[str]) -> int:
 WHATS = Verbs(
     "compoclip world",
     "WHAT",
-    "nothing called",
     {
         "train": ("write a training set as webdataset shards", "cli:train"),
         "pairs": ("write a training set of minimal pairs", "cli:pairs"),

@@ -17,7 +17,7 @@ from PIL import Image
 from compoclip import console
 from compoclip.analysis.maps import Box, Floats, patch_maps
 from compoclip.cli.options import Models, parse
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.evaluation.statistics import Estimate
 from compoclip.evaluation.tables import bracketed
 from compoclip.files import require_writable, write_json
@@ -289,8 +289,6 @@ Shares = Mapping[str, Mapping[str, MeanShare]]
 def main(argv: Sequence[str]) -> int:
     """Print the pointing accuracy of every model, and its difference to the first."""
     options = parse(PointingOptions, "world pointing", argv)
-    if not options.models:
-        raise UsageError("name at least one model; see world pointing --help")
     require_least(1, options, "scenes", "resamples")
     if options.out is not None:
         require_writable(options.out)
