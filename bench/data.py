@@ -23,7 +23,7 @@ from compoclip.captions.store import ParseStore
 from compoclip.cli.options import parse
 from compoclip.console import emit_json, table
 from compoclip.data.batch import TextBlock
-from compoclip.data.decode import decode, opened
+from compoclip.data.decode import decode
 from compoclip.data.loader import BatchLoader
 from compoclip.data.pack import PackSpec, pack
 from compoclip.data.plan import StoredCaptions, TextPlan
@@ -160,10 +160,7 @@ def our_speed(source: Source, transform: ImageTransform, repeats: int) -> Speed:
             image = source[index].image
             data = image if isinstance(image, bytes) else image.read_bytes()
             clock.done("read")
-            with opened(data) as file:
-                stored = file.size
-                box = transform.box(stored, random.Random(index))
-                rgb = file.rgb(transform.least(stored, box) if transform.draft else None)
+            rgb, stored, box = transform.decoded(data, random.Random(index))
             clock.done("decode")
             pixels.append(transform.pixels(rgb, stored, box))
             clock.done("crop and resize")

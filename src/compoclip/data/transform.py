@@ -60,6 +60,12 @@ class ImageTransform:
 
         `rng` places the crop and is not used without one. Raises what `decode` raises.
         """
+        return self.pixels(*self.decoded(image, rng, name))
+
+    def decoded(
+        self, image: Picture, rng: random.Random, name: str = ""
+    ) -> tuple[Image.Image, tuple[int, int], tuple[int, int, int, int] | None]:
+        """The decoded image, its stored size, and the crop in it: what `pixels` takes."""
         with opened(image, name, upright=self.upright) as file:
             stored = file.size
             box = self.box(stored, rng)
@@ -69,7 +75,7 @@ class ImageTransform:
                 width = ceil(stored[0] * width / (right - left))
                 height = ceil(stored[1] * height / (bottom - top))
             rgb = file.rgb((width, height) if self.draft else None)
-        return self.pixels(rgb, stored, box)
+        return rgb, stored, box
 
     def __call__(self, image: Image.Image, rng: random.Random) -> torch.Tensor:
         """The same of an RGB image."""
