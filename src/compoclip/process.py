@@ -1,4 +1,4 @@
-"""What a process of our own is set to before it computes: how it waits, what becomes of memory."""
+"""Settings of a process before it computes: how threads wait, whether freed memory stays."""
 
 from __future__ import annotations
 

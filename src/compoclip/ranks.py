@@ -41,7 +41,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which writes files and prints."""
+        """Return whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     def exchange(self, record: Any) -> list[Any]:

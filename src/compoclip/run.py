@@ -1,4 +1,4 @@
-"""What the program does: train a model, measure models. The command line and `api` call this.
+"""The program: train a model, measure models. The command line and `api` call this.
 
 Options are dataclasses whose fields are the options of the verbs, documented here alone. Nothing
 here prints results; notes on progress go to standard error. torch is imported when work begins.
@@ -127,7 +127,7 @@ class DataOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingInputs(DataOptions):
-    """What is trained, and on what.
+    """Model and data.
 
     Args:
         data: Image-text data: COCO-Karpathy JSON, Flickr8k token file, NegCLIP TSV, CSV, TSV,
@@ -153,7 +153,7 @@ class TrainingInputs(DataOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
-    """What to train, on what, and how the run is executed.
+    """Model, data, and how the run is executed.
 
     Args:
         lora: Train low-rank adapters instead of all weights, at ten times the learning rate of the

@@ -30,7 +30,7 @@ _FIXED = {"out", "data", "resume", "stop_after", "push_to_hub", "json"}
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """What a sweep varies. OUT/runs holds the run folders; --on measures every run.
+    """The options that a sweep varies. OUT/runs holds the run folders; --on measures every run.
 
     Args:
         grid: NAME=VALUE,VALUE,...: each combination of these values is a run.

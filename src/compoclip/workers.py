@@ -137,7 +137,7 @@ class Workers:
             self._end([each for each in self._workers if each.tasks])
 
     def _has_room(self, held: int) -> bool:
-        """Whether a worker can take a task. held: results that wait for earlier ones."""
+        """Return whether a worker can take a task. held: results that wait for earlier ones."""
         tasks = [len(each.tasks) for each in self._workers]
         if len(tasks) == self._count and min(tasks) >= self._ahead:
             return False

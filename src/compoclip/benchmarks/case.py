@@ -404,7 +404,7 @@ class Meta:
 
     @property
     def sources(self) -> dict[str, RemoteFile]:
-        """Those of the files and image folders that can be fetched, with where they come from.
+        """Return the files and image folders that can be fetched, with their sources.
 
         What several benchmarks share (`sources.shared`) needs no mention in `remote`.
         """
@@ -419,7 +419,7 @@ class Meta:
         return None
 
     def of_set(self, part: str, paths: Iterable[str]) -> tuple[str, ...]:
-        """Those of `paths`, files or folders, that belong to one set of a family."""
+        """Return the `paths`, files or folders, that belong to one set of a family."""
         folder = self.part_folders.get(part, part)
         return tuple(
             path.replace("/NAME", f"/{part}")

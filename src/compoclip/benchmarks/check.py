@@ -46,7 +46,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Check:
-    """What lies there of one benchmark.
+    """The files of one benchmark that are present.
 
     items: sub-task -> items that the files list, of the official number (or of their own where that
     is not known). images: folder -> distinct photos there, of those that items ask for. missing,

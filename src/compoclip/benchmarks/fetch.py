@@ -173,7 +173,7 @@ class FetchJob:
 
     @property
     def checked_by(self) -> str:
-        """What says that the fetched file is the official one."""
+        """Return the check that shows the fetched file to be the official one."""
         known = self.expected.checksum
         if known:
             return f"its {known} checksum"
@@ -183,7 +183,7 @@ class FetchJob:
 
 @dataclass(frozen=True)
 class MissingFiles:
-    """What is missing of some benchmarks; `by_hand`: one line each for what has no known source."""
+    """Missing files of benchmarks; `by_hand`: one line for each file without a known source."""
 
     jobs: tuple[FetchJob, ...]
     by_hand: tuple[str, ...]

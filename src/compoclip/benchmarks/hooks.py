@@ -1,4 +1,4 @@
-"""What no entry of `benchmarks.yaml` can say: small functions that single benchmarks name there.
+"""Hooks of benchmarks: small functions that entries of `benchmarks.yaml` name.
 
 A function of rows yields those that become items, changed where it has to; a function of a finished
 `Loading` returns the rules that depend on its items.

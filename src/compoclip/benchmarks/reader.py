@@ -1,4 +1,4 @@
-"""What a benchmark file is made of: its facts, and a function that turns rows into cases.
+"""The parts of a benchmark: its facts, and a function that turns rows into cases.
 
     META = Meta(id="my_benchmark", ...)
 

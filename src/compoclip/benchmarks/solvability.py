@@ -45,7 +45,7 @@ _PIECES = re.compile(r"[\w']+|[^\w\s]")
 
 @dataclass(frozen=True)
 class Solvability:
-    """What the baseline reaches on one sub-task, without images.
+    """The baseline's score on one sub-task, without images.
 
     metric: "accuracy", the share of items whose true text scores above every false one (for two
     true texts both of them; equal scores count as their share under random order), or "auc" of

@@ -56,7 +56,7 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
 
 
 def reciprocal(tokens: Sequence[Token], at: int) -> bool:
-    """Whether "each other" or "one another" stands at a token, with no noun behind it."""
+    """Return whether "each other" or "one another" stands at a token, with no noun behind it."""
     pair = tuple(t.text.lower() for t in tokens[at : at + 2])
     return pair in RECIPROCALS and not (at + 2 < len(tokens) and tokens[at + 2].pos in _HEADS)
 
@@ -91,7 +91,7 @@ def _phrase_end(tokens: Sequence[Token], first: int) -> int:
 
 
 def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
-    """Whether token `at` is a prenominal modifier; the noun is looked up ahead."""
+    """Return whether token `at` is a prenominal modifier; the noun is looked up ahead."""
     token = tokens[at]
     if token.pos in ("ADJ", "NUM"):
         return True

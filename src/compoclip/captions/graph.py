@@ -208,7 +208,7 @@ class _Reader(ReadingState):
                 self.context, self.outer = self.outer, None
 
     def _new_clause(self, number: int, unit: Unit, node: Node) -> bool:
-        """Whether the noun phrase behind a joint begins something new: a verb follows, or it
+        """Return whether the noun phrase behind a joint begins something new: a verb follows, or it
         resembles the subject and not the object, or a phrase of its own follows. Behind a clause
         that has told something ("the cup is red and the box is blue") only a verb counts."""
         after = self.text.next(number)
@@ -246,7 +246,7 @@ class _Reader(ReadingState):
         return kept or context.names[-1] == "with"
 
     def _own_phrase(self, number: int, unit: Unit) -> bool:
-        """Whether a preposition behind a joined noun phrase tells of it alone."""
+        """Return whether a preposition behind a joined noun phrase tells of it alone."""
         after = self.text.next(number)
         if after is None or after.kind != "preposition" or after.names == ("of",):
             return False

@@ -36,7 +36,7 @@ class ReadSentence:
         return after is not None and after.kind in kinds
 
     def pronoun_next(self, number: int) -> bool:
-        """Whether a pronoun, or a phrase with a possessive one ("his hand"), follows."""
+        """Return whether a pronoun, or a phrase with a possessive one ("his hand"), follows."""
         after = self.next(number)
         if after is None or after.kind != "noun":
             return False
@@ -54,12 +54,12 @@ class ReadSentence:
         return ""
 
     def points_next(self, number: int) -> bool:
-        """Whether a pronoun alone follows: "it"."""
+        """Return whether a pronoun alone follows: "it"."""
         after = self.next(number)
         return after is not None and after.kind == "noun" and self.tokens[after.head].pos == "PRON"
 
     def is_participle(self, unit: Unit) -> bool:
-        """Whether it is a participle without "is" or "has": "riding", "being lit"."""
+        """Return whether it is a participle without "is" or "has": "riding", "being lit"."""
         bare = unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
         return bare and self.tokens[unit.head].tag in ("VBG", "VBN")
 
@@ -78,7 +78,7 @@ class ReadSentence:
         return None if self.tokens[found[0]].lemma in lists.STRIVING_VERBS else found[0]
 
     def own_before(self, number: int) -> bool:
-        """Whether a possessed body part precedes `number`: "her feet"."""
+        """Return whether a possessed body part precedes `number`: "her feet"."""
         unit = self.units[number - 1] if number else None
         if unit is None or self.tokens[unit.first].tag != "PRP$":
             return False
@@ -111,7 +111,7 @@ class ReadSentence:
         return found
 
     def pictures(self, unit: Unit) -> bool:
-        """Whether a noun phrase names a picture."""
+        """Return whether a noun phrase names a picture."""
         return self.tokens[unit.head].text.lower() in lists.PICTURES
 
     def gap_start(self, number: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What a preposition, participle or relative clause of a caption belongs to."""
+"""The attachment of prepositions, participles and relative clauses."""
 
 from __future__ import annotations
 
@@ -285,11 +285,11 @@ class ReadingState:
             self.hosts = self.last
 
     def _person(self, indexes: Sequence[int]) -> bool:
-        """Whether a person is among the objects."""
+        """Return whether a person is among the objects."""
         return any(self.draft.nodes[i].person for i in indexes)
 
     def _scenery(self, indexes: Sequence[int], holding: frozenset[str] = lists.SCENES) -> bool:
-        """Whether all objects are rooms or grounds: things in them have places."""
+        """Return whether all objects are rooms or grounds: things in them have places."""
         return all(self.draft.nodes[i].head in holding for i in indexes)
 
     def antecedent(self, number: int) -> tuple[list[int], bool]:

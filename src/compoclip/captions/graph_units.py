@@ -108,7 +108,7 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
 
 
 def _whereabouts(token: Token) -> bool:
-    """Whether it is an adverb of place: "outside"."""
+    """Return whether it is an adverb of place: "outside"."""
     return token.pos == "ADV" and token.text.lower() in lists.WHEREABOUTS
 
 
@@ -194,17 +194,17 @@ class Node:
 
     @property
     def person(self) -> bool:
-        """Whether it is one person or more."""
+        """Return whether it is one person or more."""
         return self.head in lists.PEOPLE
 
     @property
     def animate(self) -> bool:
-        """Whether it is a person or an animal."""
+        """Return whether it is a person or an animal."""
         return acts(self.head)
 
     @property
     def worn(self) -> bool:
-        """Whether it is a piece of clothing."""
+        """Return whether it is a piece of clothing."""
         return self.head in lists.CLOTHES
 
     def finished(self) -> GraphObject:
@@ -216,7 +216,7 @@ class Node:
 
 
 def acts(lemma: str) -> bool:
-    """Whether the noun names a person or an animal."""
+    """Return whether the noun names a person or an animal."""
     return lemma in lists.ALIVE
 
 
@@ -280,7 +280,7 @@ def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
 
 
 def _belongs(tokens: Sequence[Token], start: int) -> bool:
-    """Whether the word before `start` is a part of the object's name."""
+    """Return whether the word before `start` is a part of the object's name."""
     before = tokens[start - 1]
     low = before.text.lower()
     if f"{low} {tokens[start].text.lower()}" in lists.COLLOCATIONS:
@@ -370,11 +370,11 @@ class Draft:
         return SceneGraph(tuple(n.finished() for n in self.nodes), tuple(self.relations))
 
     def animate(self, indexes: Iterable[int]) -> bool:
-        """Whether a person or an animal is among the objects."""
+        """Return whether a person or an animal is among the objects."""
         return any(self.nodes[i].animate for i in indexes)
 
     def garments(self, indexes: Iterable[int]) -> bool:
-        """Whether all of the objects are clothes."""
+        """Return whether all of the objects are clothes."""
         return all(self.nodes[i].worn for i in indexes)
 
     def add_objects(

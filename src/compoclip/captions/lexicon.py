@@ -266,7 +266,7 @@ class Lexicon:
     # words
 
     def known(self, lemma: str, pos: str) -> bool:
-        """Whether the lexicon has the lemma with this part of speech."""
+        """Return whether the lexicon has the lemma with this part of speech."""
         return self._entry(lemma, pos) >= 0
 
     def count(self, lemma: str, pos: str) -> int:
@@ -325,7 +325,7 @@ class Lexicon:
         return self.synset(pointer.synset).lemmas[pointer.target_word].lower()
 
     def related(self, a: str, b: str, pos: str, levels: int = 3) -> bool:
-        """Whether exchanging two words may keep the meaning (docs/decisions.md, rule 5).
+        """Return whether exchanging two words may keep the meaning (docs/decisions.md, rule 5).
 
         They may when they are the same lemma, share a synset, or one is above the other, in any
         sense. Adjectives also when both are satellites of one head of degree ("huge", "enormous")

@@ -36,7 +36,7 @@ class SubGraph(SceneGraph):
 
     @property
     def sure(self) -> bool:
-        """Whether the caption entails all of it, rather than only suggesting it."""
+        """Return whether the caption entails all of it, rather than only suggesting it."""
         attributes = (a for node in self.objects for a in node.attributes)
         return all(r.sure for r in self.relations) and all(a.sure for a in attributes)
 
@@ -147,7 +147,7 @@ def _qualities(node: GraphObject) -> tuple[GraphAttribute, ...]:
 
 
 def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
-    """Whether the attribute can stand before its noun, and says something there.
+    """Return whether the attribute can stand before its noun, and says something there.
 
     "smiling" but not "smiles"; "small" but not "smaller", which needs what it compares with, nor
     "getting", which needs what one gets.

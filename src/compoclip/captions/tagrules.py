@@ -156,14 +156,14 @@ _SETS = {
 
 
 def _behind_motion(columns: Columns, at: int) -> bool:
-    """Whether the verb before is one of motion or posture."""
+    """Return whether the verb before is one of motion or posture."""
     lows, tags = columns
     verb = next((i for i in range(at - 1, -1, -1) if tags[i].startswith("VB")), None)
     return verb is not None and lows[verb].startswith(_MOTION)
 
 
 def _singular(columns: Columns, at: int) -> bool:
-    """Whether a noun with one form for one and for many is one here."""
+    """Return whether a noun with one form for one and for many is one here."""
     lows, tags = columns
     for i in range(at - 1, max(-1, at - 4), -1):
         if lows[i] in _ONE:

@@ -122,7 +122,7 @@ class GraphRelation:
 
 @dataclass(frozen=True, slots=True)
 class SceneGraph:
-    """What a caption states: objects with attributes, and the relations between them.
+    """The objects of a caption with attributes, and the relations between them.
 
     Attributes:
         objects: In caption order.
@@ -208,7 +208,7 @@ def beginning(text: str) -> str:
 
 
 def is_cut(text: str) -> bool:
-    """Whether only the beginning of a caption is parsed."""
+    """Return whether only the beginning of a caption is parsed."""
     return len(beginning(text)) < len(text)
 
 

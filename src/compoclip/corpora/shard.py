@@ -384,7 +384,7 @@ SETTINGS = "settings.json"
 
 @dataclass(frozen=True)
 class ShardTask:
-    """What a worker does: `source` becomes a file of that name in the folder `out`."""
+    """A worker's task: `source` becomes a file of that name in the folder `out`."""
 
     source: Path
     out: Path
@@ -404,7 +404,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What became of a shard: its counts, or what is wrong with it.
+    """The result of a shard: its counts, or its fault.
 
     stop: the output cannot be written, so that going on with others is no use.
     """

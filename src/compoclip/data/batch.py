@@ -64,7 +64,7 @@ class TextBlock:
             raise ValueError("photos, pair, targets and masks must name every image, or none")
 
     def on_host(self, ids: NDArray[np.int32] | None = None) -> HostLayout:
-        """What a loss may see of the texts, on the host.
+        """Return the host's view of the texts for losses.
 
         Args:
             ids: (T, context) token ids. With them texts are the same when their ids are; without,
@@ -182,7 +182,7 @@ class Numbers:
     truncated: int
 
     def on(self, device: torch.device) -> tuple[TextInputs, Layout]:
-        """What the text tower is given, and the layout, on the device where the step computes."""
+        """Return the text tower's inputs and the layout on the device of the step."""
         views: Any = self.buffer.on(device)
         texts = self.texts.mapped(views.__getitem__)
         tensors: dict[str, Any] = {name: views[slot] for name, slot in self.layout.items()}
@@ -206,7 +206,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the training loop receives: images and the texts that go with them.
+    """A batch for the training loop: images and their texts.
 
     Args:
         pixels: (B, 3, H, W) uint8; where `kept` says so, (B, 1 + P, C) features.
@@ -247,7 +247,7 @@ class Batch:
         return normalised(pixels, self.mean, self.std)
 
     def pin_memory(self) -> Batch:
-        """The same in memory from which a CUDA device copies without the processor."""
+        """Return a copy in page-locked memory, for copies to a CUDA device."""
         numbers = self.numbers
         if numbers is not None:
             values = numbers.buffer.values.pin_memory()

@@ -54,7 +54,7 @@ class FirstOf(OneOf):
     """One text, from the first of the rewrites that applies to the caption."""
 
     def order(self, rng: random.Random) -> list[str]:
-        """As they stand."""
+        """Return the order of the rows."""
         return list(self.of)
 
 
@@ -88,7 +88,7 @@ class Texts:
 
     @property
     def needs_parsing(self) -> bool:
-        """Whether it needs parsed captions."""
+        """Return whether it needs parsed captions."""
         return True
 
     @property
@@ -126,12 +126,12 @@ class Rewrites(Texts):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those of the rewrites."""
+        """Return the kinds of the rewrites."""
         return tuple(map(kind_named, self.rewrites))
 
     @property
     def needs_parsing(self) -> bool:
-        """Whether any text does not come with the data."""
+        """Return whether any text does not come with the data."""
         return bool(set(self.rewrites).difference(OF_DATA))
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the columns of a row say: its image, its captions, and what only some methods read."""
+"""The columns of a row: its image, its captions, and columns for some methods."""
 
 from __future__ import annotations
 

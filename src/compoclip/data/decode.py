@@ -59,7 +59,7 @@ def mirrored(image: Picture) -> Picture:
 
 
 def unmirrored(image: Picture) -> Path | bytes:
-    """What a picture is stored as: a mirrored one not yet mirrored."""
+    """Return the stored picture of an image, before mirroring."""
     return image.image if isinstance(image, Mirrored) else image
 
 
@@ -84,7 +84,7 @@ class OpenedImage:
 
     @property
     def rotated(self) -> bool:
-        """Whether the file says that its pixels are to be turned."""
+        """Return whether the file says that its pixels are to be turned."""
         return _turn(self.stored) is not None
 
     @cached_property

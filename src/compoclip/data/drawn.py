@@ -41,7 +41,7 @@ class Drawn:
 
 @dataclass
 class PlanCounts:
-    """What a plan made: samples seen, texts made by rewrite, and refusals by rewrite and reason.
+    """Counts of a plan: samples seen, texts made by rewrite, refusals by rewrite and reason.
 
     covered: samples that got at least one text of a rewrite. Counts add up, so the totals do not
     depend on how the samples were spread over workers.

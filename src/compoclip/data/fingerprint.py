@@ -1,4 +1,4 @@
-"""What a run or a pack was made from, part by part, so that a difference can be named.
+"""The inputs of a run or pack, part by part, so that a difference can be named.
 
 Options and files are named values; columns of the data are a checksum of four bytes per row. Both
 lie in one small file beside what was made from them.

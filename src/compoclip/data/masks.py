@@ -1,4 +1,4 @@
-"""What a masked second pass hides of a pair: words of its caption, places of its image."""
+"""The hidden parts of a pair in a masked second pass: words of its caption, places of its image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Mask:
-    """What is hidden of a pair.
+    """The hidden parts of a pair.
 
     Args:
         words: Of the caption, in lower case, wherever they stand in it.

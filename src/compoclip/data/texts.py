@@ -159,7 +159,7 @@ class BagPlan(Texts):
 
     @property
     def rewrites(self) -> tuple[str, ...]:
-        """Those that make negatives."""
+        """Return the rewrites that make negatives."""
         return self.negatives
 
     def read(self) -> Any:

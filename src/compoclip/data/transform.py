@@ -36,7 +36,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """What training does to an image.
+    """The image transform of training.
 
     Gives the same pixels as torchvision's crop and `Preprocess.evaluation`, but skips the general
     machinery where it has nothing to do, which matters for small images. They stay bytes, a quarter
@@ -78,7 +78,7 @@ class ImageTransform:
         return rgb, stored, box
 
     def __call__(self, image: Image.Image, rng: random.Random) -> torch.Tensor:
-        """The same of an RGB image."""
+        """Transform an RGB image."""
         return self.pixels(image, image.size, self.box(image.size, rng))
 
     @property

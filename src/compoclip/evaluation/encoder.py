@@ -54,7 +54,7 @@ class Encoder(Protocol):
 
     @property
     def precision(self) -> Precision:
-        """What the towers compute in; features depend on it, too."""
+        """Return the precision in which the towers compute. Features depend on it."""
 
     @property
     def device(self) -> torch.device:
@@ -207,7 +207,7 @@ class ModelEncoder:
 
     @cached_property
     def identity(self) -> ModelIdentity:
-        """What features depend on, the weights as they were when it was first asked for."""
+        """Return what features depend on, with the weights at the time of the first call."""
         return current_identity(self._loaded)
 
     @property

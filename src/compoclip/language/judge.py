@@ -249,7 +249,7 @@ def _sentence_objection(caption: Caption, text: str) -> str | None:
 
 
 def _echoes(task: PromptTask, caption: str, text: str) -> bool:
-    """Whether the text repeats a run of words of the prompt, or one of its examples."""
+    """Return whether the text repeats a run of words of the prompt, or one of its examples."""
     low = _plain(text)
     if any(low in (_plain(one), _plain(other)) for one, other in task.examples):
         return not any(_plain(caption) == _plain(one) for one, _ in task.examples)

@@ -1,4 +1,4 @@
-"""What a loss may see: features and batch layout, and nothing of text, files or configuration."""
+"""The inputs of a loss: features and batch layout, and nothing of text, files or configuration."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def _of_kinds(host: HostLayout, kinds: tuple[str, ...]) -> tuple[Ints, ...]:
 
 @dataclass(frozen=True)
 class Features:
-    """What the encoder returns for a batch; all a loss may see.
+    """The encoder's features of a batch; all a loss may see.
 
     Args:
         image: (B, D) float32, unit length.

@@ -1,4 +1,4 @@
-"""What makes a function a recipe, and how recipes are found by name."""
+"""Recipes: the decorator, and how they are found by name."""
 
 from __future__ import annotations
 

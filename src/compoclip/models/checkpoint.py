@@ -278,7 +278,7 @@ def current_identity(loaded: LoadedModel) -> ModelIdentity:
 
 
 def override_activation(loaded: LoadedModel, activation: str | None) -> LoadedModel:
-    """The same weights with that activation, recorded in the identity; unchanged for None."""
+    """Return the model with that activation, recorded in its identity; unchanged for None."""
     if activation is None or activation == loaded.identity.activation:
         return loaded
     config = replace(loaded.config, model_cfg=with_activation(loaded.config.model_cfg, activation))

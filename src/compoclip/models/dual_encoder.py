@@ -78,13 +78,13 @@ class DualEncoder(nn.Module):
 
     @property
     def learner(self) -> nn.Module:
-        """What optimisers and training states are made of: the network, or this encoder where
+        """Return the module of optimisers and training states: the network, or this encoder where
         there is more beside it."""
         return self if self.heads or self.teacher is not None else self.model
 
     @property
     def sizes(self) -> TowerSizes:
-        """What heads have to know of the model.
+        """Return the sizes that heads need.
 
         Raises CompoclipError for a text tower without states before its projection.
         """

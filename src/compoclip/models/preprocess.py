@@ -1,4 +1,4 @@
-"""What a model reads: captions as token ids, images as pixels."""
+"""Inputs of a model: captions as token ids, images as pixels."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class TextLayers:
 
     @property
     def plain(self) -> bool:
-        """Whether every block is of the plain kind."""
+        """Return whether every block is of the plain kind."""
         return all(map(is_plain, self._tower.transformer.resblocks))
 
     def embed(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
@@ -146,7 +146,7 @@ class TextTower:
 
     @property
     def causal(self) -> bool:
-        """Whether cutting behind the end-of-text token changes nothing."""
+        """Return whether cutting behind the end-of-text token changes nothing."""
         return self._pools_at_end and self._tower.attn_mask is not None
 
     def require_local(self, purpose: str = "local losses") -> None:

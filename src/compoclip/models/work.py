@@ -106,7 +106,7 @@ class FeatureWork:
 
 @dataclass(frozen=True)
 class PassInputs:
-    """What a further pass of a batch is made of.
+    """The inputs of a further pass of a batch.
 
     Attributes:
         encoder: The towers.
@@ -136,7 +136,7 @@ class ExtraPass(Protocol):
 
 
 class PassPlan(HeadPlan):
-    """What a loss term states to read a further pass; `build` makes an `ExtraPass`.
+    """A loss term's plan for a further pass; `build` makes an `ExtraPass`.
 
     Attributes:
         name: Of the module among the heads.

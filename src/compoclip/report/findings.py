@@ -257,7 +257,7 @@ def strength(change: Difference | None) -> int:
 
 
 def tip(change: Difference) -> str:
-    """What is shown of a change where the pointer rests on it."""
+    """Return the tooltip of a change."""
     tested = change.verdict
     if change.p_holm is not None:
         p = "< 0.001" if change.p_holm < 0.001 else f"= {change.p_holm:.3f}"

@@ -1,4 +1,4 @@
-"""What cards show of photos: small copies, and where models look for the words that differ."""
+"""Photos on cards: small copies, and maps of the words that differ."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _number(value: Any) -> bool:
 
 
 def _measured(records: Sequence[Mapping[str, Any]]) -> dict[str, LogCurve]:
-    """What was measured while training, by benchmark."""
+    """Return the measurements made while training, by benchmark."""
     points: dict[str, list[tuple[float, ...]]] = {}
     for record in records:
         scores = record.get("eval", {})

@@ -222,7 +222,7 @@ class Attested:
         return sum(self.count(f"{each}  {noun}") for each in ("a", "the", "bare", "many"))
 
     def knows(self, noun: str) -> bool:
-        """Whether the counts say anything of a noun."""
+        """Return whether the counts say anything of a noun."""
         return self.met(noun) >= _KNOWN
 
     def has_other_colours(self, adjective: str, noun: str) -> bool:
@@ -309,7 +309,7 @@ def edit_level(
 
 
 def _same_quality(lemmas: Sequence[str], words: Mapping[int, str], left: int, right: int) -> bool:
-    """Whether a colour, size or pattern gives way to another: what has one can have any."""
+    """Return whether a colour, size or pattern gives way to another: what has one can have any."""
     if left in words and right in words:
         return False
     at = left if left in words else right
@@ -355,7 +355,7 @@ def preposition_level(s: Reading, first: int, words: str) -> int:
 
 
 def is_solid(noun: str) -> bool:
-    """Whether other things can be under, behind, above or near what the noun names."""
+    """Return whether other things can be under, behind, above or near what the noun names."""
     return kind_of(noun.rpartition(" ")[2]) in _SOLID
 
 
@@ -367,5 +367,5 @@ _STILL = frozenset(("posture", "hanging", "parking", "floating", "looking", "mot
 
 
 def stays_still(verb: str) -> bool:
-    """Whether things can do it: stand, hang, float."""
+    """Return whether things can do it: stand, hang, float."""
     return bool(families(verb, "VERB") & _STILL)

@@ -107,7 +107,7 @@ def apply_changes(caption: Caption, changes: Iterable[SpanChange]) -> tuple[str,
 
 
 def starts_sentence(tokens: tuple[Token, ...], index: int) -> bool:
-    """Whether the token is the first word of a sentence."""
+    """Return whether the token is the first word of a sentence."""
     while index > 0 and tokens[index - 1].text in _OPENING:
         index -= 1
     return index == 0 or tokens[index - 1].text in SENTENCE_ENDS

@@ -100,7 +100,7 @@ def exclusive(lemma: str, pos: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 18)
 def related(a: str, b: str, pos: str) -> bool:
-    """Whether two lemmas can mean the same or one is a kind of the other.
+    """Return whether two lemmas can mean the same or one is a kind of the other.
 
     WordNet looks at every sense ("skirt" is also a woman); nouns that stand in different built-in
     families are known to differ.
@@ -143,7 +143,7 @@ def excluded(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def deny(a: str, b: str) -> bool:
-    """Whether a thing of which one adjective is said cannot be the other."""
+    """Return whether a thing of which one adjective is said cannot be the other."""
     return excluded(a, b) or a in exclusive(b, "ADJ") or b in exclusive(a, "ADJ")
 
 
@@ -227,7 +227,7 @@ def modifier(lemma: str, tag: str, head: str) -> Weighted:
 
 
 def fits(lemma: str, word: str, head: str) -> bool:
-    """Whether the opposite suits the noun: old men are not new, short hair is not tall."""
+    """Return whether the opposite suits the noun: old men are not new, short hair is not tall."""
     kinds = families(head, "NOUN")
     if lemma == "old":
         return word == ("young" if is_living(head) else "new")
@@ -284,7 +284,7 @@ _PARTS = tuple(
 
 @lru_cache(maxsize=65536)
 def same_thing(a: str, b: str) -> bool:
-    """Whether two nouns, by their names or their heads, may name the same kind of thing."""
+    """Return whether two nouns, by their names or their heads, may name the same kind of thing."""
     rest, space, last = b.rpartition(" ")
     singular = rest + space + lemma_of(last, "NOUN", "NNS")
     return any(
@@ -304,13 +304,13 @@ def both_people(a: str, b: str) -> bool:
 
 
 def names_people(lemma: str) -> bool:
-    """Whether the lists know the noun for people, by their age, role or sport."""
+    """Return whether the lists know the noun for people, by their age, role or sport."""
     return lemma in _ANYONE or bool(families(lemma, "NOUN") & PEOPLE)
 
 
 @lru_cache(maxsize=16384)
 def is_living(lemma: str) -> bool:
-    """Whether the noun names people or animals, which alone sit where they do not stand."""
+    """Return whether the noun names people or animals, which alone sit where they do not stand."""
     if families(lemma, "NOUN"):
         return bool(families(lemma, "NOUN") & _LIVING)
     return _someone(lemma) or _ANIMAL in lexicon().fields(lemma, "NOUN")
@@ -323,7 +323,7 @@ def _someone(lemma: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def is_part(whole: str, part: str) -> bool:
-    """Whether a thing of this name has, wears or is seen with the other."""
+    """Return whether a thing of this name has, wears or is seen with the other."""
     names, head = families(head_noun(whole), "NOUN"), head_noun(part)
     if _someone(head_noun(whole)):
         names |= PEOPLE

@@ -457,7 +457,7 @@ class Transform:
 
 
 def _said_together(graph: SubGraph, lemmas: tuple[str, ...]) -> list[tuple[str, str, str]]:
-    """What a sub-graph ties: (noun, relation, noun) and ("", attribute, noun)."""
+    """Return the pairs of a sub-graph: (noun, relation, noun) and ("", attribute, noun)."""
     found = [
         ("", a.name.lower(), lemma) for o, lemma in zip(graph.objects, lemmas) for a in o.attributes
     ]

@@ -69,7 +69,7 @@ def arguments(s: Reading, x: int, z: int) -> bool:
 
 
 def _heads_clause(mentions: tuple[Mention, ...], place: int) -> bool:
-    """Whether the caption goes on about this mention: "(and) a dog on a chair"."""
+    """Return whether the caption goes on about this mention: "(and) a dog on a chair"."""
     return place + 1 < len(mentions) and mentions[place + 1].root == place
 
 
@@ -111,7 +111,7 @@ def numbers_differ(s: Reading, a: int, b: int) -> bool:
 
 
 def is_many(token: Token) -> bool:
-    """Whether the word before a noun counts it as more than one."""
+    """Return whether the word before a noun counts it as more than one."""
     word = token.text.lower()
     return word in _PLURAL_WORDS or (token.pos == "NUM" and word not in ("one", "1", "a"))
 
@@ -240,7 +240,7 @@ def adverbs(s: Reading, i: int, j: int) -> bool:
 
 
 def same_parts(s: Reading, a: _Span, b: _Span) -> bool:
-    """Whether the exchange only reorders parts joined by "and" or a symmetric relation.
+    """Return whether the exchange only reorders parts joined by "and" or a symmetric relation.
 
     "A dog on a couch and a cat on a couch" says the same with its animals exchanged.
     """
@@ -281,7 +281,7 @@ def parts(words: list[str | None]) -> list[tuple[str, ...]]:
 
 
 def names_together(tokens: tuple[Token, ...], index: int) -> bool:
-    """Whether the adjective at `index` and the noun after it are one name ("hot dog")."""
+    """Return whether the adjective at `index` and the noun after it are one name ("hot dog")."""
     if index + 1 >= len(tokens) or tokens[index].pos != "ADJ" or tokens[index + 1].pos != "NOUN":
         return False
     adjective = tokens[index].text.lower()
@@ -299,7 +299,7 @@ def only_listed(s: Reading, place: int) -> bool:
 
 
 def may_tie_alike(s: Reading, first: int, stop: int) -> bool:
-    """Whether the relation at tokens [first, stop) may tie a thing to one of the same kind.
+    """Return whether the relation at tokens [first, stop) may tie a thing to one of the same kind.
 
     "A star above a star" says nothing that "a star below a star" denies.
     """
@@ -437,7 +437,7 @@ def place_refusal(s: Reading, first: int, stop: int) -> str | None:
 
 
 def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bool:
-    """Whether the caption's graph says what the negative says.
+    """Return whether the caption's graph says what the negative says.
 
     lemmas: those of the negative's objects. The caption's objects may be named otherwise (a
     synonym or a more special word) and have more attributes; symmetric relations count both ways.

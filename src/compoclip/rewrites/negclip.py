@@ -149,7 +149,7 @@ def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
 
 
 def may_change_places(s: Reading, a: str, b: str) -> bool:
-    """Whether one noun can stand wherever the other can: things of one kind, men and women.
+    """Return whether one noun can stand wherever the other can: things of one kind, men and women.
 
     Pairs of words that captions show do not promise it: "a girl on a bicycle", "a bag on a girl".
     """
@@ -250,7 +250,7 @@ def _is_last(s: Reading, index: int) -> bool:
 
 
 def _said_already(s: Reading, index: int, other: int) -> bool:
-    """Whether a thing comes to be what it is: "a red and blue kite in a blue sky"."""
+    """Return whether a thing comes to be what it is: "a red and blue kite in a blue sky"."""
     owner = s.owner[index]
     if owner < 0 or owner == s.owner[other]:
         return False
@@ -394,7 +394,7 @@ def _conjuncts_noun_phrases(s: Reading, x: int, start: int, end: int) -> SpanPai
 
 
 def _determined(s: Reading, place: int) -> bool:
-    """Whether the mention starts with a determiner, a possessive or a number."""
+    """Return whether the mention starts with a determiner, a possessive or a number."""
     if not 0 <= place < len(s.mentions):
         return False
     token = s.caption.tokens[s.mentions[place].first]

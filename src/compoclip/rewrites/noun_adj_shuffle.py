@@ -46,7 +46,7 @@ def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
 
 
 def _sense(caption: Caption, order: Sequence[int]) -> object:
-    """What the scene graph says with the words in another order: things with their attributes, and
+    """Return the scene graph with the words in another order: things with their attributes, and
     what stands to what; None when all of it is unknown."""
     if caption.graph is None or not caption.graph.objects:
         return None

@@ -147,7 +147,7 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What is known of a caption: by token, by mention, and by object of its scene graph.
+    """The analysis of a caption: by token, by mention, and by object of its scene graph.
 
     Members about objects are read when they are asked for; they are empty without a graph.
 
@@ -200,7 +200,7 @@ class Reading:
 
     @cached_property
     def attributes(self) -> tuple[tuple[str, ...], ...]:
-        """What is said of each object besides numbers, in lower case."""
+        """Return the attributes of each object except numbers, in lower case."""
         objects = self.caption.graph.objects if self.caption.graph else ()
         return tuple(
             tuple([a.name.lower() for a in node.attributes if a.kind != "number"])
@@ -209,7 +209,7 @@ class Reading:
 
     @cached_property
     def plural(self) -> tuple[bool, ...]:
-        """Whether each object is named in the plural."""
+        """Return whether each object is named in the plural."""
         objects = self.caption.graph.objects if self.caption.graph else ()
         last = [tokens_in(self.caption, node.span)[-1:] for node in objects]
         return tuple(any(token.tag in _PLURAL_TAGS for token in tokens) for tokens in last)
@@ -270,7 +270,7 @@ class Reading:
         return low in self.words or lemma_of(low, "NOUN", "NNS") in self.words
 
     def asserts(self, subgraph: SubGraph) -> bool:
-        """Whether the caption claims every part of the sub-graph."""
+        """Return whether the caption claims every part of the sub-graph."""
         doubtful = [self.caption.tokens[index] for index in self.unasserted]
         return not any(
             span.start < doubt.end and doubt.start < span.end

@@ -108,7 +108,7 @@ def reason_lines(tallies: Mapping[str, RewriteTally]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What decides the rewrites of a caption: names, random seed and epoch, tagger."""
+    """The settings of rewrites: names, random seed and epoch, tagger."""
 
     rewrites: tuple[str, ...]
     seed: int = 0
@@ -141,14 +141,14 @@ def records(items: Iterable[tuple[str, str]], settings: Settings) -> list[dict[s
 
 
 def drawn(sample_id: str, caption: Caption, name: str, settings: Settings) -> Rewritten | Refused:
-    """What the rewrite `name` makes of the caption of a sample, by seed and epoch."""
+    """Return the text that the rewrite `name` makes of a sample's caption, by seed and epoch."""
     rewrite = get_rewrite(name)
     rng = rng_for(settings.seed, sample_id, settings.epoch, rewrite.name)
     return rewrite(caption, rng)
 
 
 def record(sample_id: str, caption: Caption, name: str, settings: Settings) -> dict[str, Any]:
-    """What the rewrite `name` makes of the caption: text, rule and edits, or the refusal reason."""
+    """Rewrite the caption with `name`: text, rule and edits, or the refusal reason."""
     rewrite = get_rewrite(name)
     result = drawn(sample_id, caption, name, settings)
     made: dict[str, Any]

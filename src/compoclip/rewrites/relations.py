@@ -1,4 +1,4 @@
-"""What the relations of a caption say: prepositions, verbs of position, and verbs with an object.
+"""Relations of a caption: prepositions, verbs of position, and verbs with an object.
 
 A relation drawn at random is often true besides the caption's: who sits on a bench is on it and
 near it, who rides a horse is on it, who holds an umbrella may be under it. Only a relation that
@@ -54,7 +54,7 @@ def preposition_synonyms(preposition: str) -> frozenset[str]:
 
 
 def is_symmetric(words: Sequence[str]) -> bool:
-    """Whether a relation, given word by word, stays true when its sides are exchanged.
+    """Return whether a relation, given word by word, stays true when its sides are exchanged.
 
     Knows `SYMMETRIC_RELATIONS`, their verbs in every form ("hugs", "is hugging"), and a verb before
     a symmetric preposition ("standing next to", "parked near", "sits right beside"), but no passive
@@ -179,7 +179,7 @@ class RelationSense:
 
     @property
     def placed(self) -> bool:
-        """Whether it says where something is, and not what it does."""
+        """Return whether it says where something is, and not what it does."""
         return bool(self.preposition) and (not self.verb or self.verb in PLACING_VERBS)
 
 

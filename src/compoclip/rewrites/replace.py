@@ -101,7 +101,7 @@ class Element(NamedTuple):
 
 
 def enough_elements(s: Reading) -> bool:
-    """Whether the caption has two entities and a relation or a modifier."""
+    """Return whether the caption has two entities and a relation or a modifier."""
     if len(s.mentions) < 2:
         return False
     related = any(m.link not in (MentionLink.START, MentionLink.COORDINATED) for m in s.mentions)
@@ -257,7 +257,7 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
 
 
 def acts(s: Reading, index: int) -> bool:
-    """Whether who does what the verb at `index` says is alive."""
+    """Return whether who does what the verb at `index` says is alive."""
     subject = subject_of(s, (index, index + 1))
     if subject < 0:
         subject = next((s.owner[i] for i in range(index, -1, -1) if s.owner[i] >= 0), -1)

@@ -46,7 +46,7 @@ _FOLLOWS_VERB = ("ADP", "ADV", "ADJ", "PART", "DET", "PRON", "NUM", "NOUN", "PRO
 
 
 def preposition(words: str) -> str:
-    """What prepositions that say nearly the same are counted as: "on" for "on top of"."""
+    """Return the preposition that stands for its near synonyms: "on" for "on top of"."""
     return _ONE.get(words) or words.replace(" ", "_")
 
 

@@ -103,7 +103,7 @@ def _verb(form: str) -> str:
 
 
 def _verb_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
-    """Whether the verb has the sense, and the surroundings, that its synonym needs."""
+    """Return whether the verb has the sense, and the surroundings, that its synonym needs."""
     tokens = s.caption.tokens
     if s.owner[at] >= 0:
         return False
@@ -156,7 +156,7 @@ def _adjective_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
 
 
 def _preposition_fits(s: Reading, word: str, first: int, stop: int) -> bool:
-    """Whether the phrase stands by itself and ties a thing to a place."""
+    """Return whether the phrase stands by itself and ties a thing to a place."""
     tokens = s.caption.tokens
     whole = next((span for span in phrases(s.lows) if span[0] <= first < span[1]), (first, stop))
     if whole != (first, stop) or stop >= len(tokens) or not states_place(s, first, stop):

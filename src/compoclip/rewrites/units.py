@@ -297,7 +297,7 @@ def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPar
 
 
 def _thing(graph: SubGraph) -> bool:
-    """Whether all it names are things that a photo can show or not."""
+    """Return whether all it names are things that a photo can show or not."""
     return all(node.name.rpartition(" ")[2] not in NOT_THINGS for node in graph.objects)
 
 

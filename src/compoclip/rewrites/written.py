@@ -1,4 +1,4 @@
-"""What a text that a person or a language model wrote must be like."""
+"""Checks of texts that a person or a language model wrote."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NEGATIONS = word_lists(__file__, "rules").words("negations")
 
 @dataclass(frozen=True, slots=True)
 class WordDifference:
-    """What changes from one text to another.
+    """The words that change from one text to another.
 
     lost, gained: content words of which the other text has fewer; words in both are no change, even
     where the tagger takes them for something else. lost_links, gained_links: prepositions, phrasal
@@ -48,7 +48,7 @@ class WordDifference:
 
 
 def difference(caption: Caption, written: Caption) -> WordDifference:
-    """What `written` says in other words than `caption`."""
+    """Return the words in which `written` differs from `caption`."""
     before, after = (Counter(_lows(each)) for each in (caption, written))
     mine, theirs = content_words(caption), content_words(written)
     links, other_links = Counter(_links(caption)), Counter(_links(written))
@@ -71,7 +71,7 @@ def content_words(caption: Caption) -> list[Token]:
 
 
 def may_mean_the_same(a: Token, b: Token) -> bool:
-    """Whether one word can stand for the other, or is a kind of it."""
+    """Return whether one word can stand for the other, or is a kind of it."""
     first, second = a.lemma.lower(), b.lemma.lower()
     if str(NUMBERS.get(first, first)) == str(NUMBERS.get(second, second)):
         return True
@@ -83,7 +83,7 @@ def may_mean_the_same(a: Token, b: Token) -> bool:
 
 
 def may_both_hold(a: Token, b: Token) -> bool:
-    """Whether one thing can be both: words of one meaning, or adjectives of two kinds."""
+    """Return whether one thing can be both: words of one meaning, or adjectives of two kinds."""
     if may_mean_the_same(a, b):
         return True
     if a.pos != "ADJ" or b.pos != "ADJ":
@@ -111,13 +111,13 @@ def exclude_each_other(a: Token, b: Token) -> bool:
 
 
 def links_contradict(lost: Iterable[str], gained: Iterable[str]) -> bool:
-    """Whether a preposition of one text rules out one of the other."""
+    """Return whether a preposition of one text rules out one of the other."""
     theirs = set(gained)
     return any(word in theirs for link in lost for word, _ in contradicting(link))
 
 
 def same_statement(caption: Caption, written: Caption) -> bool:
-    """Whether texts of the same words state the same things.
+    """Return whether texts of the same words state the same things.
 
     Their scene graphs do, sides of symmetric relations in any order; or what the caption begins
     with and what comes after an "and" are exchanged ("a cup of tea and a pot" and its reverse).
@@ -139,7 +139,7 @@ def same_statement(caption: Caption, written: Caption) -> bool:
 
 
 def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
-    """Whether the sentence gives a thing of the caption a property that excludes one it has.
+    """Return whether the sentence gives a thing of the caption a property that excludes one it has.
 
     Only things that either text names once; another property of a kind that the caption gives too
     ("a red and white cup") is no conflict.

@@ -1,4 +1,4 @@
-"""What would make a run pointless, found before its first step."""
+"""Checks, before the first step, for what would make a run pointless."""
 
 from __future__ import annotations
 

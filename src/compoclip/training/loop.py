@@ -223,7 +223,7 @@ class TrainingLoop:
 
     @property
     def _over(self) -> bool:
-        """Whether the run is over, and not only stopped."""
+        """Return whether the run is over, and not only stopped."""
         ended = self.watch is not None and self.watch.over()
         return ended or self.progress.step >= self.total
 

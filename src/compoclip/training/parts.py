@@ -78,7 +78,7 @@ def places(network: nn.Module) -> dict[str, LayerPlace]:
 
 
 def _embeds(name: str) -> bool:
-    """Whether a parameter outside of all blocks comes before them, though modules that are
+    """Return whether a parameter outside of all blocks comes before them, though modules that are
     registered before it do not: positions, class tokens, token embeddings."""
     own = re.sub(r"^(visual\.(trunk\.)?|text\.)", "", name)
     return "." not in own or own.startswith("token_embedding.")
@@ -88,7 +88,7 @@ def _embeds(name: str) -> bool:
 
 
 def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[str, float]:
-    """What the learning rate, whose peak is `lr`, is multiplied by for each parameter, by its name;
+    """Return the factor of the learning rate, whose peak is `lr`, for each parameter, by its name;
     empty where all have the same.
 
     With a layer decay d, block n of N has d^(N + 1 - n): what comes before the first block d^(N +

@@ -52,7 +52,7 @@ _MOST_WORKERS = 16  # read more than any one GPU takes
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a finished (or stopped) run amounts to.
+    """The summary of a finished or stopped run.
 
     Attributes:
         model: What `load_model` gets the result with; None when the run was stopped early.

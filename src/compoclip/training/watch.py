@@ -143,11 +143,11 @@ class Watch:
         return max(values, key=lambda step: (values[step], step), default=None)
 
     def over(self) -> bool:
-        """Whether the run ends here: nothing better for as long as its patience lasts."""
+        """Return whether the run ends here: nothing better for as long as its patience lasts."""
         return 0 < self.settings.patience <= waited(self._values())
 
     def told(self) -> dict[str, Any] | None:
-        """What is said of the best step in the summary of a run; None where nothing is kept."""
+        """Return the summary's line about the best step; None if no step is kept."""
         if (best := self.best()) is None:
             return None
         name, first = self.settings.keep_best, self._measured.get(0, {})

@@ -192,7 +192,7 @@ class Service:
         return found, {"model": self.name, "usage": usage, "truncated": found.truncated}
 
     def _pixels(self, item: _Item, images: RequestImages) -> np.ndarray:
-        """What the model sees of an image, read as `compoclip.load` has it read."""
+        """Return the pixels of an image, read as `compoclip.load` reads it."""
         with self._decoding:
             require_client()
             try:

@@ -63,7 +63,7 @@ class WorldCaption:
 
 @dataclass(frozen=True)
 class Facts:
-    """What can be said about a scene, worked out once for all its captions."""
+    """Facts about a scene, computed once for all its captions."""
 
     scene: Scene
     positions: tuple[tuple[str, ...], ...]

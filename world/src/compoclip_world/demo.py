@@ -198,7 +198,7 @@ def _evaluate(options: DemoOptions, models: Mapping[str, LoadedModel]) -> list[R
 
 
 def _bounds(options: DemoOptions, model: LoadedModel) -> list[Results]:
-    """What the numbers of the suite are to be read against."""
+    """Return the bounds of the suite's numbers."""
     from compoclip.data.sources.open import open_source
     from compoclip_world.bounds import BOUNDS, measure_bound
 

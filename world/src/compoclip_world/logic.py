@@ -1,4 +1,4 @@
-"""What a caption claims, as data: noun phrases with modifiers, and statements about the picture.
+"""The claims of a caption, as data: noun phrases with modifiers, and statements about the picture.
 
 A caption is a conjunction of statements. The generator builds these forms and puts them into
 words; the oracle reads them back from words on its own and decides them against a scene.

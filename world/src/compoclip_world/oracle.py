@@ -194,7 +194,7 @@ class Oracle:
     """Decides captions of the world. It has no settings and keeps nothing between calls."""
 
     def verdict(self, claim: str | Form | SceneGraph, scene: Scene) -> Verdict:
-        """Whether a text, a logical form or a scene graph is true of the scene."""
+        """Return whether a text, a logical form or a scene graph is true of the scene."""
         if isinstance(claim, SceneGraph):
             graph = graph_form(claim)
             return _verdict(_graph_holds(graph, scene), graph.foreign)
@@ -232,7 +232,7 @@ def _not(value: Maybe) -> Maybe:
 
 
 def _number(values: Sequence[Maybe], quantifier: Quantifier, number: int) -> Maybe:
-    """Whether as many of the values are true as the quantifier asks."""
+    """Return whether as many of the values are true as the quantifier asks."""
     low = sum(v is True for v in values)
     high = low + sum(v is None for v in values)
     if quantifier is Quantifier.EXACTLY:
@@ -284,7 +284,7 @@ def _matches(phrase: NounPhrase, scene: Scene) -> list[Maybe]:
 
 
 def _fits(phrase: NounPhrase, thing: Thing, scene: Scene) -> Maybe:
-    """Whether the thing is what the noun phrase describes, its quantifier aside."""
+    """Return whether the thing is what the noun phrase describes, its quantifier aside."""
     kind: Maybe = True if thing.kind in phrase.kinds else None
     if kind is None and thing.kind not in phrase.maybe:
         return False
@@ -371,7 +371,7 @@ def _background_word(word: str, actual: str, names: dict[str, str]) -> Maybe:
 
 
 def _distinct(form: Form, scene: Scene) -> bool:
-    """Whether the singular "a ..." phrases of the form can be about different things."""
+    """Return whether the singular "a ..." phrases of the form can be about different things."""
     rows = [
         [i for i, fit in enumerate(_matches(s.phrase, scene)) if fit is not False]
         for s in form
@@ -387,7 +387,7 @@ def _distinct(form: Form, scene: Scene) -> bool:
 
 
 def _graph_holds(graph: GraphForm, scene: Scene) -> Maybe:
-    """Whether different things can be found for all nodes so that everything said holds."""
+    """Return whether different things can be found for all nodes so that everything said holds."""
     if (world := _all(_statement_holds(s, scene) for s in graph.statements)) is False:
         return False
     fits = [_matches(node, scene) for node in graph.nodes]

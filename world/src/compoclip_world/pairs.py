@@ -279,7 +279,7 @@ def _exchanged(scene: Scene, rng: random.Random) -> Draft | None:
 
 
 def _backed(scene: Scene, rng: random.Random) -> Draft | None:
-    """The same things on another background."""
+    """Return the scene on another background."""
     colours = [c for c in BACKDROP_COLOURS if c != scene.backdrop.colour]
     other = replace(scene, backdrop=replace(scene.backdrop, colour=rng.choice(colours)))
     if not _drawable(other):
@@ -441,7 +441,7 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True)
 class PairSet:
-    """What to write: pairs 0 .. count-1 of every (skill, count)."""
+    """The pairs to write: 0 .. count-1 of every (skill, count)."""
 
     config: WorldConfig
     skills: tuple[tuple[str, int], ...]

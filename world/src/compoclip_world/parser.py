@@ -41,7 +41,7 @@ from compoclip_world.logic import (
 
 
 class Mark(Enum):
-    """What a token is to the grammar."""
+    """The role of a token in the grammar."""
 
     DETERMINER = auto()
     NUMBER = auto()

@@ -113,7 +113,7 @@ _JITTER = (0.95, 1.0, 1.05)
 
 @dataclass(frozen=True)
 class _Tables:
-    """What a config allows, worked out once."""
+    """The choices that a config allows, computed once."""
 
     kinds: tuple[str, ...]
     hollow: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a scene is: things with full ground truth on a background, and how scenes are drawn."""
+"""A scene: things with full ground truth on a background, and how scenes are drawn."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """What scenes and captions are drawn from. Every probability is a share in [0, 1].
+    """The distribution of scenes and captions. Every probability is a share in [0, 1].
 
     Args:
         size: Image side in pixels.

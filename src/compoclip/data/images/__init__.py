@@ -121,7 +121,7 @@ class ShuffledSchedule:
 
 @dataclass(frozen=True)
 class Companions:
-    """What a plan knows of all samples before training, to find those that go with one.
+    """An index over all samples, built before training, to find the partners of a sample.
 
     Args:
         known: (N, ...) int64, a row per sample; what it means is up to the plan. Empty when the

@@ -84,7 +84,7 @@ Made = dict[str, Any]
 
 @dataclass(frozen=True)
 class PublishedRows:
-    """What the rows of a published set hold.
+    """The columns of a published set.
 
     Args:
         name: In descriptions.

@@ -69,7 +69,7 @@ class _Rows:
     has_splits: bool = False
 
     def called(self, extra: str) -> str:
-        """What an extra column is called in the file."""
+        """Return the name of an extra column in the file."""
         return self.renamed.get(extra, extra)
 
     def add(

@@ -26,7 +26,7 @@ _WIDER = 4  # the hidden layer of a block, times its width
 
 @dataclass(frozen=True)
 class _Predictor(HeadPlan):
-    """What both plans have.
+    """Fields of both plans.
 
     Args:
         layers: Blocks of cross-attention.

@@ -1,4 +1,4 @@
-"""What folders of transformers hold: named tensors, CLIP's tokenizer, the image processor."""
+"""Files of transformers' folders: named tensors, CLIP's tokenizer, the image processor."""
 
 from __future__ import annotations
 

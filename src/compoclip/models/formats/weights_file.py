@@ -109,7 +109,7 @@ class TensorsAlone(Format):
         return replace(inside, provenance={"file": {"name": file.name, **found.facts}})
 
     def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
-        """What the tensors tell; that they are near to the base tells the activation, too."""
+        """Describe the tensors. Nearness to the base reveals the activation."""
         file = weights_file(source)
         found = read_weights(file)
         plain, adapters = split(found.state)

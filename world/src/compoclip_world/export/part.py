@@ -1,4 +1,4 @@
-"""What an exporter makes: files and pictures below a suite's root, not yet written."""
+"""An exporter's output: files and pictures below a suite's root, not yet written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SuiteSpec:
-    """What decides every byte of a suite.
+    """The settings that decide every byte of a suite.
 
     Args:
         config: The world that its scenes are drawn from.
