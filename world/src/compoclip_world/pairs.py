@@ -21,6 +21,7 @@ from compoclip_world.logic import (
     Background,
     Exists,
     Form,
+    Lacking,
     NounPhrase,
     Position,
     Quantifier,
@@ -406,6 +407,69 @@ def edited(
     if not _separates(scene, other, first, second):
         return None
     return WorldPair(scene, other, first, second, skill)
+
+
+def neighbours(
+    config: WorldConfig, seed: int, index: int, split: str
+) -> list[tuple[str, Scene]] | None:
+    """Draw four scenes that are easily confused, each with a caption that is true of it alone.
+
+    The first caption says how two things, each with its colour, are placed. The second scene
+    exchanges their colours, the third is mirrored. In the fourth one of the things is of another
+    kind or, at odd numbers, absent, which its caption says.
+
+    Args:
+        config: The world.
+        seed: Of the world.
+        index: Number of the group; the result is a function of the arguments.
+        split: Split of the scenes.
+
+    Returns:
+        The captions and scenes; None when this draw gives no such scenes.
+    """
+    rng = generator("neighbours", seed, split, index)
+    shaped = replace(config, **SHAPES["swap-colour"], inside=0.0, occlusion=0.0)
+    scene = draw_scene(shaped, rng, split)
+    facts = facts_of(scene).relations if scene is not None else ()
+    placed = [fact for fact in facts if fact[0] in ("left", "right", "above", "below")]
+    if scene is None or not placed:
+        return None
+    name, i, j = rng.choice(placed)
+    a, b = scene.things[i], scene.things[j]
+    absent = [k for k in config.known_kinds if k not in {t.kind for t in scene.things}]
+    kind = rng.choice([k for k in absent if not KINDS[k].hollow])
+    exchanged = {i: _take(a, b, "colour"), j: _take(b, a, "colour")}
+    mirrored = _mirrored(scene, name in ("left", "right"))
+    drafts = [
+        (scene, name, a, b),
+        (_with(scene, exchanged), name, *exchanged.values()),
+        (mirrored, CONVERSE[name], a, b),
+    ]
+    if index % 2:
+        without = replace(scene, things=tuple(t for t in scene.things if t is not b))
+        denied = Lacking(replace(_say(b), quantifier=Quantifier.NONE))
+        last = (without, extend(_say(a, "colour"), denied))
+    else:
+        other = replace(b, kind=kind)
+        drafts.append((_with(scene, {j: other}), name, a, other))
+    said = [
+        (shown, extend(_say(one, "colour"), Relation(relation, _say(two, "colour"))))
+        for shown, relation, one, two in drafts
+    ]
+    said += [last] if index % 2 else []
+    style = rng.randrange(2**32)
+    found = [
+        (Wording(random.Random(style)).caption((Exists(phrase),)), shown) for shown, phrase in said
+    ]
+    fits = all(
+        _drawable(s) and _known(s, config) and not any(held_out_in(s, config)) for _, s in found
+    )
+    own = all(
+        _ORACLE.verdict(text, shown).truth is (Truth.TRUE if at == place else Truth.FALSE)
+        for at, (text, _) in enumerate(found)
+        for place, (_, shown) in enumerate(found)
+    )
+    return found if fits and own else None
 
 
 def _known(scene: Scene, config: WorldConfig) -> bool:

@@ -22,7 +22,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import new_folder, reason
 from compoclip.version import __version__
 from compoclip_world.dataset import mapper, png_bytes
-from compoclip_world.export import aro, pairs, retrieval, sugarcrepe
+from compoclip_world.export import aro, confusable, pairs, retrieval, sugarcrepe
 from compoclip_world.export.part import Part, Photos, SuiteSpec
 from compoclip_world.render import render
 from compoclip_world.sampling import NOVEL_ATTRIBUTE, generator, held_out_attributes
@@ -131,6 +131,7 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
         "sugarcrepe_pp": sugarcrepe.build,
         "sugarcrepe_pp_tot": sugarcrepe.build,
         "retrieval": retrieval.build,
+        "confusable": confusable.build,
         "winoground": pairs.build,
         "foils": pairs.build,
         "hard_positives": aro.hard_positives_build,
