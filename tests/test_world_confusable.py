@@ -10,8 +10,8 @@ from compoclip_world.oracle import Oracle, Truth
 
 def test_captions_are_true_of_one_image_alone() -> None:
     part = build(SuiteSpec(bundled_world(), items=24))[0]
-    rows = part.files["flickr30k/flickr30k_test.json"]
-    scenes = [part.images[f"flickr30k/images/{row['image']}"] for row in rows]
+    rows = part.files["flickr8k/flickr8k_test.json"]
+    scenes = [part.images[f"flickr8k/images/{row['image']}"] for row in rows]
     assert len(rows) == 24
     assert part.items == {"i2t": 24, "t2i": 24}
     oracle = Oracle()

@@ -52,7 +52,7 @@ class DemoOptions:
     """
 
     out: Path = Path("demo-out")
-    methods: tuple[str, ...] = ("clip-ft", "negclip", "hard-positives", "fsc-clip")
+    methods: tuple[str, ...] = ("clip-ft", "negclip", "fsc-clip", "compo")
     model: str = "bundled"
     scenes: int = 16000
     items_per_task: int = 600
@@ -106,11 +106,11 @@ def _write_world(options: DemoOptions) -> None:
     spec = TrainingSet(crowded(world), options.scenes, options.seed, captions=1)
     if not (data / "world.json").is_file() or _scenes(data) != options.scenes:
         console.note(f"drawing {options.scenes} training scenes -> {data}")
-        write_training_set(data, spec)
+        write_training_set(data, spec, available_cores())
     if not (suite / "suite.json").is_file():
         console.note(f"writing the test suite -> {suite}")
         core = SuiteSpec(world, options.items_per_task, options.seed)
-        write_suite(suite, core)
+        write_suite(suite, core, available_cores())
 
 
 def _scenes(data: Path) -> object:
@@ -161,13 +161,15 @@ def _train_command(options: DemoOptions, method: str) -> list[str]:
     """`compoclip train` with one set of hyper-parameters for every method; the papers' are for
     150 M parameters. Losses are those of the papers, which leave no equal captions out.
 
-    On a CPU in float32, the default: processors do not agree on what bfloat16 gives.
+    The image tower is frozen, so its features are computed once. On a CPU in float32, the default:
+    processors do not agree on what bfloat16 gives.
     """
     run = options.out / "runs" / method
     return [
         *(sys.executable, "-m", "compoclip", "train", method),
         *("--model", options.model, "--data", str(options.out / "data")),
-        *("--out", str(run), "--no-crop", *(["--resume"] if (run / "state").is_dir() else [])),
+        *("--out", str(run), *(["--resume"] if (run / "state").is_dir() else [])),
+        *("--freeze", "image", "--no-crop", "--cache-frozen"),
         *("--epochs", str(options.epochs), "--batch-size", str(options.batch_size)),
         *("--lr", str(options.lr), "--warmup", "20"),
         *("--seed", str(options.seed), "--set", "save_every=100", "log_every=5"),

@@ -17,13 +17,13 @@ from compoclip_world.pairs import neighbours
 from compoclip_world.parser import parse
 from compoclip_world.scene import Scene
 
-_FOLDER = "flickr30k"
+_FOLDER = "flickr8k"
 _PATIENCE = 60  # draws per group
 _ORACLE = Oracle()
 
 
 def build(spec: SuiteSpec) -> list[Part]:
-    """Write the gallery in the layout of Flickr30k's test set, one caption per image.
+    """Write the gallery in the layout of Flickr8k's test set, one caption per image.
 
     Raises CompoclipError when too few groups come up.
     """
@@ -46,9 +46,9 @@ def build(spec: SuiteSpec) -> list[Part]:
     many = len(gallery)
     return [
         Part(
-            "retrieval:flickr30k",
+            "retrieval:flickr8k",
             "world-confusable",
-            {f"{_FOLDER}/flickr30k_test.json": rows},
+            {f"{_FOLDER}/flickr8k_test.json": rows},
             images,
             {"i2t": many, "t2i": many},
             {
