@@ -63,8 +63,11 @@ def test_end_to_end_with_a_real_model(model, root, tmp_path, capsys):
     arguments = ["evaluate", str(model), "--on", "sugarcrepe", "--data", str(root)]
     assert main([*arguments, "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "tiny on sugarcrepe@mini" in printed
-    assert "vl_compo (headline)" in printed
+    assert "sugarcrepe@mini (vl_compo)" in printed
+    assert "swap_obj" not in printed
+    assert "Measured 1 model on 1 benchmark, 28 items." in printed
+    assert "tiny: compositionality " in printed
+    assert printed.splitlines()[-1] == f"next: compoclip report {out} -o report.html"
     (result,) = load_results(out / "tiny")
     assert result.aggregates["micro"].n == 28
     assert not result.partial
@@ -151,11 +154,13 @@ def test_several_models_begin_with_one_table(model, root, tmp_path, capsys):
     arguments = ["evaluate", f"a={model}", f"b={model}", "--on", "sugarcrepe:add_*"]
     arguments += ["--data", str(root), "--out", str(tmp_path / "out"), "--allow-partial"]
     assert main(arguments) == 0
-    table, hint = capsys.readouterr().out.strip().split("\n\n")
+    table, said, hint = capsys.readouterr().out.strip().split("\n\n")
     header, _, first, *_ = table.splitlines()
     assert header.split() == ["a", "b", "chance"]
     assert first.startswith("sugarcrepe@mini (micro, 6 of 8 items)")
-    assert hint == "--details adds a table for each model and benchmark"
+    assert "PARTIAL data: sugarcrepe@mini" in table
+    assert "b: too few photos to judge any of 2 skills." in said
+    assert hint.startswith("--details adds the sub-tasks\nnext: compoclip report ")
     assert main([*arguments, "--details"]) == 0
     again, *details = capsys.readouterr().out.strip().split("\n\n")
     assert again == table
@@ -271,7 +276,7 @@ def test_several_on_name_all_their_benchmarks(model, root, tmp_path, capsys):
     arguments += ["--data", str(root), "--on=sugarcrepe:swap_obj,id=c", "--out", str(tmp_path)]
     assert main([*arguments, str(model)]) == 0
     shown = capsys.readouterr().out
-    assert all(f"tiny on {name}" in shown for name in "abc")
+    assert all(f"\n{name} (" in shown for name in "abc")
 
 
 def test_names_of_models(model):

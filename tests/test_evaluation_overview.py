@@ -44,7 +44,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
 
 
 def test_marks_are_the_verdicts_of_compare(results: list[Results]) -> None:
-    header, _, headline, part, *rest = overview_text(results, base="base").splitlines()
+    header, _, headline, part, *rest = overview_text(
+        results, base="base", details=True
+    ).splitlines()
     assert header.split() == ["base", "worse", "near", "better", "chance"]
     # the base, 30 points less, 2 more, and 12 more, though the intervals overlap
     assert [cell[:1] for cell in headline.split("]")[1:]] == [" ", "-", " ", "+"]

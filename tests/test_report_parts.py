@@ -14,12 +14,11 @@ from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.evaluation.tables import chance_flag
+from compoclip.evaluation.tables import chance_flag, remarks
 from compoclip.report.findings import (
     detail,
     direction,
     findings,
-    remarks,
     score_lines,
     skill_rows,
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -56,10 +58,29 @@ def emit_json(data: Any) -> None:
     print(json.dumps(data, ensure_ascii=False, indent=1, sort_keys=True))
 
 
+_STYLES = {  # what is coloured on a terminal
+    "green": r"(?<=[\d\]])\+(?=\s|$)|\bhigher$|\(\+[^()]*, significant\)",
+    "red": r"(?<=[\d\]])-(?=\s|$)|\blower$|\(-[^()]*, significant\)",
+    "yellow": r"\b(at|below) chance\b",
+    "bold": r".*(?=\n-+( +-+)*\n)",
+}
+
+
 def tell(as_json: bool, record: Any, text: str) -> int:
-    """Print what a verb did, as JSON or as text; returns exit code 0."""
+    """Print what a verb did, as JSON or as text; return exit code 0.
+
+    Text has colour on a terminal that has it, unless NO_COLOR is set.
+    """
     if as_json:
         emit_json(record)
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        styled = Text(text)
+        for style, pattern in _STYLES.items():
+            styled.highlight_regex(re.compile(pattern, re.MULTILINE), style)
+        Console(soft_wrap=True).print(styled)
     else:
         print(text)
     return 0
@@ -116,16 +137,39 @@ def time_left(seconds: float) -> str:
     return f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
 
 
-def table(rows: Sequence[Sequence[str]], header: Sequence[str], left: int = 1) -> str:
+def prose(sentences: Iterable[str], indent: str = "") -> str:
+    """Return sentences, each from a new line, broken between words where a terminal ends."""
+    width = shutil.get_terminal_size((0, 0)).columns or sys.maxsize
+    return "\n".join(
+        textwrap.fill(each, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
+        for each in sentences
+    )
+
+
+Narrower = Callable[[Sequence[str]], list[str]]
+"""Makes the cells of a line fewer or shorter."""
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str],
+    left: int = 1,
+    narrower: Sequence[Narrower] = (),
+) -> str:
     """Return rows as an aligned plain-text table that fits the terminal, if there is one.
 
     Args:
         rows: The cells of each row.
         header: The names of the columns.
         left: Number of first columns that are aligned on the left; the others on the right.
+        narrower: Applied one after the other while the table is wider than the terminal. Cells
+            are folded when it still is after the last.
     """
     width = shutil.get_terminal_size((0, 0)).columns
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
+    if narrower and width and sum(widths) + 2 * (len(widths) - 1) > width:
+        first, *rest = narrower
+        return table([first(row) for row in rows], first(header), left, rest)
 
     def line(cells: Sequence[str]) -> str:
         words = [cell.ljust(width) for cell, width in zip(cells[:left], widths)]

@@ -413,8 +413,8 @@ class EvaluateOptions(Measuring):
 
     Every distinct image and text is encoded once for all benchmarks. An interrupted run goes on
     where it stopped; results that are already there for the same weights, data, protocol and
-    draws are not computed again. torchrun shares the encoding among processes. Several models
-    get one table side by side, the first as the base; --details adds those of each.
+    draws are not computed again. torchrun shares the encoding among processes. One table has the
+    headlines of all models, the first as the base; --details adds the sub-tasks of each.
 
     Examples:
         compoclip evaluate bundled --on sugarcrepe --data /data
@@ -435,8 +435,7 @@ class EvaluateOptions(Measuring):
         exclude_faulty: Leave out the items that data audit finds faulty. Results are marked
             partial and name the faults.
         cache: Folder for encoded features [default: OUT/.features].
-        details: Of several models also print a table for each model and benchmark, after the one
-            with all side by side.
+        details: Also print a table for each model and benchmark, with the sub-tasks.
         json: Print the results as JSON.
     """
 

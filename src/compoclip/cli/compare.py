@@ -41,6 +41,7 @@ class CompareOptions:
             half-truths, vismin, naturalbench, con-clip; newer-2026 has the best published numbers
             of 2024 to 2026 with the caveats of their sources.
         allow_partial: With --against, make derived columns of the numbers that are there, marked.
+        details: Add the sub-tasks to the tables; layouts other than text have them always.
         format: Layout of the tables.
         resamples: Bootstrap resamples for intervals.
         seed: Seed of the bootstrap.
@@ -50,6 +51,7 @@ class CompareOptions:
     results: ResultPaths
     against: str | None = None
     allow_partial: bool = False
+    details: bool = False
     format: Literal["text", "markdown", "latex", "csv"] = "text"
     resamples: int = 2000
     seed: int = 0
@@ -57,7 +59,7 @@ class CompareOptions:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parse, compare, print one table a pair."""
+    """Print a table for each pair, and what they say."""
     options = parse(CompareOptions, "compare", argv)
     require_least(1, options, "resamples")
     require_with(options, "allow_partial", "against")
@@ -71,8 +73,19 @@ def main(argv: Sequence[str]) -> int:
 
     base, *others = (one_model(load_results(path), path) for path in options.results)
     found = compare_all(base, others, options.resamples, options.seed)
-    text = "\n\n".join(comparison_text(each, options.format, len(found)) for each in found)
-    return console.tell(options.json, [asdict(each) for each in found], text)
+    plain = options.format == "text"  # other layouts are for files
+    details = options.details or not plain
+    texts = [comparison_text(each, options.format, len(found), details) for each in found]
+    if plain and not options.json:
+        from compoclip.evaluation.closing import closing_sentences
+
+        results = [each for model in (base, *others) for each in model]
+        draws = options.resamples, options.seed
+        texts.append(console.prose(closing_sentences(results, base[0].model, (), *draws)))
+        more = "" if details else "--details adds the sub-tasks\n"
+        places = " ".join(map(str, options.results))
+        texts.append(f"{more}next: compoclip report {places} -o report.html")
+    return console.tell(options.json, [asdict(each) for each in found], "\n\n".join(texts))
 
 
 def _against(options: CompareOptions, name: str) -> int:

@@ -15,33 +15,29 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure every model, print a table per benchmark; of several models one for all first."""
+    """Measure every model; print headlines, details if wanted, and what they say."""
     options = parse(EvaluateOptions, "evaluate", argv)
     models = named_models(options.models)
-    several = len(models) > 1
-
-    def show(name: str, found: list[Results], details: bool = True) -> None:
-        """Print a model's results, each in full if wanted, and the means over groups of them."""
-        from compoclip.evaluation.groups import overall_scores, overall_text
-        from compoclip.evaluation.tables import results_text
-
-        texts = [results_text(each) for each in found] if details else []
-        if means := overall_scores(found, options.resamples, options.seed):
-            texts.append(overall_text(name, means))
-        print("".join(f"{text}\n\n" for text in texts), end="", flush=True)
-
-    done = (lambda *_: None) if options.json or several else show
-    results = evaluate(options, models, done, processes=True)
+    results = evaluate(options, models, processes=True)
     if not results:  # rank 0 has them
         return 0
-    if options.json:
-        console.emit_json([asdict(each) for each in results])
-    elif several:
-        from compoclip.evaluation.tables import overview_text
+    text = "" if options.json else _text(options, results)
+    return console.tell(options.json, [asdict(each) for each in results], text)
 
-        print(overview_text(results, base=next(iter(models))), end="\n\n")
-        for name in models:
-            show(name, [each for each in results if each.model == name], options.details)
-        if not options.details:
-            print("--details adds a table for each model and benchmark")
-    return 0
+
+def _text(options: EvaluateOptions, results: list[Results]) -> str:
+    from compoclip.evaluation.closing import closing_sentences
+    from compoclip.evaluation.groups import overall_scores, overall_text
+    from compoclip.evaluation.tables import overview_text, results_text
+
+    names = list(dict.fromkeys(each.model for each in results))
+    draws = options.resamples, options.seed
+    texts = [overview_text(results, names[0])]
+    for name in names:
+        own = [each for each in results if each.model == name]
+        texts += [results_text(each) for each in own] if options.details else []
+        texts.append(overall_text(name, overall_scores(own, *draws)))
+    texts.append(console.prose(closing_sentences(results, names[0], (), *draws)))
+    more = "" if options.details else "--details adds the sub-tasks\n"
+    texts.append(f"{more}next: compoclip report {options.out} -o report.html")
+    return "\n\n".join(filter(None, texts))

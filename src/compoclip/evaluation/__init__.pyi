@@ -1,3 +1,4 @@
+from .closing import closing_sentences as closing_sentences
 from .comparison import Comparison as Comparison
 from .comparison import Difference as Difference
 from .comparison import compare as compare

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from compoclip.console import counted, table
+from compoclip.console import Narrower, counted, prose, table
 from compoclip.evaluation.comparison import Comparison, Difference, compare_all, not_judged
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Results, Score, too_few
@@ -58,12 +59,14 @@ def laid_out(
     muted: Collection[int] = (),
     strong: Collection[tuple[int, int]] = (),
     notes: Sequence[str] = (),
+    narrower: Sequence[Narrower] = (),
 ) -> str:
     """Lay a table out; the first `left` columns are words, the others numbers.
 
     title: line above the table. muted: numbers of rows that are not ours, grey in LaTeX (package
     xcolor) and in italics in Markdown. strong: (row, column) of cells in bold, in LaTeX and
     Markdown. notes: lines below the table. In LaTeX title and notes are comments; CSV has neither.
+    narrower: as of `console.table`, for text.
     """
     above = [title] if title else []
     if layout == "csv":
@@ -71,7 +74,8 @@ def laid_out(
         csv.writer(text, lineterminator="\n").writerows([header, *rows])
         return text.getvalue().rstrip("\n")
     if layout == "text":
-        return "\n".join([*above, table(rows, header, left), *(f"  {line}" for line in notes)])
+        laid = table(rows, header, left, narrower)
+        return "\n".join([*above, laid, *([prose(notes, "  ")] if notes else [])])
 
     def line(cells: Sequence[str], row: int = -1) -> str:
         """Return one line, with cells of row `row` in bold or muted."""
@@ -125,6 +129,22 @@ def data_notes(results: Results) -> list[str]:
     if lower := results.identity.get("precision"):
         lines.append(f"features computed in {lower}")
     return lines
+
+
+def remarks(measured: Mapping[str, Results]) -> list[str]:
+    """Return the remarks on a benchmark's data, each once where it holds for all models.
+
+    Args:
+        measured: model -> its results on the benchmark.
+    """
+    texts: dict[str, list[str]] = {}
+    for model, each in measured.items():
+        for line in data_notes(each):
+            texts.setdefault(line, []).append(model)
+    return [
+        line if len(models) == len(measured) else f"{line} ({', '.join(models)})"
+        for line, models in texts.items()
+    ]
 
 
 def tie_values(score: Score) -> str:
@@ -182,20 +202,30 @@ def results_text(results: Results) -> str:
     return laid_out(rows, header, title=title, notes=notes + data_notes(results))
 
 
-def comparison_text(comparison: Comparison, layout: Layout = "text", models: int = 1) -> str:
+def _without(*places: int) -> Narrower:
+    """Leave columns out."""
+    return lambda cells: [cell for k, cell in enumerate(cells) if k not in places]
+
+
+def comparison_text(
+    comparison: Comparison, layout: Layout = "text", models: int = 1, details: bool = True
+) -> str:
     """Return two models as a table: headlines, their mean, and sub-tasks, with interval and p.
+
+    On a narrow terminal, columns are left out: items and p, then intervals.
 
     Args:
         comparison: as `compare` makes it.
         layout: of the table.
         models: how many models the p-values are corrected over.
+        details: add the sub-tasks.
     """
     title = f"{comparison.other} against {comparison.base} (base), on the same items"
     header = ["", comparison.base, comparison.other, "difference", "95 % interval", "items"]
     header += ["p", "p (Holm)", ""]
     named = [(f"{d.benchmark} {d.name}", d) for d in comparison.headlines]
     named += [(d.name, d) for d in [comparison.overall] if d]
-    named += [(f"  {d.benchmark} {d.name}", d) for d in comparison.subtasks]
+    named += [(f"  {d.benchmark} {d.name}", d) for d in comparison.subtasks if details]
 
     def shown(p: float | None) -> str:
         return "-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
@@ -222,20 +252,24 @@ def comparison_text(comparison: Comparison, layout: Layout = "text", models: int
         notes.append(f"PARTIAL data: {', '.join(comparison.partial)}")
     if comparison.unmatched:
         notes.append(f"measured for one of them only: {', '.join(comparison.unmatched)}")
-    return laid_out(rows, header, layout, title=title, notes=notes)
+    narrower = [_without(5, 6), _without(4)]
+    return laid_out(rows, header, layout, title=title, notes=notes, narrower=narrower)
 
 
-def overview_text(results: Sequence[Results], base: str) -> str:
-    """Return several models side by side: the headline of every benchmark, and its sub-tasks.
+def overview_text(results: Sequence[Results], base: str, details: bool = False) -> str:
+    """Return models side by side: the headline of every benchmark, and what limits it.
 
-    A cell is the score in percent with its 95 % interval. A benchmark of which only a part was
-    measured says so. Marks tell what is significantly higher or lower than the base, corrected over
-    all models. Where ties decide a headline, a line below gives the strict and the fractional
-    value. Raises CompoclipError as `compare` does.
+    A cell is the score in percent with its 95 % interval, which is left out where the terminal is
+    too narrow. A benchmark of which only a part was measured says so. Marks tell what is
+    significantly higher or lower than the base, corrected over all models; a single model has the
+    number of items and its standing against chance instead. Lines below give the strict and the
+    fractional value where ties decide a headline, and the remarks on the data. Raises
+    CompoclipError as `compare` does.
 
     Args:
         results: of all models.
         base: name of the model compared with.
+        details: add the sub-tasks.
     """
     models = list(dict.fromkeys(each.model for each in results))
     models.sort(key=lambda name: name != base)
@@ -248,35 +282,46 @@ def overview_text(results: Sequence[Results], base: str) -> str:
     compared: dict[tuple[str, str, str], Difference] = {}
     for model, found in zip(others, compare_all(own[base], [own[m] for m in others], resamples=0)):
         compared |= {(model, d.benchmark, ""): d for d in found.headlines}
-        compared |= {(model, d.benchmark, d.name): d for d in found.subtasks}
+        compared |= {(model, d.benchmark, d.name): d for d in found.subtasks if details}
     rows: list[list[str]] = []
-    ties = []
+    notes = []
     for benchmark in benchmarks:
-        columns = [by_key.get((model, benchmark)) for model in models]
-        known = [each for each in columns if each is not None]
-        head, first = known[0].headline_score, known[0]
+        known = {m: by_key[m, benchmark] for m in models if (m, benchmark) in by_key}
+        first = next(iter(known.values()))
+        head = first.headline_score
         part_of = f", {head.n} of {head.expected} items" if first.partial else ""
-        parts = list(dict.fromkeys(part for each in known for part in each.scores))
-        for part in ("", *(parts if len(parts) > 1 else ())):
+        parts = dict.fromkeys(part for each in known.values() for part in each.scores)
+        for part in ("", *(parts if details and len(parts) > 1 else ())):
             cells = [f"  {part}" if part else f"{benchmark} ({first.headline}{part_of})"]
-            chances = []
-            for model, each in zip(models, columns):
-                score = None
-                if each is not None and (not part or part in each.scores):
-                    score = each.main(part) if part else each.headline_score
-                difference = compared.get((model, benchmark, part))
+            scores = {
+                model: each.main(part) if part else each.headline_score
+                for model, each in known.items()
+                if not part or part in each.scores
+            }
+            for model in models:
+                score, difference = scores.get(model), compared.get((model, benchmark, part))
                 mark = SIGNS.get(difference.verdict, " ") if difference else " "
                 cells.append(
                     f"{with_interval(score.value, score.low, score.high)}{mark}" if score else "-"
                 )
-                chances += [percent(score.chance)] if score else []
-            rows.append([*cells, *chances[:1]])
-        for each in known:
+            score = next(iter(scores.values()))
+            alone = [score.items(), chance_flag(score)] if len(models) == 1 else []
+            rows.append([*cells, percent(score.chance), *alone])
+        for model, each in known.items():
             score = each.headline_score
             if tied := tie_values(score):
-                ties.append(f"{benchmark}, {each.model}: {counted(score.ties, 'tie')} ({tied})")
-    note = (
-        f"+ / -: higher / lower than {base} (paired, p < 0.05, Holm's correction over all models)"
-    )
-    few = ((" ".join(filter(None, key[1:])), each) for key, each in compared.items())
-    return "\n".join([table(rows, ["", *models, "chance"]), note, *not_judged(few), *ties])
+                notes.append(f"{benchmark}, {model}: {counted(score.ties, 'tie')} ({tied})")
+        notes += [f"{benchmark}: {line}" for line in remarks(known)]
+    if others:
+        few = not_judged((" ".join(filter(None, key[1:])), d) for key, d in compared.items())
+        sign = f"+ / -: higher / lower than {base} (paired, p < 0.05, Holm's correction over all"
+        notes = [f"{sign} models)", *few, *notes]
+    if partial := dict.fromkeys(each.benchmark for each in results if each.partial):
+        notes.append(f"PARTIAL data: {', '.join(partial)}")
+    header = ["", *models, "chance", *(["items", ""] if len(models) == 1 else [])]
+    bare: list[Narrower] = [
+        lambda cells: [re.sub(r" \[[^]]*\]", "", cell) for cell in cells],
+        lambda cells: [cells[0].partition(" (")[0], *cells[1:]],
+    ]
+    text = table(rows, header, narrower=bare)
+    return f"{text}\n{prose(notes)}" if notes else text

@@ -20,7 +20,6 @@ from compoclip.evaluation.groups import (
 )
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.statistics import FEWEST
-from compoclip.evaluation.tables import data_notes
 from compoclip.report.study import Study, Table
 from compoclip.report.wording import (
     count,
@@ -284,15 +283,3 @@ def score_lines(measured: Mapping[str, Results], aggregates: bool) -> list[Line]
     }
     order = dict.fromkeys(key for found in tables.values() for key in found)
     return [(k[0], m, found[k]) for k in order for m, found in tables.items() if k in found]
-
-
-def remarks(measured: Mapping[str, Results]) -> list[str]:
-    """Remarks on the data, each once where it is the same for all models."""
-    texts: dict[str, list[str]] = {}
-    for model, each in measured.items():
-        for line in data_notes(each):
-            texts.setdefault(line, []).append(model)
-    return [
-        line if len(models) == len(measured) else f"{line} ({', '.join(models)})"
-        for line, models in texts.items()
-    ]

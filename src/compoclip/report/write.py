@@ -44,6 +44,7 @@ from compoclip.evaluation.tables import (
     comparison_text,
     laid_out,
     percent,
+    remarks,
     span,
 )
 from compoclip.files import write_text
@@ -56,7 +57,6 @@ from compoclip.report.findings import (
     findings,
     invariance_rows,
     profile_rows,
-    remarks,
     score_lines,
     sizes,
     skill_rows,

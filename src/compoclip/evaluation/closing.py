@@ -1,0 +1,192 @@
+"""Results in sentences: what was measured, what changed, and what needs no picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from compoclip.console import counted
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.comparison import Difference, together
+from compoclip.evaluation.groups import (
+    COMPOSITION,
+    RECOGNITION,
+    RETRIEVAL,
+    Groups,
+    group_differences,
+    group_scores,
+    kind,
+    profile_groups,
+    skill_groups,
+)
+from compoclip.evaluation.results import Results, Score, too_few
+from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.tables import percent, span
+
+_MOST = 3  # skills that a sentence names
+
+
+def closing_sentences(
+    results: Sequence[Results],
+    base: str,
+    bounds: Sequence[Results] = (),
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[str]:
+    """Return what results say, one fact per sentence.
+
+    Of one model: its scores against chance. Of several: for every other model the largest
+    significant gain and loss among skills, and the changes in compositionality, zero-shot accuracy
+    and retrieval, on the benchmarks that it shares with the base. p-values are corrected over the
+    skills, or the three means, of all models.
+
+    Args:
+        results: of all models, one per model and benchmark.
+        base: name of the model that the others are compared with.
+        bounds: results of reference models on the same benchmarks (see `bound_scores`).
+        resamples: bootstrap draws for the intervals.
+        seed: of the draws.
+
+    Raises:
+        CompoclipError: as `compare` does; or a bound was measured on other annotations.
+    """
+    models = {each.model: [r for r in results if r.model == each.model] for each in results}
+    mine = models.pop(base)
+    named = {each.benchmark: max(s.n for s in each.aggregates.values()) for each in results}
+    partial = {each.benchmark for each in results if each.partial}
+    said = [
+        f"Measured {counted(1 + len(models), 'model')} on {counted(len(named), 'benchmark')}, "
+        f"{counted(sum(named.values()), 'item')}{f', {len(partial)} in part' * bool(partial)}."
+    ]
+    skills = skill_groups([each for each in mine if kind(each) not in _MEANS.values()])
+    if models:
+        said += _changes(mine, models, resamples, seed)
+    else:
+        scores = group_scores(mine, _means(mine), resamples, seed)
+        said += [f"{base}: {_lower(name)} {_against_chance(s)}." for name, s in scores.items()]
+        scores = group_scores(mine, skills, resamples, seed)
+        low = [f"{name} {percent(s.value)}" for name, s in scores.items() if s.standing != "above"]
+        if low:
+            said.append(
+                f"{base}: not above chance on {len(low)} of {counted(len(scores), 'skill')}: "
+                f"{_some(low)}."
+            )
+    for bound, found in bound_scores(bounds, mine, skills, resamples, seed).items():
+        high = sorted(
+            ((n, s) for n, s in found.items() if s.standing == "above" and s.value < 1),
+            key=lambda pair: pair[1].chance - pair[1].value,
+        )
+        if high:
+            told = [f"{n} {percent(s.value)} (chance {percent(s.chance)})" for n, s in high]
+            said.append(
+                f"{bound}: above chance on {len(high)} of {counted(len(found), 'skill')}: "
+                f"{_some(told)}."
+            )
+    return said
+
+
+def bound_scores(
+    bounds: Sequence[Results],
+    measured: Sequence[Results],
+    groups: Groups,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, dict[str, Score]]:
+    """Return the scores of reference models in each group that they were measured on in full.
+
+    Reference models tell what a score is worth: random weights, a model that sees only the texts,
+    an oracle.
+
+    Args:
+        bounds: their results.
+        measured: results of a model that is read against them, one per benchmark.
+        groups: name -> the parts that count alike.
+        resamples: bootstrap draws for the intervals.
+        seed: of the draws.
+
+    Returns:
+        Model -> group -> score.
+
+    Raises:
+        CompoclipError: a bound was measured on other annotations.
+    """
+    hashes = {each.benchmark: each.data_hash for each in measured}
+    found: dict[str, list[Results]] = {}
+    for each in bounds:
+        if each.data_hash != hashes.get(each.benchmark, each.data_hash):
+            raise CompoclipError(
+                f"{each.items}: measured on other annotations of {each.benchmark} than "
+                f"{measured[0].model}; measure both on the same data"
+            )
+        found.setdefault(each.model, []).append(each)
+    scores = {}
+    for name, own in found.items():
+        here = {(each.benchmark, part) for each in own for part in (*each.scores, *each.aggregates)}
+        known = {
+            group: parts
+            for group, parts in groups.items()
+            if all((part.benchmark, part.name) in here for part in parts)
+        }
+        scores[name] = group_scores(own, known, resamples, seed)
+    return scores
+
+
+_MEANS = {COMPOSITION: "", RECOGNITION: "recognition", RETRIEVAL: "retrieval"}
+
+
+def _means(results: Sequence[Results]) -> Groups:
+    return {name: parts for name, parts in profile_groups(results).items() if name in _MEANS}
+
+
+def _changes(
+    base: Sequence[Results], others: Mapping[str, Sequence[Results]], resamples: int, seed: int
+) -> list[str]:
+    """Return the sentences on every other model."""
+    skills, means = [], []
+    for results in others.values():
+        names = {each.benchmark for each in results}
+        common = [each for each in base if each.benchmark in names]
+        probing = skill_groups([each for each in common if kind(each) not in _MEANS.values()])
+        skills.append(group_differences(common, results, probing, resamples, seed))
+        means.append(group_differences(common, results, _means(common), resamples, seed))
+    said = []
+    for model, changed, overall in zip(others, together(skills), together(means)):
+        judged = sorted(
+            (d for d in changed if d.verdict in ("higher", "lower")), key=lambda d: d.difference
+        )
+        named = {d.name: d for d in (*judged[-1:], *judged[:1])}
+        if changed and not judged:
+            tested = any(d.p is not None for d in changed)
+            what = "no significant change on" if tested else "too few photos to judge"
+            said.append(f"{model}: {what} any of {counted(len(changed), 'skill')}.")
+        said += [f"{model}: {change_text(d)}." for d in (*named.values(), *overall)]
+    return said
+
+
+def change_text(d: Difference) -> str:
+    """Return a difference in words: name, both values, change, interval, verdict.
+
+    Args:
+        d: the difference.
+    """
+    verdict = "significant" if d.verdict in ("higher", "lower") else d.verdict
+    return (
+        f"{_lower(d.name)} {percent(d.base)} -> {percent(d.other)} ({100 * d.difference:+.1f}, "
+        f"95 % interval {span(d.low, d.high, '+')}, {verdict})"
+    )
+
+
+def _against_chance(score: Score) -> str:
+    where = f"{score.standing} chance" if score.standing else too_few(score.photos)
+    return (
+        f"{percent(score.value)} (95 % interval {span(score.low, score.high)}), {where} "
+        f"({percent(score.chance)})"
+    )
+
+
+def _lower(name: str) -> str:
+    return name[0].lower() + name[1:]
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST
+    return ", ".join(texts[:_MOST]) + (f" and {more} more" if more > 0 else "")
