@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from compoclip.models.checkpoint import LoadedModel
 
 BASE = "base"
-_ABOUT_BOUNDS = """Bounds: untrained is the same architecture with random weights; the oracle makes
-no fault (in retrieval and zero-shot classification it reaches 100 by construction); text only knows
-the training captions and never looks at a picture."""
+_HEADLINES = {  # (benchmark, sub-task or headline): what it asks
+    ("world-foils", "bind_colour"): "exchanged colours",
+    ("world-sugarcrepe", "swap_att"): "exchanged attributes",
+    ("world-confusable", "t2i"): "finding an image among look-alikes",
+    ("world-retrieval", "r1"): "retrieval",
+}
 
 
 @dataclass(frozen=True)
@@ -80,19 +83,52 @@ def _run(options: DemoOptions) -> int:
     bounds = _bounds(options, models[BASE])
     report = _report(options, models)
     from compoclip.evaluation.tables import overview_text
-    from compoclip_world.bounds import UNTRAINED
 
     record = {
         "report": str(report),
         "results": [asdict(each) for each in results],
         "bounds": [asdict(each) for each in bounds],
     }
-    text = (
-        f"{overview_text(results, base=BASE)}\n\n{_ABOUT_BOUNDS}\n\n"
-        f"{overview_text(bounds, base=UNTRAINED)}\n\n"
-        f"report: {report}   ({(time.monotonic() - started) / 60:.1f} minutes)"
+    minutes = (time.monotonic() - started) / 60
+    text = "\n\n".join(
+        [
+            overview_text(results, base=BASE),
+            console.prose(_sentences(results, bounds)),
+            f"All scores, with examples: {report}   ({minutes:.1f} minutes)\n"
+            f"Next, with your own photos: compoclip train {options.methods[-1]} --model MODEL "
+            "--data captions.csv --images photos/ --out run",
+        ]
     )
     return console.tell(options.json, record, text)
+
+
+def _sentences(results: Sequence[Results], bounds: Sequence[Results]) -> list[str]:
+    """Return one sentence per tuned model, and one about the captions alone."""
+    from compoclip.evaluation.comparison import compare_all
+    from compoclip.evaluation.tables import percent, span
+    from compoclip_world.bounds import TEXT_ONLY
+
+    models = dict.fromkeys(each.model for each in results)
+    found = [[each for each in results if each.model == model] for model in models]
+    said = []
+    for model, comparison in zip([*models][1:], compare_all(found[0], found[1:])):
+        changes = {(d.benchmark, d.name): d for d in (*comparison.headlines, *comparison.subtasks)}
+        parts = [
+            f"{name} {percent(d.base)} -> {percent(d.other)} "
+            f"({100 * d.difference:+.1f}, {span(d.low, d.high, '+')}"
+            f"{'' if d.verdict in ('higher', 'lower') else ', ' + d.verdict})"
+            for key, name in _HEADLINES.items()
+            if (d := changes.get(key)) is not None
+        ]
+        said.append(f"{model}: {'; '.join(parts)}.")
+    blind = {r.benchmark: r for r in bounds if r.model == TEXT_ONLY}
+    known = [
+        f"{percent(blind[benchmark].main(task).value)} % of {name}"
+        for (benchmark, task), name in _HEADLINES.items()
+        if benchmark in blind and task in blind[benchmark].scores
+    ]
+    said.append(f"The captions alone, without an image, answer {', '.join(known)}.")
+    return said
 
 
 def _write_world(options: DemoOptions) -> None:

@@ -442,21 +442,22 @@ def neighbours(
     mirrored = _mirrored(scene, name in ("left", "right"))
     drafts = [
         (scene, name, a, b),
-        (_with(scene, exchanged), name, *exchanged.values()),
+        (_with(scene, exchanged), name, exchanged[i], exchanged[j]),
         (mirrored, CONVERSE[name], a, b),
     ]
+    last = []
     if index % 2:
         without = replace(scene, things=tuple(t for t in scene.things if t is not b))
         denied = Lacking(replace(_say(b), quantifier=Quantifier.NONE))
-        last = (without, extend(_say(a, "colour"), denied))
+        last = [(without, extend(_say(a, "colour"), denied))]
     else:
         other = replace(b, kind=kind)
         drafts.append((_with(scene, {j: other}), name, a, other))
-    said = [
+    said: list[tuple[Scene, NounPhrase]] = [
         (shown, extend(_say(one, "colour"), Relation(relation, _say(two, "colour"))))
         for shown, relation, one, two in drafts
     ]
-    said += [last] if index % 2 else []
+    said += last
     style = rng.randrange(2**32)
     found = [
         (Wording(random.Random(style)).caption((Exists(phrase),)), shown) for shown, phrase in said
