@@ -59,7 +59,7 @@ class DemoOptions:
     model: str = "bundled"
     scenes: int = 16000
     items_per_task: int = 600
-    epochs: float = 1.0
+    epochs: float = 2.0
     batch_size: int = 128
     lr: float = 1e-3
     seed: int = 0
