@@ -498,7 +498,7 @@ SKILLS: Mapping[str, str] = MappingProxyType(
 
 
 UPRIGHT, MIRRORED = "#upright", "#mirrored"
-"""What ends the name of an image that is turned upright, and of a mirrored one."""
+"""Suffixes of the names of images to be turned upright and of mirrored ones."""
 
 
 def image_key(ref: ImageRef) -> str:

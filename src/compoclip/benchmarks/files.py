@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 28
 """Bytes that a file of annotations may have, unpacked: 256 MiB, more than any official one."""
 
 OFFICIAL = "fetch the official file again"
-"""What to do about a damaged file, where it is not the user's own."""
+"""Remedy for a damaged official file."""
 _ABSENT = "put the official file there, or name its place with an option"
 
 

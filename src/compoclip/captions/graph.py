@@ -237,8 +237,8 @@ class _Reader(ReadingState):
         return self._own_phrase(number, unit) and (alike or not self._listing())
 
     def _listing(self) -> bool:
-        """Whether the last noun phrase is of a list of what something has: "a room with a bed and a
-        lamp on a table" has the lamp, wherever it is."""
+        """Return whether the last noun phrase belongs to a list after "with": "a room with a bed
+        and a lamp on a table" has the lamp, wherever it is."""
         context = self.context
         if context is None:
             return False

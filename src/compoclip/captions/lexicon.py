@@ -274,7 +274,7 @@ class Lexicon:
         return sum(count for _, count in self._senses(lemma, pos))
 
     def familiar(self, lemma: str, pos: str) -> bool:
-        """Whether the lemma was met in tagged texts, or at least twice in WordNet's definitions."""
+        """Return whether the lemma occurs in tagged texts, or twice in WordNet's definitions."""
         entry = self._entry(lemma, pos)
         if entry < 0 or self.count(lemma, pos) > 0:
             return entry >= 0

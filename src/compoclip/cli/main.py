@@ -194,7 +194,7 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
 
 
 def _prints(verb: str) -> bool:
-    """Whether this process prints: of a verb that several carry out together, rank 0 alone."""
+    """Return whether this process prints: only rank 0 of a verb that several processes share."""
     return verb not in SHARED or launched()[0] == 0
 
 

@@ -74,7 +74,7 @@ _MUCH = 4 << 20  # bytes of captions that are worth starting processes for
 
 @dataclass(frozen=True)
 class CaptionWork:
-    """What a verb makes of captions: of a text, of a file of captions, and of shards.
+    """How a verb converts a text, a file of captions or shards.
 
     verb, noun: for messages; noun is what a text is turned into. show: prints that. made_from:
     what the records of a file depend on. make, count, each: as for `write_records`. summary: given

@@ -441,8 +441,8 @@ def finished(task: ShardTask) -> Counts | None:
 
 
 def _are_like(value: Any, usual: Any) -> bool:
-    """Whether a value is a count or, where `usual` is a dictionary, one of counts with its names
-    and perhaps more."""
+    """Return whether a value is a count or, if `usual` is a dictionary, a dictionary of counts
+    with at least its names."""
     if not isinstance(usual, dict):
         return type(value) is int and value >= 0
     return (

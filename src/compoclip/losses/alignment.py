@@ -12,7 +12,7 @@ from compoclip.losses.contrastive import match_loss
 from compoclip.losses.rows import Selection, caption_index, captions, check, first_of, true_pairs
 
 Align = Literal["paraphrase", "transpose"]
-"""Whether paraphrases rank captions, or captions paraphrases."""
+"""Softmax over captions per paraphrase, or over paraphrases per caption."""
 
 
 def caption_alignment(

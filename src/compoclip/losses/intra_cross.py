@@ -15,7 +15,7 @@ from compoclip.losses.contrastive import match_loss
 from compoclip.losses.rows import caption_index, captions, check, negatives_by_image
 
 Imc = Literal["paper", "head"]
-"""Whether the image-caption score takes part, or, as in the last released code, does not."""
+"""With the image-caption score, or without it as in the last released code."""
 
 
 def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> Tensor:

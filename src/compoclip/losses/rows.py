@@ -26,7 +26,7 @@ from compoclip.losses.contract import (
 )
 
 MissingHN = Literal["mask", "zero"]
-"""What stands for a negative that a rewrite could not make: nothing, or a logit of 0."""
+"""Treatment of a negative that a rewrite could not make: no entry, or a logit of 0."""
 
 Reduction = Literal["valid", "batch"]
 """Divide the sum over rows by the number of rows that have a negative, or by all rows."""

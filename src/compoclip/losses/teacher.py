@@ -20,7 +20,7 @@ from compoclip.losses.rows import (
 )
 
 OwnNegatives = Literal["own", "tiled"]
-"""Whether a caption's negatives are its own, or those that a mask of the released code gives it."""
+"""Negatives of a caption: the ones made from it, or the ones the released code's mask selects."""
 
 
 def feature_distillation(features: Features, layout: Layout, vectors: int | None = None) -> Tensor:

@@ -173,7 +173,7 @@ def _defined(values: Mapping[str, Any], module: str, made_in: str) -> dict[str, 
 
 
 def _is_rewrite(value: object, made_in: str) -> bool:
-    """Whether it is a rewrite, or a class of which each instance is one, of these modules."""
+    """Return whether a value is a rewrite, or a class of rewrites, defined in these modules."""
     kind = value if inspect.isclass(value) else type(value)
     return (
         kind.__module__.startswith(made_in)

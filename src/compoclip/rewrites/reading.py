@@ -170,7 +170,7 @@ class Reading:
     lemmas: tuple[str, ...]
 
     def asserted(self, index: int) -> bool:
-        """Whether the caption claims what token `index` says (no "not", "no", "or" governs it)."""
+        """Return whether the caption asserts token `index` (no "not", "no", "or" governs it)."""
         return index not in self.unasserted
 
     def head_lemma(self, mention: int) -> str:
@@ -263,7 +263,7 @@ class Reading:
         )
 
     def holds(self, word: str) -> bool:
-        """Whether the word or phrase occurs in the caption, in the singular or the plural."""
+        """Return whether the caption contains the word or phrase, in the singular or plural."""
         low = word.lower()
         if " " in low:
             return f" {low} " in f" {self.caption.text.lower()} " or low in self.names

@@ -93,7 +93,7 @@ def may_both_hold(a: Token, b: Token) -> bool:
 
 
 def exclude_each_other(a: Token, b: Token) -> bool:
-    """Whether what one word says rules out the other: numbers, colours, opposites, other kinds."""
+    """Return whether one word rules out the other: numbers, colours, opposites, other kinds."""
     if may_mean_the_same(a, b) or a.pos != b.pos:
         return False
     if a.pos == "NUM":

@@ -244,7 +244,7 @@ class _Maker:
 
     @cached_property
     def spec(self) -> tuple[dict[str, Any], tuple[int, int, int]]:
-        """What the features depend on, and the shape of a photo's."""
+        """Everything the features depend on, and the shape of an image's features."""
         network, transform = self.model.encoder.model, self.transform
         known = {n: place for n, place in layer_places(network).items() if place.part == "image"}
         frozen = {

@@ -399,9 +399,9 @@ class TrainingLoop:
             self.writer.finish()
 
     def _rewrites(self) -> dict[str, Any]:
-        """What the caption plan made, on all ranks and since the first start of the run.
+        """Return counts of the texts made by the caption plan, over all ranks and restarts.
 
-        Only batches whose step is done count: what else was drawn is drawn again after a resume.
+        Only batches of finished steps count: the others are sampled again after a resume.
         """
         total = PlanCounts()
         total.add(self.before)

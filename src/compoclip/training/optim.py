@@ -18,7 +18,7 @@ _NO_DECAY = ("bn", "ln", "bias", "logit_scale")
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Whether weight decay applies: not to gains, biases, normalisation or the logit scale."""
+    """Return whether weight decay applies: not to gains, biases, norms or the logit scale."""
     return parameter.ndim >= 2 and not any(part in name for part in _NO_DECAY)
 
 

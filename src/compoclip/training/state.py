@@ -387,8 +387,8 @@ def _moments(
     averages: AveragedWeights | None,
     wrong: list[str],
 ) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
-    """What AdamW remembered of each parameter. Adds to `wrong` why these are not the tensors of
-    such a model and its optimiser."""
+    """Return AdamW's state by parameter. Append to `wrong` each mismatch with the model and its
+    optimiser."""
     learnt, expected = dict(model.named_parameters()), _weights(model, averages)
     for name, value in expected.items():
         found = tensors.get(name)

@@ -74,7 +74,7 @@ class Watch:
         self._needed: list[set[int]] = []  # by the states on disk: the last one and the one before
 
     def decisive(self) -> dict[str, Any]:
-        """What a resumed run must share: nothing unless the result depends on what is measured."""
+        """Return the settings a resumed run must share: none unless measurements choose weights."""
         if not self.settings.keep_best:
             return {}
         rule = {each: getattr(self.settings, each) for each in ("eval_every", "keep_best")}
@@ -95,12 +95,12 @@ class Watch:
                 )
 
     def state(self) -> dict[str, dict[str, float]]:
-        """What `restore` takes. Called when a state is written, whose weights are kept for it."""
+        """Return the argument of `restore`. Called when a state is written; keeps its weights."""
         self._needed = [*self._needed[-1:], self._kept()]
         return {str(step): values for step, values in self._measured.items()}
 
     def due(self, step: int, total: int) -> bool:
-        """Whether to measure after `step` of `total` steps (0 is the model before the first)."""
+        """Return whether to measure after `step` of `total` steps (0: the untrained model)."""
         every = self.settings.eval_every
         return step in (0, total) or (every > 0 and step % every == 0)
 

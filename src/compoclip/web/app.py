@@ -47,9 +47,9 @@ _MOST_VALUES = 100_000  # commas and brackets in a request: its parsed values ta
 _JSON = "application/json"
 
 Page = tuple[bytes, str]
-"""What a GET answers: the bytes and their content type."""
+"""Response to a GET: the bytes and their content type."""
 Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""What a POST answers to the object in it. Raises CompoclipError for what is wrong there."""
+"""Handler of a POST: request object -> response object. Raises CompoclipError for bad input."""
 
 
 class HttpError(CompoclipError):

@@ -88,7 +88,7 @@ class Service:
         }
 
     def health(self) -> dict[str, Any]:
-        """That it runs, how full the queue is, and what was done so far."""
+        """Return the status, queue length and counts of requests."""
         settings = self.batcher.settings
         limits = {
             "batch": settings.most,

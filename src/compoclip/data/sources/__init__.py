@@ -52,7 +52,7 @@ class Sample:
 
     @property
     def drawn_by(self) -> str:
-        """What seeds the sample's crop, caption and rewrites, beside seed and epoch."""
+        """Key that, with seed and epoch, seeds the sample's crop, caption and rewrites."""
         return self.key or self.id
 
 

@@ -15,8 +15,8 @@ STANDS_IN = "another edition of the captions stands in"
 
 
 TableEntry = tuple[str, Mapping[str, Sequence[Results]]]
-"""What makes one row: its name, and block of the table -> one model's results. In a table without
-blocks, or for one model in all blocks, the only block is ""."""
+"""Name of a row, and the results of one model by block of the table. The only block is "" in a
+table without blocks, and for one model in all blocks."""
 
 
 @dataclass(frozen=True)
