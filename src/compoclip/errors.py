@@ -46,7 +46,7 @@ def shown(value: object) -> str:
 
 
 class CompoclipError(Exception):
-    """The run failed for a reason the user can mend. The command line prints it and exits 1.
+    """The run failed for a reason the user can fix. The command line prints it and exits 1.
 
     The message is one line: what is wrong, in which file, and the remedy; see `printable`.
     """

@@ -42,19 +42,19 @@ from compoclip.run import require_least
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusOptions:
-    """Where captions come from and go to, and how.
+    """Source and destination of captions, and processing.
 
     Args:
-        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv; or shards.
+        source: A caption; a file: .txt (one caption per line), .jsonl, .csv or .tsv; or shards.
         out: JSONL file to write, for a file of captions; folder, for shards.
-        column: Column with the captions, for .jsonl, .csv and .tsv ("caption" if not given), and
-            for shards (found by the usual names if not given). A column "id", where there is one,
-            names the samples; else the line or row number does, in shards with their name.
-        workers: Processes; the result does not depend on it. auto is one a core for megabytes of
+        column: Column with the captions, for .jsonl, .csv and .tsv (default "caption") and for
+            shards (found by usual names by default). A column "id" names the samples; without it
+            the line or row number does, in shards with the shard's name.
+        workers: Processes; the result does not depend on it. auto is one per core for megabytes of
             captions.
-        engine: For shards: processes of this machine, or tasks of a Ray cluster: the one that
-            RAY_ADDRESS names, else one of --workers processes here.
-        max_bad: Damaged shards to leave out before the exit code is 1.
+        engine: For shards: local uses processes of this machine; ray uses the Ray cluster that
+            RAY_ADDRESS names, or else starts one with --workers processes here.
+        max_bad: Most damaged shards with exit code 0.
         tagger: hanta, spacy or spacy:MODEL.
         json: Print records (a text) or statistics (a file) as JSON.
     """
@@ -235,10 +235,10 @@ class RewriteOptions(CorpusOptions):
         compoclip rewrite 'cc3m/*.tar' -o cc3m-negatives --rewrites negclip,replace --workers 16
 
     Args:
-        rewrites: Names, or files of yours (./my_rewrite.py), joined by commas; or "all" (see
-            compoclip rewrites).
-        seed: Fixes, with sample and epoch, which of the possible rewrites is drawn.
-        epoch: Another epoch draws anew.
+        rewrites: Names or files (./my_rewrite.py), joined by commas; or "all" (see compoclip list
+            rewrites).
+        seed: With sample and epoch, decides which of the possible texts is sampled.
+        epoch: Another epoch samples other texts.
     """
 
     rewrites: str = "all"
@@ -314,18 +314,18 @@ def _show(options: RewriteOptions, settings: Settings) -> int:
 
 @dataclass(frozen=True)
 class ParseOptions(CorpusOptions):
-    """Tags and scene graphs of captions.
+    """Show or mass-produce tags and scene graphs of captions.
 
-    Of a text, its words with lemma and tags are shown, and the scene graph: objects with their
-    attributes, below each what it is related to. A file becomes JSON lines, one record a caption:
-    id, caption, tokens, objects with attributes, relations (by position in the objects), tagger,
-    parser; every node with its character range. The bytes do not depend on --workers. A rerun of an
-    interrupted run goes on where it stopped.
+    For a text, print its words with lemma and tags, and the scene graph: objects with their
+    attributes, and below each its relations. A file becomes JSON lines, one record per caption: id,
+    caption, tokens, objects with attributes, relations (by index of the objects), tagger, parser;
+    every node has its character range. The bytes do not depend on --workers. After an interruption,
+    the same command resumes.
 
     Shards (.parquet, .jsonl, .jsonl.gz, webdataset .tar; a file, a folder, or a pattern such as
-    'part-{000..099}.tar') become shards of the same names in the folder -o: everything in them is
-    kept, and compact parses are added as parse, which rewrite reads. Finished shards are not made
-    again; damaged ones are named and left out. See docs/corpora.md.
+    'part-{000..099}.tar') become shards of the same names in the folder -o, with all their content
+    and compact parses as parse, which rewrite reads. Finished shards are skipped; damaged ones are
+    named and left out. See docs/corpora.md.
 
     Examples:
         compoclip parse "a man in a red hat walks two dogs"

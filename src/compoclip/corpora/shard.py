@@ -1,4 +1,4 @@
-"""One shard in, one shard out: written whole or not at all, and known as finished afterwards."""
+"""One shard in, one shard out: written completely or not at all, then marked as finished."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Made = Sequence[dict[str, Any]]
 """The added fields of every row of a batch."""
 Fields = Sequence[pa.Field]
 Batch = tuple[list[CorpusRow], Callable[[Any, Made], object]]
-"""Rows, and what writes them with the added fields to an open output."""
+"""Rows, and a function that writes them with the added fields to an open output."""
 
 
 class OpenShard(NamedTuple):
@@ -346,7 +346,7 @@ def find_shards(spec: str) -> list[Path]:
             "{a,b}.jsonl.gz".
 
     Raises:
-        CompoclipError: When there is none or one is missing.
+        CompoclipError: When no shard matches or one is missing.
         UsageError: When they are of several kinds, share a name or are not on this machine.
     """
     require_local(spec)

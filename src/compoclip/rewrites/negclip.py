@@ -1,8 +1,7 @@
-"""Hard negatives by exchanging two like parts of a caption, after NegCLIP (Yuksekgonul et al.).
+"""Hard negatives by swapping two like parts of a caption, after NegCLIP (Yuksekgonul et al.).
 
-The paper (ICLR 2023) exchanges noun chunks, verb phrases, nouns, adverbs or adjectives at random.
-Here only legal pairs count (docs/decisions.md, rules 4 and 6): those whose exchange changes
-what the caption says.
+The paper (ICLR 2023) swaps noun chunks, verb phrases, nouns, adverbs or adjectives at random. Here
+only legal pairs count (docs/decisions.md, rules 4 and 6): pairs whose swap changes the meaning.
 """
 
 from __future__ import annotations
@@ -79,13 +78,13 @@ def negclip_swap(
     groups: tuple[str, ...] = GROUPS,
     least: int = ANYTHING,
 ) -> SampledRewrite:
-    """Return the rewrite that exchanges a pair.
+    """Return the rewrite that swaps a pair.
 
     Args:
         name: Its name.
         version: Its version.
-        groups: Which of `GROUPS` may be exchanged.
-        least: Lowest level of `attested.edit_level` that is taken; with 1, only what captions show.
+        groups: Which of `GROUPS` may be swapped.
+        least: Lowest accepted level of `attested.edit_level`; 1 accepts attested swaps only.
     """
     propose = partial(_proposed, groups=groups, least=least)
     return SampledRewrite(name, version, False, NO_PAIR, propose)

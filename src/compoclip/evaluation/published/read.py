@@ -71,8 +71,8 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table of a paper. blocks: id -> label of column groups that hold different models of one
-    method, such as one a fine-tuning set. models: what the published rows are."""
+    """A table of a paper. blocks: id -> label of column groups with different models of one method,
+    for example one per fine-tuning set. models: description of the published rows."""
 
     id: str
     title: str

@@ -1,6 +1,6 @@
-"""The Hugging Face hub: models fetched from it, folders put on it, and their model card.
+"""The Hugging Face hub: download models, upload folders, and write their model card.
 
-The card is README.md beside the weights, made from the checkpoint's own record.
+The card is README.md next to the weights, made from the checkpoint's record.
 """
 
 from __future__ import annotations
@@ -135,22 +135,22 @@ def publish(
     private: bool = False,
     message: str = "",
 ) -> Pushed:
-    """Put a model folder on the Hugging Face hub in one commit: weights, configuration, tokenizer,
-    card, and nothing else that lies in the folder.
+    """Upload a model folder to the Hugging Face hub in one commit: weights, configuration,
+    tokenizer and card, no other files.
 
     Args:
         folder: RUN/model, RUN/adapter, or any folder that `convert` wrote.
-        repository: USER/NAME or ORGANISATION/NAME; made if it is not there.
-        results: Rows written into the card first; without any, an existing card stays as it is.
+        repository: USER/NAME or ORGANISATION/NAME; created if missing.
+        results: Rows for the card; without any, an existing card is not changed.
         private: Make a new repository private.
         message: Message of the commit.
 
     Returns:
-        Where it is, and the files.
+        The address, and the files.
 
     Raises:
-        UsageError: `repository` is no possible name.
-        CompoclipError: The folder is incomplete or no model's, or the hub cannot be reached or
+        UsageError: `repository` is not a valid name.
+        CompoclipError: The folder is incomplete or not a model, or the hub cannot be reached or
             refuses.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -241,11 +241,11 @@ class CardResult:
 
 
 def write_card(folder: Path, results: Sequence[CardResult] = ()) -> Path:
-    """Write the model card of a checkpoint folder, in place of an older one.
+    """Write the model card of a checkpoint folder, replacing an older one.
 
     Args:
         folder: A folder with a `compoclip.json`.
-        results: Rows of its table of results.
+        results: Rows of the table of results.
 
     Returns:
         The path of the card.
