@@ -43,22 +43,22 @@ _AVERAGE = "average/"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: what `progress.json` of a state holds.
+    """The progress of a run, stored in `progress.json` of a state.
 
     Args:
-        step: Steps that are done.
-        epoch: The epoch that the next step is in.
-        epoch_step: Steps of that epoch that are done.
-        images: Images shown so far.
-        texts: Texts shown so far.
-        skipped: Images that could not be read.
-        truncated: Texts that the tokenizer cut.
+        step: Steps done.
+        epoch: The epoch of the next step.
+        epoch_step: Steps done in that epoch.
+        images: Images trained on so far.
+        texts: Texts trained on so far.
+        skipped: Unreadable images.
+        truncated: Texts cut by the tokenizer.
         seconds: Time spent in the loop.
-        rewrites: What the caption plan made so far, as `PlanCounts.to_json` has it.
-        losses: The state of losses that have one, by name of the term.
-        skipped_steps: Steps whose loss or gradient was not finite.
+        rewrites: Counts of the caption plan so far, as `PlanCounts.to_json`.
+        losses: The state of stateful losses, by name of the term.
+        skipped_steps: Steps with a non-finite loss or gradient.
         scaler: The state of the loss scale of fp16.
-        measured: What was measured while training: step -> name -> value.
+        measured: Measurements during training: step -> name -> value.
     """
 
     step: int
@@ -103,18 +103,17 @@ def _matches(value: Any, shape: Any) -> bool:
 
 
 class StateWriter:
-    """Saves the states of a run in OUT/state, on a GPU beside the training that goes on.
+    """Saves the states of a run in OUT/state, on a GPU in the background.
 
-    A state is the folder step-NNNNNNNN; older ones are dropped. What is written does not depend on
-    the number of ranks, nor on whether parameters are split. Beside training a state is copied to
-    pinned memory, in the order of the device's work, and a thread waits for it and writes it. At
-    most one is in flight.
+    A state is the folder step-NNNNNNNN; older ones are deleted. The files do not depend on the
+    number of ranks or on sharding. In the background, a state is copied to pinned memory, in the
+    order of the device's work, and a thread writes it. At most one is in flight.
 
     Args:
         folder: OUT/state.
-        ranks: The processes that train together, which call all but `check` together; rank 0
+        ranks: The processes that train together. All call every method but `check` together; rank 0
             writes.
-        beside: Return before a state is written; takes the memory of a second copy.
+        beside: Save in the background; takes the memory of a second copy.
     """
 
     def __init__(self, folder: Path, ranks: Ranks = SINGLE, beside: bool = False) -> None:
@@ -140,13 +139,13 @@ class StateWriter:
         Args:
             model: The open_clip network.
             optimizer: Its AdamW.
-            progress: Where the run stands.
-            averages: The averaged weights, if there are any.
+            progress: The progress of the run.
+            averages: The averaged weights, if any.
 
         Raises:
-            CompoclipError: On all ranks, now or, beside training, in the next call: when the disk
-                is full, the folder cannot be written, or a weight is not finite: nothing is learnt
-                from there on, while the older state, which stays, may be good.
+            CompoclipError: On all ranks, now or, in the background, in the next call: when the disk
+                is full, the folder cannot be written, or a weight is not finite (training is then
+                useless, and the older state, which is kept, may be good).
         """
         self.finish()
         learnt = dict(model.named_parameters())
@@ -185,12 +184,12 @@ class StateWriter:
             self.finish()
 
     def check(self) -> None:
-        """Raise CompoclipError if the state in flight could not be written; waits for nothing."""
+        """Raise CompoclipError if the state in flight could not be written; does not wait."""
         if self._writing is not None and self._writing.done():
             self._raise()
 
     def finish(self) -> None:
-        """Wait until what was saved is written. Raises CompoclipError if it could not be."""
+        """Wait until the saved state is written. Raises CompoclipError if it could not be."""
         with self._ranks.agreed():
             self._raise()
 
@@ -326,15 +325,15 @@ def load_state(
         state: Folder of a complete state.
         model: The open_clip network, whole.
         optimizer: Its AdamW.
-        steps_per_epoch: Of the data, with which the step, the epoch and the step in it must agree;
-            None leaves that unchecked.
-        averages: The averaged weights of a run that has them.
+        steps_per_epoch: Steps per epoch of the data, checked against the state; None skips the
+            check.
+        averages: The averaged weights, if any.
 
     Returns:
-        Where to go on.
+        The progress to resume from.
 
     Raises:
-        CompoclipError: When the state is damaged; then nothing has been restored.
+        CompoclipError: When the state is damaged; nothing is restored then.
     """
     # Everything is read and checked before anything is restored.
     try:
