@@ -474,7 +474,7 @@ def test_the_recipe_of_the_guide_trains(world: Path, tmp_path: Path) -> None:
         ("x = (", "", "SyntaxError"),
         ("x = 1", "", "none, a function under @recipe"),
         (OWN, ":other", "it has: "),
-        (f"{OWN}\nraise KeyError('gone')", "", "KeyError: 'gone'; mend the file"),
+        (f"{OWN}\nraise KeyError('gone')", "", "KeyError: 'gone'; fix the file"),
     ],
 )
 def test_a_file_without_the_recipe_is_one_clear_line(

@@ -28,8 +28,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Meta, TiePolicy
-from compoclip.benchmarks.files import close
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, closest
 
 Rules = Mapping[str, Aggregate]
 
@@ -218,7 +217,7 @@ def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tup
     chosen: set[str] = set()
     for pattern in patterns:
         hits = {name for name in known if fnmatchcase(name, pattern)}
-        problem = f"no sub-task {pattern!r}; {close(pattern, known)}"
+        problem = f"no sub-task {pattern!r}; {closest(pattern, known)}"
         files.require(hits, benchmark, problem, UsageError)
         chosen |= hits
     return tuple(name for name in known if name in chosen)

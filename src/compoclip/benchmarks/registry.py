@@ -17,12 +17,12 @@ from typing import Any
 from compoclip import own
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
-from compoclip.benchmarks.files import close, require
+from compoclip.benchmarks.files import require
 from compoclip.benchmarks.reader import Reader
 from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 
 GROUP = "compoclip.benchmarks"
 _MOVED = {
@@ -65,7 +65,7 @@ def reader(name: str) -> Reader:
     point = own.installed("benchmarks").get(name)
     if point is None:
         moved = f"{name} is no longer part of the package; say lab/{_MOVED.get(name)}"
-        hint = moved if name in _MOVED else close(name, benchmark_names())
+        hint = moved if name in _MOVED else closest(name, benchmark_names())
         raise UsageError(f"no benchmark {name!r}; {hint}")
     thing = own.imported(point, "benchmark")
     made = thing if isinstance(thing, Reader) else _made_of(vars(thing))
@@ -140,7 +140,7 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
     problem = f"{name} is a family, name one set as {name}:SET; sets: {known}"
     require(one, repr(spec), problem, UsageError)
     for option in options:
-        hint = close(option, found.options)
+        hint = closest(option, found.options)
         known_option = option in found.options
         require(known_option, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
     try:

@@ -12,9 +12,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from compoclip import own
-from compoclip.config import closest
 from compoclip.console import columns
-from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, printable
+from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.process import set_up
 from compoclip.ranks import launched, silent

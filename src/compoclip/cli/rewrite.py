@@ -203,7 +203,7 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> int:
     if len(outcome.bad) > options.max_bad:
         console.note(
             f"compoclip {work.verb}: {console.counted(len(outcome.bad), 'shard')} left out, "
-            f"{options.max_bad} allowed (--max-bad); mend them and run again"
+            f"{options.max_bad} allowed (--max-bad); fix them and run again"
         )
         return 1
     return 0

@@ -474,7 +474,7 @@ def make_shard(task: ShardTask) -> ShardResult:
     except CompoclipError as error:
         return ShardResult(name, error=str(error))
     except (pa.ArrowException, UnicodeError) as error:
-        return ShardResult(name, error=f"{task.source}: cannot be copied ({error}); mend the shard")
+        return ShardResult(name, error=f"{task.source}: cannot be copied ({error}); fix the shard")
     except OSError as error:
         return ShardResult(name, error=str(unwritable(task.target, error)), stop=True)
     return ShardResult(name, counts)

@@ -203,7 +203,7 @@ class BatchLoader:
                 self.report_bad(dict(result.bad))
                 if not result.ids and not self._may_be_empty:
                     raise CompoclipError(
-                        f"no image of a batch could be read ({result.bad[0][1]}); mend the data"
+                        f"no image of a batch could be read ({result.bad[0][1]}); fix the data"
                     )
                 self.counts.add(result.counts)
                 yield replace(result, unforeseen=self._requests)
@@ -229,7 +229,7 @@ class BatchLoader:
             first = "; ".join(list(dict.fromkeys(self.bad.values()))[:3])
             raise CompoclipError(
                 f"{counted(len(self.bad), 'unreadable image')}, {self._max_bad} allowed: {first}; "
-                "mend the data or raise --max-bad"
+                "fix the data or raise --max-bad"
             )
         for reason in fresh.values():
             note(f"left out: {reason}")

@@ -127,7 +127,7 @@ class PackSummary:
         if len(self.bad) > max_bad:
             first = "; ".join(list(self.bad.values())[:3])
             raise CompoclipError(
-                f"{counted(len(self.bad), 'unreadable image')}, {max_bad} allowed: {first}; mend "
+                f"{counted(len(self.bad), 'unreadable image')}, {max_bad} allowed: {first}; fix "
                 "the data, or raise --max-bad and go on with the same command"
             )
 

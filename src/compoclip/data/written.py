@@ -100,14 +100,14 @@ def read_written_texts(path: Path) -> WrittenLists:
             caption = row.get("caption")
             if not isinstance(caption, str) or not any(kind in row for kind in kinds):
                 raise CompoclipError(
-                    f'{origin}: needs "caption" and "positive" or "negative"; mend it'
+                    f'{origin}: needs "caption" and "positive" or "negative"; fix it'
                 )
             found = []
             for kind in kinds:
                 value, where = row.get(kind), f"{origin}: {kind!r}"
                 texts = value if isinstance(value, list) else [] if value is None else [value]
                 if not all(isinstance(text, str) for text in texts):
-                    raise CompoclipError(f"{where} is neither a text nor a list of texts; mend it")
+                    raise CompoclipError(f"{where} is neither a text nor a list of texts; fix it")
                 require_texts(texts, where)
                 # Language models answer "none" when there is nothing to write.
                 found.append([t for t in texts if t.strip().strip(".").lower() != "none"])

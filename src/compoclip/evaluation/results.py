@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.errors import CompoclipError, UsageError, closest, shown
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
@@ -162,11 +162,11 @@ def split_score(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, str
         if name.startswith(f"{benchmark}:"):
             score = name.removeprefix(f"{benchmark}:")
             if score not in scores:
-                have = ", ".join(scores)
-                raise UsageError(f"{name}: {benchmark} has no '{score}'; it has {have}")
+                hint = closest(score, scores)
+                raise UsageError(f"{name}: {benchmark} has no '{score}'; {hint}")
             return benchmark, score
-    have = ", ".join(known)
-    raise UsageError(f"{name}: not measured; there are {have}, and BENCHMARK:NAME of each")
+    hint = closest(name.partition(":")[0], known)
+    raise UsageError(f"no score '{name}' was measured (BENCHMARK or BENCHMARK:NAME); {hint}")
 
 
 # --- Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it. ---

@@ -338,7 +338,7 @@ def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
     kept = [row for row, name in enumerate(named) if name not in faulty]
     if not kept:
         raise CompoclipError(
-            f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or mend the data"
+            f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or fix the data"
         )
     sizes = group_sizes(benchmark.content.cases, benchmark.joint)
     return with_joint(items.take(np.array(kept)), benchmark.joint, sizes)

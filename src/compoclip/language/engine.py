@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, closest, pip_install
 
 # --- What a language model is asked to write: the prompts, one file a task. ---
 
@@ -88,7 +88,7 @@ def load_task(name: str) -> PromptTask:
         name: One of `task_names()`.
     """
     if name not in task_names():
-        raise UsageError(f"no task '{name}'; choose from: {', '.join(task_names())}")
+        raise UsageError(f"no task '{name}'; {closest(name, task_names())}")
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     examples = tuple((one, other) for one, other in data.pop("examples"))
     return PromptTask(name=name, examples=examples, **data)

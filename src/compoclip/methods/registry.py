@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import inspect
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from compoclip import own
 from compoclip.config import Option, described
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method, Optim
@@ -250,10 +249,7 @@ def load_recipe(name: str) -> Recipe:
     elif name in (added := own.installed("methods")):
         found = own.imported(added[name], "method")
     else:
-        names = method_names()
-        close = difflib.get_close_matches(name.replace("_", "-").lower(), names)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
-        raise UsageError(f"no method '{name}'; {hint}")
+        raise UsageError(f"no method '{name}'; {closest(name, method_names())}")
     if not isinstance(found, Recipe):
         raise CompoclipError(f"method {name!r} must name a function under @recipe, not {found!r}")
     return found

@@ -23,7 +23,7 @@ import regex
 from compoclip import own
 from compoclip import rewrites as package
 from compoclip.captions.types import Caption
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def get_rewrite(name: str) -> Rewrite:
                 f"the rewrite '{name}' takes two captions; use it where pairs are made"
             )
         if name not in single:
-            raise UsageError(f"no rewrite '{name}'; choose from: {', '.join(single)}")
+            raise UsageError(f"no rewrite '{name}'; {closest(name, single)}")
         return single[name]
     values = own.parts_of(name)
     module = str(values["__name__"])
@@ -276,7 +276,7 @@ def get_pair_rewrite(name: str) -> PairRewrite:
     """
     pairs = _found()[1]
     if name not in pairs:
-        raise UsageError(f"no rewrite of two captions '{name}'; choose from: {', '.join(pairs)}")
+        raise UsageError(f"no rewrite of two captions '{name}'; {closest(name, pairs)}")
     return pairs[name]
 
 

@@ -192,7 +192,7 @@ def shared_batches(
             return
         if not said["drawn"].any():
             first = next(iter(loader.bad.values()), "none was found")
-            raise CompoclipError(f"no image of a batch could be read ({first}); mend the data")
+            raise CompoclipError(f"no image of a batch could be read ({first}); fix the data")
         peers = ALONE
         if ranks.world > 1:
             parts = np.split(table[len(_TOLD) :], np.cumsum(list(wanted.values()))[:-1])

@@ -466,7 +466,7 @@ def _token_file(path: Path) -> dict[str, list[str]]:
         for number, row in read_delimited(path):
             name = row["image"].strip()
             if not name or set(name) & set("/\\\0"):
-                raise CompoclipError(f"{path}, row {number}: {name!r} is no photo name; mend it")
+                raise CompoclipError(f"{path}, row {number}: {name!r} is no photo name; fix it")
             captions.setdefault(name, []).append(row["caption"])
         return captions
     form, shown = _LINE, "name.jpg#k<TAB>caption"
@@ -478,7 +478,7 @@ def _token_file(path: Path) -> dict[str, list[str]]:
             continue
         match = form.fullmatch(line)
         if match is None:
-            raise CompoclipError(f"{path}: line {number} is not {shown!r}; mend the line")
+            raise CompoclipError(f"{path}: line {number} is not {shown!r}; fix the line")
         captions.setdefault(match.group(1), []).append(match.group(2) or "")
     return captions
 
