@@ -85,7 +85,7 @@ class ReadSentence:
         return self.tokens[unit.head].lemma in lists.BODY_PARTS
 
     def lemma_next(self, number: int) -> str:
-        """The lemma of the noun behind `number`, "" when there is none."""
+        """The lemma of the noun behind `number`, "" without one."""
         after = self.next(number)
         return self.tokens[after.head].lemma if after is not None and after.kind == "noun" else ""
 

@@ -153,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
         collected = collect(task, captions, engine, asking, out.answers, made_from, track)
     except KeyboardInterrupt as error:
         raise RunInterruptedError(
-            f"interrupted; the answers are kept in {out.answers}.part, the same command goes on",
+            f"interrupted; the answers are kept in {out.answers}.part, the same command resumes",
             signal_of(error),
         ) from None
     seconds = time.monotonic() - start

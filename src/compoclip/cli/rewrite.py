@@ -217,16 +217,16 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> int:
 class RewriteOptions(CorpusOptions):
     """Show or mass-produce hard negatives and positives of captions.
 
-    A text is rewritten in every way, negatives before positives, with the changed words marked, or
-    the reason why there is no valid rewrite. A file becomes JSON lines, one record for each caption
-    and rewrite, refusals included: id, caption, rewrite, version, keeps_meaning, text, rule, edits
+    For a text, print every rewrite, negatives before positives, with the changed words marked, or
+    the reason of the refusal. A file becomes JSON lines, one record per caption and rewrite,
+    refusals included: id, caption, rewrite, version, keeps_meaning, text, rule, edits
     (character ranges and words before and after), reason, seed, epoch, tagger, lexicon. The bytes
-    do not depend on --workers. A rerun of an interrupted run goes on where it stopped.
+    do not depend on --workers. After an interruption, the same command resumes.
 
     Shards (.parquet, .jsonl, .jsonl.gz, webdataset .tar; a file, a folder, or a pattern such as
-    'part-{000..099}.tar') become shards of the same names in the folder -o: everything in them is
-    kept, negatives are added as neg_caption, positives as positive, which train reads. Finished
-    shards are not made again; damaged ones are named and left out. See docs/corpora.md.
+    'part-{000..099}.tar') become shards of the same names in the folder -o, with all their content,
+    negatives as neg_caption and positives as positive, which train reads. Finished shards are
+    skipped; damaged ones are named and left out. See docs/corpora.md.
 
     Examples:
         compoclip rewrite "a red star to the left of a large mug"

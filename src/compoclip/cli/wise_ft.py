@@ -192,24 +192,24 @@ def _picked(
     return {**picked, "model": str(place)}, told
 
 
-# --- `compoclip towers BASE TUNED`: which tower carries what fine-tuning gained. ---
+# --- `compoclip towers BASE TUNED`: how much of the gain each tower carries. ---
 
 
 @dataclass(frozen=True)
 class TowersOptions:
-    """Put each tuned tower beside the other tower of the base, and measure all four models.
+    """Measure how much of the gain comes from each tower.
 
-    base, tuned, "tuned-image" (image tower of TUNED, text tower of BASE) and "tuned-text" (the
-    other way round), with intervals and paired differences to the base. The last column is what
-    both towers do together beyond the sum of what each does alone. OUT/results holds ordinary
-    results for compare and report, OUT/towers.json all numbers. Each tower is encoded once, and an
-    interrupted run goes on where it stopped.
+    The models are base, tuned, "tuned-image" (image tower of TUNED, text tower of BASE) and
+    "tuned-text" (the reverse), with intervals and paired differences to the base. The last column
+    is the effect of both towers beyond the sum of their single effects. OUT/results has results
+    for compare and report, OUT/towers.json all numbers. Each tower is encoded once. An interrupted
+    run resumes.
 
     Example:
         compoclip towers bundled runs/fsc/model --on suite/ --out towers
 
     Args:
-        base: The model that training started from, written as for evaluate.
+        base: The model before training, named as for evaluate.
         tuned: The fine-tuned model.
         out: Folder for results and numbers.
         json: Print the numbers as JSON.

@@ -274,7 +274,7 @@ class BatchLoader:
                 raise
             raise CompoclipError(
                 f"a process that reads data was killed ({reason}), often for want of memory; "
-                "--resume goes on, perhaps with fewer --workers"
+                "--resume continues, perhaps with fewer --workers"
             ) from None
 
 

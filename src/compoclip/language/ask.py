@@ -157,7 +157,7 @@ def _question(
 ) -> Record:
     """The answers about one caption, the last of which is of use if any is.
 
-    Raises AskError when there is none.
+    Raises AskError without one.
     """
     answers: list[tuple[Answer, Sampling]] = []
     refused = None

@@ -21,7 +21,7 @@ def _images(host: HostLayout, unit: str) -> tuple[Ints, ...]:
 
 
 def _slot(host: HostLayout, unit: str, foil: str) -> tuple[Ints, ...]:
-    """The units of a slot, their images, the foils of these (0 where there is none), and whether
+    """The units of a slot, their images, the foils of these (0 without one), and whether
     there is one."""
     text, image = first_of(host, Role.POSITIVE, unit)
     index, valid = first(host, Role.NEGATIVE, foil)

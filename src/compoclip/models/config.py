@@ -112,7 +112,7 @@ def require_small(path: Path) -> None:
 
 
 def section(data: Mapping[str, Any], key: str, source: object) -> dict[str, Any]:
-    """Return the object under `key`, empty when there is none. Raises CompoclipError naming
+    """Return the object under `key`, empty without one. Raises CompoclipError naming
     `source` for anything else."""
     value = data.get(key)
     if value is None:

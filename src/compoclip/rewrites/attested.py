@@ -175,7 +175,7 @@ class Attested:
         words: Mapping[int, str],
         slot: Pairing,
     ) -> int:
-        """Return the level of a slot with some words in the place of those said."""
+        """Return the level of a slot with some words replaced."""
         kind, left, right, at, by = slot
         a = words.get(left, said[left]) if left >= 0 else ""
         b = words.get(right, said[right])

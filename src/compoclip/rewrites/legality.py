@@ -198,7 +198,7 @@ def verbs(s: Reading, a: _Span, b: _Span) -> bool:
 
 
 def subject_of(s: Reading, verb: _Span) -> int:
-    """The mention that is the subject of a verb, a token span; -1 when there is none.
+    """The mention that is the subject of a verb, a token span; -1 without one.
 
     Only auxiliaries, adverbs or "that" may stand in between.
     """

@@ -84,9 +84,9 @@ T = TypeVar("T")
 def of_last(read: Callable[[S], T]) -> Callable[[S], T]:
     """Memoise a pure function for the object it was called with last.
 
-    The rewrites of one caption are made one after another and begin with the same reading. Objects
-    are told apart by identity, as hashing a parsed caption would take longer than reading it. Safe
-    among threads: what is kept is exchanged as a whole.
+    The rewrites of one caption run one after another and begin with the same reading. Objects are
+    compared by identity, as hashing a parsed caption would take longer than reading it. Safe among
+    threads: the cached pair is replaced at once.
     """
     last: tuple[S, T] | None = None
 

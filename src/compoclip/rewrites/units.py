@@ -168,7 +168,7 @@ def _unit(
 
 
 def _absent(part: UnitPart, rng: random.Random, named: frozenset[str]) -> Rewritten | Refused:
-    """A foil, unless it puts a thing that the image has in the place of another."""
+    """A foil, unless it puts a thing that the image has instead of another."""
     foil = part.foil(rng)
     if not isinstance(foil, Rewritten) or foil.rule != NEW_OBJECT:
         return foil

@@ -228,7 +228,7 @@ class TrainingLoop:
         return ended or self.progress.step >= self.total
 
     def _next(self) -> _Taken | None:
-        """The next batch. When the data fails, what was learnt is saved first.
+        """The next batch. When the data fails, the state is saved first.
 
         The SIGTERM of a scheduler also reaches the workers that read data, which are gone then.
         """
@@ -410,8 +410,8 @@ class TrainingLoop:
         return total.to_json()
 
     def _save_if_due(self, ends: bool) -> None:
-        """A state that is due while steps are bad waits for a good one: what is kept until then is
-        what a run that has diverged can go back to."""
+        """Save a due state; during bad steps wait for a good one, so that a diverged run can go
+        back to the older state."""
         self.owed |= _due(self.progress.step, self.settings.save_every, self.total)
         if self.owed and not ends:
             self.bad_steps.read()

@@ -450,11 +450,11 @@ class _Run:
 
 
 def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
-    """The number of processes that read data, for this process, one of several under torchrun.
+    """Return the number of reading processes of this process, one of several under torchrun.
 
-    A core reads, crops and rewrites for some 250 images a second. That keeps all cores busy where a
-    GPU trains; on a CPU training itself takes a hundred times as long, on the same cores. For a few
-    seconds of reading no process is started.
+    A core reads, crops and rewrites some 250 images per second. That keeps all cores busy if a GPU
+    trains; on a CPU training takes a hundred times as long, on the same cores. For a few seconds of
+    reading no process is started.
     """
     if settings.workers != "auto":
         return settings.workers

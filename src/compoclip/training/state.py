@@ -148,13 +148,13 @@ class StateWriter:
                 useless, and the older state, which is kept, may be good).
         """
         self.finish()
-        learnt = dict(model.named_parameters())
-        device = next(iter(learnt.values())).device
+        trained = dict(model.named_parameters())
+        device = next(iter(trained.values())).device
         tensors = {_RANDOM: torch.get_rng_state()}
         if device.type == "cuda":  # which draws its dropout
             tensors[_RANDOM_GPU] = torch.cuda.get_rng_state(device)
         named = _weights(model, averages)
-        for index, parameter in enumerate(ordered(learnt.items())):
+        for index, parameter in enumerate(ordered(trained.items())):
             for key, value in optimizer.state.get(parameter, {}).items():
                 named[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
         for name, tensor in named.items():
@@ -175,7 +175,7 @@ class StateWriter:
         def write() -> None:
             if copied is not None:
                 copied.synchronize()
-            _write(self._folder, tensors, learnt, progress)
+            _write(self._folder, tensors, trained, progress)
             give_back()
 
         if self._ranks.first:
@@ -211,15 +211,15 @@ def _weights(model: nn.Module, averages: AveragedWeights | None) -> dict[str, to
 def _write(
     folder: Path,
     tensors: dict[str, torch.Tensor],
-    learnt: Mapping[str, nn.Parameter],
+    trained: Mapping[str, nn.Parameter],
     progress: Progress,
 ) -> None:
-    """Write a state. learnt: the parameters, which must be finite, by name."""
-    for name in learnt:
+    """Write a state. trained: the parameters by name, which must be finite."""
+    for name in trained:
         if not tensors[f"model/{name}"].isfinite().all():
             kept = latest_state(folder)
             raise CompoclipError(
-                f"{name} is not finite after step {progress.step}, so nothing more can be learnt; "
+                f"{name} is not finite after step {progress.step}, so training cannot continue; "
                 "lower --lr" + (f" (the state of an earlier step is kept: {kept})" if kept else "")
             )
     # safetensors refuses tensors that share storage: every repeated one gets its own.
@@ -388,15 +388,15 @@ def _moments(
 ) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
     """Return AdamW's state by parameter. Append to `wrong` each mismatch with the model and its
     optimiser."""
-    learnt, expected = dict(model.named_parameters()), _weights(model, averages)
+    trained, expected = dict(model.named_parameters()), _weights(model, averages)
     for name, value in expected.items():
         found = tensors.get(name)
         if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):
             wrong.append(f"{name}: missing, or of another shape or type")
-        elif name.removeprefix("model/") in learnt and not found.isfinite().all():
+        elif name.removeprefix("model/") in trained and not found.isfinite().all():
             wrong.append(f"{name}: not finite")
     moments, known = {}, {*expected, _RANDOM, _RANDOM_GPU}
-    for number, parameter in enumerate(ordered(learnt.items())):
+    for number, parameter in enumerate(ordered(trained.items())):
         names = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
         known.update(names.values())
         own = {slot: tensors[name] for slot, name in names.items() if name in tensors}

@@ -426,7 +426,7 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
         linear = max((len(a) for name, (a, _) in pairs.items() if name not in kernels), default=1)
         if linear > 3 * full:  # each projection may bring its own
             raise CompoclipError(
-                f"{folder}: rank {linear:,} is above that of every layer, {full:,}"
+                f"{folder}: rank {linear:,} exceeds the rank of every layer, {full:,}"
             )
         ranks = (math.ceil(len(a) / kernels.get(name, 1)) for name, (a, _) in pairs.items())
         rank = max(linear, *ranks)

@@ -229,7 +229,7 @@ _TASK = "zero-shot-image-classification"
 @dataclass(frozen=True)
 class CardResult:
     """One row of the results table. value, chance in [0, 1]; low, high: the 95 %
-    interval, None where there is none; n: items measured."""
+    interval, None without one; n: items measured."""
 
     benchmark: str
     metric: str
