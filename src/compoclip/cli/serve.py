@@ -163,5 +163,5 @@ def play_main(argv: Sequence[str]) -> int:
     found = [own.imported(each, "examples")(size) for each in own.installed("examples").values()]
     playground = Playground(loaded, [each for examples in found for each in examples])
     site = play_site(playground, options.host, options.names)
-    serve(site, options, {"models": list(loaded)}, "page")
+    serve(site, options, {"models": list(loaded)}, "page", "#1" if found else "")
     return 0
