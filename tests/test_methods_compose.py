@@ -301,9 +301,9 @@ def test_the_help_says_in_words_what_is_shown(capsys: pytest.CaptureFixture[str]
         with pytest.raises(SystemExit):
             main(["train", name, "--help-all"])
         text = " ".join(capsys.readouterr().out.split())
-        assert "--crop, --no-crop Show random crops" in text
+        assert "--crop, --no-crop Train on random crops" in text
         assert f"(default: {words})" in text
-        assert "--fsdp, --no-fsdp Split weights" in text
+        assert "--fsdp, --no-fsdp Shard weights" in text
         assert "(default: no-fsdp)" in text
 
 

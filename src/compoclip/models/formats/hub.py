@@ -271,15 +271,17 @@ def card_text(
 ) -> str:
     """Return the card in Markdown, with the header that the Hugging Face hub reads.
 
-    library: the one that loads the folder with `code`, by the hub's name for it; without, only
-    compoclip does. Of an absolute path in the provenance only the last name is told, except in the
-    description of the data, which is the user's own.
+    library: the hub's name of the library that loads the folder with `code`; "" if only compoclip
+    does. Absolute paths in the provenance are cut to their last name, except in the description of
+    the data.
     """
     from huggingface_hub import EvalResult, ModelCardData
     from jinja2 import Environment
 
     method = str(provenance.get("method") or "")
-    title = f"{identity.architecture}, {method}" if method else identity.architecture
+    known = not identity.architecture.startswith("config-")  # a hash is no name for people
+    name = identity.architecture if known else "CLIP"
+    title = f"{name}, {method}" if method else name
     measured = [
         EvalResult(_TASK, r.benchmark.split(" ")[0], r.benchmark, r.metric, round(r.value, 6))
         for r in results
@@ -293,11 +295,8 @@ def card_text(
     )
     left = {key: value for key, value in provenance.items() if value not in (None, {}, [], "")}
     made = _take_rows(left)
-    records = []
-    for key, value in left.items():
-        text = json.dumps(_public(value), indent=2, ensure_ascii=False, default=str)
-        longest = max((len(run) for run in re.findall("`+", text)), default=0)
-        records.append((key, text, "`" * max(3, 1 + longest)))
+    record = json.dumps(_public(left), indent=2, ensure_ascii=False, default=str) if left else ""
+    longest = max((len(run) for run in re.findall("`+", record)), default=0)
     environment = Environment(autoescape=False)
     # one line without characters that mean something in Markdown; one that is fit for a table
     environment.filters["inline"] = lambda text: re.sub(
@@ -317,7 +316,8 @@ def card_text(
             code=code,
             identity=identity,
             made=made,
-            records=records,
+            record=record,
+            fence="`" * max(3, 1 + longest),
             results=results,
         )
         + "\n"
