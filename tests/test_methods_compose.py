@@ -310,13 +310,13 @@ def test_the_help_says_in_words_what_is_shown(capsys: pytest.CaptureFixture[str]
 def test_what_stands_in_for_a_language_model_is_said_and_counted(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "`replace`, which takes words from a lexicon, stands in for the masked language model"
+    said = "`replace` takes words from a lexicon; the paper used a masked language model"
     for name in ("dac", "tsvlc-llm"):
         run = tmp_path / name
         assert main(arguments(world, name, run, "--epochs=0.4")) == 0
         output = capsys.readouterr()
         assert f"{name}: {said}" in output.err
-        assert "  replace: a text for" in output.out
+        assert "  replace: made for" in output.out
         provenance = load_model(run / "model").provenance
         made = provenance["run"]["rewrites"]
         assert (

@@ -11,8 +11,8 @@ from compoclip.methods.registry import recipe
 
 PLAN = CaptionPlan(rewrites=("ce-swap", "ce-adj", "ce-noun", "ce-verb"))
 STAND_INS = {
-    "ce-noun": "`ce-adj`, `ce-noun` and `ce-verb` take words from a lexicon, where the published "
-    "run had them of a masked language model"
+    "ce-noun": "`ce-adj`, `ce-noun` and `ce-verb` take words from a lexicon; the paper used a "
+    "masked language model"
 }
 DIFFERENCES = (
     PaperDifference(

@@ -25,8 +25,8 @@ PLAN = CaptionPlan(rewrites=("bigram-shuffle", EXCHANGE, "ce-adj", "ce-noun"))
 GIVEN_PLAN = CaptionPlan(rewrites=(GIVEN, GIVEN, GIVEN, GIVEN))
 VECTORS = 1536  # of a published batch: 256 images, each with a caption and four negatives
 STAND_INS = {
-    "ce-noun": "negatives are by rule, where the published runs had four a caption of a language "
-    "model; --negatives given takes those of the data"
+    "ce-noun": "using rule-based negatives; the paper used four per caption from a language model "
+    "(--negatives given takes the data's)"
 }
 DIFFERENCES = (
     PaperDifference(

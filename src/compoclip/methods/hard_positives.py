@@ -22,8 +22,8 @@ HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
 WRITTEN = OneOf("hard-positive", (WRITTEN_POSITIVE,))
 STRICT = OneOf("hard-positive", ("synonym-strict", "and-swap"))
 STAND_INS = {
-    "and-swap": "positives are by rule, where the published runs had them of a language model; "
-    "--positives FILE takes texts of one"
+    "and-swap": "using rule-based positives; the paper used a language model (--positives FILE "
+    "reads its texts)"
 }
 DIFFERENCES = (
     PaperDifference(

@@ -93,8 +93,8 @@ def tsvlc(
 
 FILLED = "replace"  # what stands in for the masked language model
 STAND_INS = {
-    FILLED: "`replace`, which takes words from a lexicon, stands in for the masked language model "
-    "of the published runs; --negatives FILE takes texts of one"
+    FILLED: "`replace` takes words from a lexicon; the paper used a masked language model "
+    "(--negatives FILE reads its texts)"
 }
 TSVLC_LLM_DIFFERENCES = (
     PaperDifference(

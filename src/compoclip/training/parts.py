@@ -220,12 +220,12 @@ def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | Non
     lora = replace(method.lora, towers=_towers(having))
     learns = sum(target.size for target in targets)
     note(
-        f"{lora.describe()}: {learns:,} numbers learn beside {total:,} frozen ones "
+        f"{lora.describe()}: {learns:,} trained and {total:,} frozen parameters "
         f"({learns / total:.2%})"
     )
     if len(having) < len(chosen):
         (left,) = set(chosen) - having
-        note(f"  the {left} tower has no attention or MLP layers to adapt: it stays as it is")
+        note(f"  the {left} tower has no attention or MLP layers to adapt and is frozen")
     return lora
 
 

@@ -384,7 +384,7 @@ class _Run:
         if texts is not None:
             note(
                 f"{texts.asked - texts.found} of {counted(texts.asked, 'text')} encoded, the "
-                f"others remembered ({texts.bytes / 1e6:.0f} MB)"
+                f"others cached ({texts.bytes / 1e6:.0f} MB)"
             )
         if settings.fsdp:
             split = encoder.model.state_dict()

@@ -25,8 +25,8 @@ OPTIM = Optim(lr=1e-5, beta2=0.999, eps=1e-8, clip_grad=1.0)
 PARAPHRASES = (OTHER_CAPTION, WRITTEN_POSITIVE)
 SWAPS = ("negclip", "negclip", "negclip")
 STAND_INS = {
-    OTHER_CAPTION: "paraphrases are other captions of the image, where the published runs also "
-    "took some of a language model; --positives FILE adds those of one"
+    OTHER_CAPTION: "paraphrases are other captions of the image; the paper also used a language "
+    "model (--positives FILE adds its texts)"
 }
 DIFFERENCES = (
     PaperDifference(
