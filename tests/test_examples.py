@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,17 +63,13 @@ def test_mosaic_clip_configurations_have_the_published_size(tower: str, million:
 def test_the_notebook_runs_top_to_bottom(tmp_path: Path) -> None:
     notebook = json.loads((EXAMPLES / "own_loss.ipynb").read_text(encoding="utf-8"))
     cells = [each for each in notebook["cells"] if each["cell_type"] == "code"]
-    assert [each["execution_count"] for each in cells] == list(range(1, 1 + len(cells)))
-    shipped = json.dumps([each["outputs"] for each in cells])
-    assert "image/png" in shipped
-    assert len(shipped) < 100_000
-    assert re.search(r"mine against plain .* (higher|lower)", shipped)  # the loss does something
+    assert all(each["outputs"] == [] and each["execution_count"] is None for each in cells)
     sources = ["".join(each["source"]) for each in cells]
     (loss,) = (each for each in sources if each.startswith("def "))
     assert len(loss.splitlines()) <= 10
     seen = "print(sorted(models['mine'].loaded.provenance['sources']), len(results))"
     code = "\n\n".join([*sources, seen])
-    for size, fewer in (("count=2048", "count=320"), ("items=60", "items=8")):
+    for size, fewer in (("count=1024", "count=320"), ("items=40", "items=8")):
         assert size in code
         code = code.replace(size, fewer)
     (tmp_path / "cells.py").write_text(code)
