@@ -137,7 +137,7 @@ def _captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Capt
                 value = files.field(row, "caption", where)
                 texts = value if isinstance(value, list) else [value]
                 captions.setdefault(files.text(row, "image", where), []).extend(
-                    files.nonempty(text, f"{where}: caption {k}", "mend the row")
+                    files.nonempty(text, f"{where}: caption {k}", "fix the row")
                     for k, text in enumerate(texts)
                 )
             return tuple(Captioned(name, tuple(texts)) for name, texts in captions.items())

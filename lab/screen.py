@@ -110,7 +110,7 @@ def read_screen(path: Path) -> tuple[LabSettings, Screen]:
 
     Raises CompoclipError, naming the file, when it is missing or malformed.
     """
-    data = read_json(path, damaged="mend the file")
+    data = read_json(path, damaged="fix the file")
     screen: Any = data.pop("screen", None) if isinstance(data, dict) else None
     try:
         factors = tuple(Factor(name, *pair) for name, pair in screen["factors"].items())

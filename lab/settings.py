@@ -130,7 +130,7 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
 
 def _merged(path: Path) -> Any:
     """What a settings file and those that it is like hold."""
-    own = read_json(path, damaged="mend the file")
+    own = read_json(path, damaged="fix the file")
     if not isinstance(own, dict) or "like" not in own:
         return own
     names = own.pop("like")
@@ -138,11 +138,11 @@ def _merged(path: Path) -> Any:
         isinstance(name, str) and name == Path(name).name and name for name in names
     )
     _require(known, f"{path}: 'like' must be a list of names of files beside it")
-    parts = {each: read_json(each, damaged="mend the file") for each in map(path.with_name, names)}
+    parts = {each: read_json(each, damaged="fix the file") for each in map(path.with_name, names)}
     parts[path] = own
     for where, part in parts.items():
         good = isinstance(part, dict) and isinstance(part.get("arms", []), list)
-        _require(good, f"{where}: no settings of a lab; mend the file")
+        _require(good, f"{where}: no settings of a lab; fix the file")
     values = {name: value for part in parts.values() for name, value in part.items()}
     return {**values, "arms": [arm for part in parts.values() for arm in part.get("arms", [])]}
 
@@ -150,7 +150,7 @@ def _merged(path: Path) -> Any:
 def settings_of(data: Any, where: str, quick: bool = False) -> LabSettings:
     """The settings in what a JSON file holds; see `read_settings`. where: its name, in errors."""
     if not isinstance(data, dict):
-        raise CompoclipError(f"{where}: not an object; mend the file")
+        raise CompoclipError(f"{where}: not an object; fix the file")
     values = dict(data)
     for name, kind in (("arms", Arm), ("effects", Effect)):
         rows = values.get(name, [])
@@ -195,7 +195,7 @@ def _record(kind: type[T], row: Any, where: str) -> T:
     """A frozen dataclass from a JSON object; lists become tuples."""
     known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(row, dict):
-        raise CompoclipError(f"{where}: not an object; mend the file")
+        raise CompoclipError(f"{where}: not an object; fix the file")
     for name in row:
         if name not in known:
             raise CompoclipError(f"{where}: unknown field '{name}'; known: {', '.join(known)}")

@@ -68,7 +68,7 @@ def _table_graphs(path: Path, file: TextIO) -> Iterator[SceneGraph]:
             try:
                 facts = parse_facts(row["scene_graph"] or "")
             except ValueError as error:
-                raise CompoclipError(f"{path}, line {rows.line_num}: {error}; mend it") from error
+                raise CompoclipError(f"{path}, line {rows.line_num}: {error}; fix it") from error
             names = sorted(facts.entities)
             attributes: dict[str, list[str]] = {name: [] for name in names}
             links: list[_Link] = []
@@ -79,7 +79,7 @@ def _table_graphs(path: Path, file: TextIO) -> Iterator[SceneGraph]:
                     links.append((names.index(subject), predicate, names.index(target)))
             yield _graph(attributes.items(), links)
     except csv.Error as error:
-        raise CompoclipError(f"{path}, line {rows.line_num}: {error}; mend the table") from error
+        raise CompoclipError(f"{path}, line {rows.line_num}: {error}; fix the table") from error
 
 
 def _json_graphs(path: Path, file: TextIO) -> Iterator[SceneGraph]:

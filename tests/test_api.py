@@ -294,7 +294,7 @@ def test_settings_of_another_model_are_refused(
     with pytest.raises(compoclip.UsageError, match="leave model out"):
         base.train("negclip", options)
     options = compoclip.TrainOptions(data="x", out=tmp_path / "run")
-    with pytest.raises(compoclip.UsageError, match="no option 'learning_rate'; it has: "):
+    with pytest.raises(compoclip.UsageError, match="no option 'learning_rate'; known: "):
         base.train("negclip", options, learning_rate=1e-3)
     with pytest.raises(compoclip.UsageError, match="leave models and activation out"):
         base.evaluate(compoclip.EvaluateOptions(on=("sugarcrepe",), models=("bundled",)))

@@ -110,6 +110,6 @@ def test_bad_requests_exit_2(
     assert "1 captions, fewer than the 512 asked for" in capsys.readouterr().err
     assert main([*asked, "--batch-size", "0"]) == 2
     assert main(["nothing"]) == 2
-    assert "it has: captions, cost, data, evaluate" in capsys.readouterr().err
+    assert "known: captions, cost, data, evaluate" in capsys.readouterr().err
     assert main([]) == 2
     assert main(["--help"]) == 0

@@ -208,7 +208,7 @@ def test_what_is_not_started(
         assert run(data, out, good, *more, task=task) == code
         assert message in capsys.readouterr().err
 
-    fails(2, "no task 'poem'; choose from: dense", task="poem")
+    fails(2, "no task 'poem'; known: dense", task="poem")
     fails(2, "holds no caption to ask about", task="positives-swap")
     fails(2, "--tries must be at least 1", "--tries=0")
     fails(2, "name a .jsonl or .parquet file", f"--out={tmp_path / 'out.csv'}")

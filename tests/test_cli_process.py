@@ -128,7 +128,7 @@ def test_a_run_that_is_asked_to_stop_goes_on_exactly(
     step = int(state.name.removeprefix("step-"))
     *_, last = error.strip().splitlines()
     assert last.startswith(f"compoclip train: interrupted after step {step} of 20000")
-    assert "--resume goes on" in last
+    assert "--resume continues" in last
     assert out == ""
     assert not (tmp_path / "run" / "model").exists()
     assert not (tmp_path / "run" / LOCK).exists()

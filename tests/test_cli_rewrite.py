@@ -238,7 +238,7 @@ def test_usage_errors(text_file: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert run(text_file, "-o", text_file) == 2
     assert "input itself" in one_line(capsys)
     assert run("a dog", "--rewrites", "negklip") == 2
-    assert "negclip" in one_line(capsys)
+    assert "did you mean negclip" in one_line(capsys)
     assert run("a dog", "--rewrites", ",") == 2
     assert "choose from" in one_line(capsys)
     assert run("a dog", "--tagger", "magic") == 2

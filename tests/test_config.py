@@ -75,7 +75,7 @@ def test_yaml_is_read_without_its_surprises(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lr: 1\nlr: 2\n", "line 2: not YAML ('lr' is there twice); mend the file"),
+        ("lr: 1\nlr: 2\n", "line 2: not YAML ('lr' is there twice); fix the file"),
         ("batch-size: 1\nbatch_size: 2\n", "'batch_size' is there twice"),
         ("- lr\n", "not a list of options, each 'NAME: VALUE'"),
         ("1: 2\n", "not a list of options"),

@@ -155,7 +155,7 @@ def test_bytes_do_not_depend_on_order_or_interruptions(
     assert "packed" not in json.loads(part[RECORD])
     before = (tmp_path / "part" / "pack-000001.tar").stat().st_mtime_ns
     pack(request, tmp_path / "part", SPEC)
-    assert "going on: 1 of 3 shards are there" in capsys.readouterr().err
+    assert "resuming: 1 of 3 shards are there" in capsys.readouterr().err
     assert bytes_of(tmp_path / "whole") == bytes_of(tmp_path / "part")
     assert (tmp_path / "part" / "pack-000001.tar").stat().st_mtime_ns == before
     assert pack(request, tmp_path / "part", SPEC, dying).shards == 3  # nothing left to do

@@ -170,7 +170,7 @@ def test_a_malformed_table_is_one_line(tmp_path: Path, change: dict, message: st
     path.write_text(json.dumps({**good, **change}))
     with pytest.raises(CompoclipError, match=r"t\.json: malformed table .*" + message):
         read_table(path)
-    with pytest.raises(UsageError, match="no published table 'x'; one of clic"):
+    with pytest.raises(UsageError, match="no published table 'x'; known: clic"):
         published_table("x")
 
 

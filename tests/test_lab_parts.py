@@ -457,7 +457,7 @@ def test_settings_are_like_those_of_no_other_file(tmp_path: Path) -> None:
     for content in ("[]", '{"arms": 3}'):
         other.write_text(content)
         with pytest.raises(
-            CompoclipError, match=r"other\.json: no settings of a lab; mend the file"
+            CompoclipError, match=r"other\.json: no settings of a lab; fix the file"
         ):
             read_settings(mine)
     for names in ('"other.json"', '["../other.json"]', '[""]', "[3]"):

@@ -82,7 +82,7 @@ def test_every_task_reads_well() -> None:
     assert swap.asks("a cat and a dog")
     assert not swap.asks("a candy stand")
     assert not load_task("dense").asks("  ")
-    with pytest.raises(UsageError, match="choose from: dense, negatives"):
+    with pytest.raises(UsageError, match="known: dense, negatives"):
         load_task("poem")
 
 

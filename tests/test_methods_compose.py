@@ -301,22 +301,22 @@ def test_the_help_says_in_words_what_is_shown(capsys: pytest.CaptureFixture[str]
         with pytest.raises(SystemExit):
             main(["train", name, "--help-all"])
         text = " ".join(capsys.readouterr().out.split())
-        assert "--crop, --no-crop Show random crops" in text
+        assert "--crop, --no-crop Train on random crops" in text
         assert f"(default: {words})" in text
-        assert "--fsdp, --no-fsdp Split weights" in text
+        assert "--fsdp, --no-fsdp Shard weights" in text
         assert "(default: no-fsdp)" in text
 
 
 def test_what_stands_in_for_a_language_model_is_said_and_counted(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "`replace`, which takes words from a lexicon, stands in for the masked language model"
+    said = "`replace` takes words from a lexicon; the paper used a masked language model"
     for name in ("dac", "tsvlc-llm"):
         run = tmp_path / name
         assert main(arguments(world, name, run, "--epochs=0.4")) == 0
         output = capsys.readouterr()
         assert f"{name}: {said}" in output.err
-        assert "  replace: a text for" in output.out
+        assert "  replace: made for" in output.out
         provenance = load_model(run / "model").provenance
         made = provenance["run"]["rewrites"]
         assert (
@@ -474,7 +474,7 @@ def test_the_recipe_of_the_guide_trains(world: Path, tmp_path: Path) -> None:
         ("x = (", "", "SyntaxError"),
         ("x = 1", "", "none, a function under @recipe"),
         (OWN, ":other", "it has: "),
-        (f"{OWN}\nraise KeyError('gone')", "", "KeyError: 'gone'; mend the file"),
+        (f"{OWN}\nraise KeyError('gone')", "", "KeyError: 'gone'; fix the file"),
     ],
 )
 def test_a_file_without_the_recipe_is_one_clear_line(

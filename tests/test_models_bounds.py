@@ -332,7 +332,7 @@ def test_peft_folders_ask_for_no_more_than_they_hold(
     network = load_model(model).encoder.model
     read_peft(peft(tmp_path / "good"), network)
     for name, changes, said in (
-        ("rank", {"rank": 5000}, "rank 5,000 is above that of every layer, 16"),
+        ("rank", {"rank": 5000}, "rank 5,000 exceeds the rank of every layer, 16"),
         ("slow", {"rank_pattern": {SLOW: 2}}, "damaged .*takes too long"),
         ("broken", {"rank_pattern": {"(": 2}}, "damaged"),
         ("list", {"alpha_pattern": [1]}, "damaged"),

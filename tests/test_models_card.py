@@ -80,7 +80,10 @@ def test_every_checkpoint_has_a_card(tmp_path: Path) -> None:
         f"| weights (hash) | `{identity.weights}` |",
     ):
         assert row in text.splitlines()
-    assert '"batch_size": 256' in text
+    assert '"batch_size": 256' in text.partition("<summary>Full training record</summary>")[2]
+    assert text.count("```json") == 1
+    (title,) = (line for line in text.splitlines() if line.startswith("# "))
+    assert title == "# CLIP, fsc-clip"  # an architecture without a name has a hash
     assert "None recorded. Measure with" in text
     assert "truncated" not in text  # nothing was cut
 

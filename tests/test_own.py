@@ -268,7 +268,7 @@ def test_a_file_that_ends_the_process_is_an_error_that_names_it(
             assert main(command) == 1, command
             said = capsys.readouterr().err.splitlines()[-1]
             assert str(file) in said
-            assert said.endswith("; mend the file")
+            assert said.endswith("; fix the file")
             assert not (tmp_path / "run" / "model").exists()
 
 

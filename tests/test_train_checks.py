@@ -85,7 +85,7 @@ def test_data_that_no_run_can_use_is_named(
 
 NOTED: dict[str, tuple[list[str], list[str], list[str]]] = {
     "short warm-up": ([FEW], PLAIN, ["warm-up: 0 of 3 steps, not 50 (--warmup N sets it)"]),
-    "long warm-up": ([FEW, "--warmup=3"], PLAIN, ["the warm-up of 3 steps is not over before"]),
+    "long warm-up": ([FEW, "--warmup=3"], PLAIN, ["the warm-up (3 steps) is not shorter"]),
     "one caption": (
         [FEW],
         PLAIN[:1] * 12,

@@ -96,7 +96,7 @@ def test_the_same_run_with_each_image_encoded_once(
         assert main(run) == 0
         assert sum(encoded) == times, name
         told = capsys.readouterr().err
-        assert ("features of 40 of 40 images are encoded now" in told) == (times == 40)
+        assert ("encoding features of 40 of 40 images" in told) == (times == 40)
         assert ("features of 40 images are in" in told) == (times == 0)
         if name != "seed":
             assert_alike(tmp_path / name, tmp_path / "plain")
@@ -217,7 +217,7 @@ def test_what_is_damaged_or_cut_short_is_told_and_made_anew(
             parts[1].write_bytes(content)
         told = run(name)
         assert (f"{parts[1].name}: {said}" in told) == bool(said), told
-        assert "features of 10 of 40 images are encoded now" in told
+        assert "encoding features of 10 of 40 images" in told
         assert sum(encoded) == 10
         assert [part.read_bytes() for part in parts] == whole
         assert_equal(tmp_path / name, tmp_path / "first")
@@ -259,7 +259,7 @@ def test_a_killed_run_is_gone_on_with(
     encoded.clear()
     capsys.readouterr()
     assert main(run) == 0
-    assert "features of 20 of 40 images are encoded now" in capsys.readouterr().err
+    assert "encoding features of 20 of 40 images" in capsys.readouterr().err
     assert sum(encoded) == 20
     assert main(arguments(world, "negclip", tmp_path / "plain", *more[:-1])) == 0
     assert_alike(tmp_path / "run", tmp_path / "plain")

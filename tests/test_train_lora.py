@@ -167,7 +167,7 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert summary["adapter"] == str(folder / "run" / "adapter")
     assert summary["model"] == str(folder / "run" / "model")
     learn = 2 * (4 + 2 + 5 + 5) * 16 * 2  # rank x (d -> 3d, d -> d, d -> 4d, 4d -> d) x layers
-    assert f"lora rank 2, alpha 1, text tower: {learn:,} numbers learn" in shown.err
+    assert f"lora rank 2, alpha 1, text tower: {learn:,} trained" in shown.err
     assert first_lr(folder) == pytest.approx(10 * load_recipe("clip-ft")().optim.lr)
 
 

@@ -190,7 +190,7 @@ def test_cached_runs_are_the_run_and_encode_each_caption_once(
     for name, options in more.items():
         run = arguments(world, "lab-clip", tmp_path / name, "--epochs=3", *options)
         assert main(run) == 0
-    assert "texts encoded, the others remembered" in capsys.readouterr().err
+    assert "texts encoded, the others cached" in capsys.readouterr().err
     logs = [[r["loss"] for r in read_log(tmp_path / name / "train.jsonl")] for name in more]
     assert logs[1] == pytest.approx(logs[0], abs=1e-5)
     assert logs[2] == pytest.approx(logs[0], abs=1e-5)

@@ -31,7 +31,9 @@ def test_a_killed_worker_is_one_line_and_the_rest_can_be_had() -> None:
     assert iterator is not None
     os.kill(iterator._workers[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
     seen = [first]
-    with pytest.raises(CompoclipError, match=r"reads data was killed .*--resume goes on") as raised:
+    with pytest.raises(
+        CompoclipError, match=r"reads data was killed .*--resume continues"
+    ) as raised:
         seen.extend(batches)
     assert "\n" not in str(raised.value)
     assert not any(worker.is_alive() for worker in iterator._workers)  # type: ignore[attr-defined]

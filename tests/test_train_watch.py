@@ -419,8 +419,10 @@ def test_wrong_names_and_options(folder: Path, capsys: pytest.CaptureFixture[str
     assert "--keep-best NAME" in refused(*watching(folder, "--set=patience=2"))
     assert "--eval-every must not be negative" in refused(*on, "--eval-every=-1")
     wrong = refused(*watching(folder, "--keep-best=foils:nope"))
-    assert "foils has no 'nope'; it has micro, macro, positive_score, even, odd" in wrong
-    assert "nope: not measured; there are foils" in refused(*watching(folder, "--keep-best=nope"))
+    assert "foils has no 'nope'; known: micro, macro, positive_score, even, odd" in wrong
+    wrong = refused(*watching(folder, "--keep-best=nope"))
+    assert "no score 'nope' was measured" in wrong
+    assert "known: foils" in wrong
     assert not (folder / "run" / "eval").exists()  # before the base is measured
     assert not (folder / "run" / "model").exists()
 

@@ -49,7 +49,7 @@ _UNSET = TrainOptions(data="", out=Path())
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model: encodes, scores, is measured, and is what training starts from.
+    """A loaded model: encodes, scores, evaluates and trains.
 
     Args:
         loaded: Its parts: `encoder` (a torch module), `tokenizer`, `preprocess`, `identity`,
@@ -64,7 +64,7 @@ class Model:
 
     @property
     def identity(self) -> ModelIdentity:
-        """All that its features depend on: architecture, activation, tokenizer, weights, ..."""
+        """Return everything its features depend on: architecture, tokenizer, weights, ..."""
         from compoclip.models.checkpoint import current_identity
 
         return current_identity(self.loaded)
@@ -80,7 +80,7 @@ class Model:
 
         Raises:
             CompoclipError: For a missing or damaged file.
-            UsageError: For what is neither a path nor an image.
+            UsageError: For an object that is neither a path nor an image.
         """
         from PIL.Image import Image
 
@@ -105,7 +105,7 @@ class Model:
             (M, D) float32 features of unit length.
 
         Raises:
-            UsageError: For what is no text.
+            UsageError: For an object that is not a string.
         """
         from compoclip.evaluation.encoder import ModelEncoder
 
@@ -124,7 +124,7 @@ class Model:
 
         Raises:
             CompoclipError: For a missing or damaged file.
-            UsageError: For images and captions that are neither.
+            UsageError: For objects that are not images or strings.
         """
         scores: Features = self.encode_images(images) @ self.encode_texts(captions).T
         return scores
@@ -133,16 +133,16 @@ class Model:
         """Measure this model on the benchmarks in `options.on`, as `compoclip evaluate` does.
 
         Args:
-            options: What to measure on and how. `models`, `activation` and `device` are of other
-                models and must be left out.
-            name: What the model is called in the results (default: after what was loaded).
+            options: Benchmarks and settings. Leave out `models`, `activation` and `device`: this
+                model is loaded already.
+            name: Name of the model in the results (default: the name it was loaded by).
 
         Returns:
-            The results, a benchmark each; they also lie in `options.out`.
+            One result per benchmark; also written to `options.out`.
 
         Raises:
             UsageError: For options of another type or model.
-            CompoclipError: For what `compoclip evaluate` reports.
+            CompoclipError: For every error of `compoclip evaluate`.
         """
         options = _tidy(options)
         require("name", name, str | None)
@@ -156,16 +156,16 @@ class Model:
 
         Args:
             method: A method's name, or a method.
-            options: As for `compoclip.train`; `model`, `activation`, `from_scratch` and
-                `image_weights` are of other models and must be left out.
+            options: As for `compoclip.train`. Leave out `model`, `activation`, `from_scratch` and
+                `image_weights`: this model is loaded already.
             parameters: As for `compoclip.train`.
 
         Returns:
             The trained model.
 
         Raises:
-            UsageError: For parameters that the method does not have, and options of another model.
-            CompoclipError: For what `compoclip train` reports.
+            UsageError: For unknown parameters, and for the options to leave out.
+            CompoclipError: For every error of `compoclip train`.
         """
         require("options", options, TrainOptions)
         return _train(method, {**vars(options), **parameters}, self)
@@ -174,10 +174,10 @@ class Model:
         """Write the model as a checkpoint.
 
         Args:
-            folder: The checkpoint folder, which must not be there yet.
+            folder: The checkpoint folder, which must not exist.
 
         Raises:
-            CompoclipError: When it is, or cannot be written.
+            CompoclipError: When it exists or cannot be written.
         """
         from compoclip.models.checkpoint import save_model
 
@@ -191,11 +191,11 @@ def load(
     activation: Literal["gelu", "quick_gelu"] | None = None,
     device: str = "cpu",
 ) -> Model:
-    """Load a model by what the command line calls it.
+    """Load a model by its name, as on the command line.
 
     Args:
         spec: "bundled", a checkpoint folder, ARCHITECTURE:TAG, ARCHITECTURE@FILE or hf-hub:ID.
-        activation: Your word on weights that do not record theirs.
+        activation: Activation of weights that do not record theirs.
         device: cpu, cuda, cuda:N, mps or auto.
 
     Returns:
@@ -222,24 +222,24 @@ def train(
 ) -> Model:
     """Train a model with a method on data, as `compoclip train METHOD` does.
 
-    `train(METHOD, OPTIONS, ...)` is the same with the settings of the run as `TrainOptions`.
+    `train(METHOD, OPTIONS, ...)` takes the settings of the run as `TrainOptions`.
 
     Args:
-        model: A loaded model, which stays as it is, or what to load ("bundled", a folder, ...).
-        method: A method's name ("fsc-clip"), the file of one of your own ("my_method.py"), or a
-            `Method`, made by hand of `compoclip.methods` and `compoclip.losses` or by a recipe.
+        model: A loaded model, which is not changed, or a model's name ("bundled", a folder, ...).
+        method: A method's name ("fsc-clip"), the file of a custom one ("my_method.py"), or a
+            `Method`, made by a recipe or from `compoclip.methods` and `compoclip.losses`.
         data: Image-text data, as `compoclip train --data` reads it.
-        out: The run folder, which gets the checkpoint.
-        settings: Any field of `TrainOptions`; those of the optimiser (`lr`, `epochs`,
-            `batch_size`, ...); and the method's own parameters when it is named, as
+        out: The run folder; the checkpoint goes to `out`/model.
+        settings: Any field of `TrainOptions`, any setting of the optimiser (`lr`, `epochs`,
+            `batch_size`, ...) and, with a method's name, its parameters as
             `compoclip train METHOD --help` lists them, with _ for -.
 
     Returns:
-        The trained model; of a run that stops early the model as it is then.
+        The trained model; if the run stops early, the model at that step.
 
     Raises:
-        UsageError: For settings that there are not, or of another type.
-        CompoclipError: For what `compoclip train` reports.
+        UsageError: For unknown settings, or values of another type.
+        CompoclipError: For every error of `compoclip train`.
     """
     from compoclip.methods.base import Method
 
@@ -264,16 +264,16 @@ def evaluate(
     """Measure models on the benchmarks in `options.on`, as `compoclip evaluate` does.
 
     Args:
-        options: What to measure on and how.
-        models: Loaded models, or what to load, by the name they get in the results; by default
-            those that `options.models` names.
+        options: Benchmarks and settings.
+        models: Name in the results -> a loaded model, or the name to load it by; by default the
+            models in `options.models`.
 
     Returns:
-        All results, by model and then by benchmark; they also lie in `options.out`.
+        All results, by model and then by benchmark; also written to `options.out`.
 
     Raises:
-        UsageError: For options of another type, and when there is no model.
-        CompoclipError: For what `compoclip evaluate` reports.
+        UsageError: For options of another type, and without a model.
+        CompoclipError: For every error of `compoclip evaluate`.
     """
     options = _tidy(options)
     named: Mapping[str, str | Path | Model] = models or named_models(options.models)
@@ -299,8 +299,8 @@ def rewrite(
     Args:
         caption: The text.
         rewrites: Names joined by commas, or "all".
-        seed: Decides, with `epoch`, which of the possible texts is drawn.
-        epoch: Another epoch draws anew.
+        seed: With `epoch`, decides which of the possible texts is sampled.
+        epoch: Another epoch samples another text.
         tagger: hanta, spacy or spacy:MODEL.
 
     Returns:

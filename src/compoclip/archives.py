@@ -33,7 +33,7 @@ DAMAGED_TAR = (
     *(tarfile.TarError, EOFError, struct.error, ValueError, OverflowError),
     *(LookupError, MemoryError),
 )
-"""What reading a damaged tar raises, beside OSError, unless it is compressed as a whole."""
+"""Errors of reading a damaged tar that is not compressed as a whole, in addition to OSError."""
 _MOST_PADDING = 1 << 20  # bytes of zeros at the end of a tar; writers add 10 KiB
 
 
@@ -97,7 +97,7 @@ DAMAGED_ZIP = (
     ValueError,  # a name that is no text, a place before the start of the file
     RuntimeError,  # encrypted, or compressed in a way that is not known here
 )
-"""What the reading of a damaged zip archive raises, beside OSError."""
+"""Errors of reading a damaged zip archive, in addition to OSError."""
 
 
 def zip_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:

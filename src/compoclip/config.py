@@ -14,10 +14,9 @@ Of YAML the plain part is read: `no` and `on` are texts, and 1e-5 is a number.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from numbers import Integral, Real
@@ -39,7 +38,7 @@ from typing import (
 import yaml
 
 from compoclip.console import note
-from compoclip.errors import UsageError, shown
+from compoclip.errors import UsageError, closest, shown
 from compoclip.files import encodable, read_text, reason
 
 CONFIG = "config.yaml"
@@ -274,7 +273,7 @@ def read_config(path: Path) -> dict[str, Any]:
         CompoclipError: When the file cannot be read, or is no text.
         UsageError: When it is not a list of names with values, each once.
     """
-    return parsed_config(read_text(path, damaged="mend the file"), path)
+    return parsed_config(read_text(path, damaged="fix the file"), path)
 
 
 def parsed_config(text: str, path: Path) -> dict[str, Any]:
@@ -287,11 +286,11 @@ def parsed_config(text: str, path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or reason(error)
-        raise UsageError(f"{path}: {where}not YAML ({problem}); mend the file") from None
+        raise UsageError(f"{path}: {where}not YAML ({problem}); fix the file") from None
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise UsageError(f"{path}: not a list of options, each 'NAME: VALUE'; mend the file")
+        raise UsageError(f"{path}: not a list of options, each 'NAME: VALUE'; fix the file")
     named: dict[str, Any] = {}
     for name, value in found.items():
         known = name.replace("-", "_")
@@ -341,12 +340,6 @@ def checked(
             if given[name] != options[name].default:
                 given[name] = _moved(given[name], folder)
     return given
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the known names closest to an unknown one."""
-    close = difflib.get_close_matches(name, list(known))
-    return f"did you mean {' or '.join(close)}?" if close else f"it has: {', '.join(known)}"
 
 
 def config_text(heading: str, values: Mapping[str, Any]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _LONGEST = 1000  # characters
 _SHOWN = 80
+_HINT = 400
 
 
 def printable(text: str, longest: int = _LONGEST) -> str:
@@ -45,8 +47,18 @@ def shown(value: object) -> str:
     return f"{printable(text, _SHOWN)} ({type(value).__name__})"
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return a hint for an unknown name: the closest known names, or all if none is close."""
+    known = tuple(known)
+    spelled = (name[:100], name[:100].replace("_", "-").lower())
+    close = (difflib.get_close_matches(each, known[:1000]) for each in spelled)
+    match = next(filter(None, close), ())
+    hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
+    return printable(hint, _HINT)  # names may come from a file
+
+
 class CompoclipError(Exception):
-    """The run failed for a reason the user can mend. The command line prints it and exits 1.
+    """The run failed for a reason the user can fix. The command line prints it and exits 1.
 
     The message is one line: what is wrong, in which file, and the remedy; see `printable`.
     """

@@ -125,7 +125,7 @@ def end_with_parent() -> None:
 
 
 def unhandled(number: int) -> bool:
-    """Whether a signal may be handled here: in the main thread, and nobody else handles it."""
+    """Return whether a signal may be handled here: in the main thread, without another handler."""
     usual: tuple[Any, ...] = (signal.SIG_DFL, signal.default_int_handler, ENDING)
     if threading.current_thread() is not threading.main_thread():
         return False

@@ -151,7 +151,7 @@ sys.meta_path.append(_Finder())
 
 
 @contextmanager
-def fence(place: str = "", remedy: str = "mend the file") -> Iterator[None]:
+def fence(place: str = "", remedy: str = "fix the file") -> Iterator[None]:
     """Turn whatever foreign code raises in the block into a CompoclipError that names it.
 
     `sys.exit`, too: else it would end the command with success. Interruptions pass, and errors of

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from compoclip.config import Option, OptionMark, as_kind, closest, config_text, options_of, require
-from compoclip.errors import UsageError
+from compoclip.config import Option, OptionMark, as_kind, config_text, options_of, require
+from compoclip.errors import UsageError, closest
 from compoclip.methods.registry import load_recipe, recipe_card
 from compoclip.run import TrainOptions, require_options
 

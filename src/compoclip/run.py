@@ -99,15 +99,15 @@ class DataOptions:
 
     Args:
         images: Folder that image paths in the data are relative to.
-        split: Split of the data to use, where it holds several: train unless given; all takes
-            everything.
+        split: Split to use, for data with several splits; all uses everything. The default is
+            train.
         image_column: Column with image paths or bytes, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
-        quoting: Read CSV and TSV files with quoted cells; --no-quoting takes quotes as text, for
-            captions that begin with one.
-        orientation: upright turns images as their EXIF orientation says, before any crop or box;
-            stored leaves them as they are stored. Unless given: stored for data sets in published
-            formats (COCO, Karpathy, Flickr8k, NegCLIP, ...), upright for all other data.
+        quoting: Read CSV and TSV files with quoted cells. Otherwise quotes are text, for captions
+            that begin with one.
+        orientation: upright rotates images by their EXIF orientation before any crop or box; stored
+            does not. The default is stored for data sets in published formats (COCO, Karpathy,
+            Flickr8k, NegCLIP, ...), upright for all other data.
     """
 
     images: Path | None = None
@@ -131,16 +131,15 @@ class TrainingInputs(DataOptions):
 
     Args:
         data: Image-text data: COCO-Karpathy JSON, Flickr8k token file, NegCLIP TSV, CSV, TSV,
-            JSONL, Parquet, webdataset shards, a folder of images with captions beside them, or
-            hf:NAME/SPLIT (Hugging Face). Several with the share of each in what is drawn:
-            a.jsonl=0.7 b.tsv=0.3.
+            JSONL, Parquet, webdataset shards, a folder of images with caption files, or
+            hf:NAME/SPLIT (Hugging Face). Mix several with sampling weights: a.jsonl=0.7 b.tsv=0.3.
         model: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE, hf-hub:ID
             or "bundled"; with --from-scratch an open_clip configuration file.
-        init_from: Start from the mean of the weights of several checkpoints (a uniform soup), each
-            written as for --model, in place of it.
-        from_scratch: Start from random weights of the configuration that --model names.
+        init_from: Average the weights of these checkpoints (model soup) and start from the result.
+            Replaces --model.
+        from_scratch: Start from random weights. --model names the configuration.
         image_weights: Pretrained weights for the image tower, with --from-scratch.
-        activation: Override the activation a checkpoint states; recorded in the new one.
+        activation: Override the activation that a checkpoint records; also in the new checkpoint.
     """
 
     data: Annotated[str, OptionMark.PLACE, OptionMark.WORDS]
@@ -156,23 +155,23 @@ class TrainOptions(WatchSettings, RunSettings, OptimOptions, TrainingInputs):
     """Model, data, and how the run is executed.
 
     Args:
-        lora: Train low-rank adapters instead of all weights, at ten times the learning rate of the
-            method unless --lr is given. OUT/adapter gets them alone, OUT/model merged.
+        lora: Train low-rank adapters instead of all weights. The default --lr is then ten times the
+            method's. OUT/adapter gets the adapters, OUT/model the merged model.
         lora_rank: Rank of the adapters (default 4).
-        lora_alpha: Adapters are scaled by alpha / rank (default 1).
-        lora_towers: Towers with adapters (default both); the other one is frozen.
-        lora_targets: linear (default) is attention and MLP weights; +conv adds the patch embedding,
-            as in the released code of FSC-CLIP.
-        lora_init: zero (default) starts from the base exactly; xavier_ab as in that code.
-        texts: Compose: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"), or
-            of a rewrite in a file of yours (+./my_rewrite.py); names without + replace the
-            method's own.
-        terms: Compose: +METHOD or +METHOD.TERM adds the loss terms of another method,
-            +./my_loss.py those of a file of yours.
+        lora_alpha: Numerator of the adapters' scaling, alpha / rank (default 1).
+        lora_towers: Towers with adapters (default both). The other tower is frozen.
+        lora_targets: linear (default) adapts attention and MLP weights; +conv adds the patch
+            embedding, as in the released code of FSC-CLIP.
+        lora_init: zero (default) starts exactly from the base; xavier_ab as in FSC-CLIP's code.
+        texts: +NAME adds the texts of another method or rewrite ("+mosaic +synonym"), or of a
+            rewrite in a file (+./my_rewrite.py). Names without + replace the method's texts.
+        terms: +METHOD or +METHOD.TERM adds the loss terms of another method, +./my_loss.py the
+            losses in a file.
         set: PATH=VALUE changes a part of the method: terms.local_hn.weight=0.5 or
             texts.hn_fraction=0.5. NAME=VALUE sets a key that --help-all lists: save_every=100.
-        push_to_hub: When all steps are done, put the checkpoint on the Hugging Face hub too, as
-            `compoclip push OUT/model REPO` does (OUT/adapter with merge=false).
+        push_to_hub: After the last step, also upload the checkpoint to this repository of the
+            Hugging Face hub, as `compoclip push OUT/model REPO` does (OUT/adapter with
+            merge=false).
         json: Print the summary as JSON.
     """
 
@@ -200,17 +199,17 @@ def train(
     Under torchrun all ranks train together and return the same; only rank 0 writes.
 
     Args:
-        options: What is trained, on what and how.
+        options: Model, data and settings.
         method: The composed method (see `TrainRequest.composed`).
-        model: What is trained in place of what `options.model` names. Changes in place.
-        config: The text of the file that repeats the run, for its folder.
+        model: A loaded model instead of `options.model`. Changed in place.
+        config: The text of the run's configuration file, for its folder.
 
     Returns:
-        The model as it is then, and what the run amounts to.
+        The trained model, and the summary of the run.
 
     Raises:
         UsageError: For options that do not go together.
-        CompoclipError: For what `training.run.run_training` reports.
+        CompoclipError: For every error of `training.run.run_training`.
     """
     require_options(options, method)
     if options.push_to_hub:
@@ -297,7 +296,7 @@ def _start(options: TrainOptions) -> LoadedModel:
 
 
 def push(options: TrainOptions, summary: RunSummary) -> None:
-    """Put what a finished run wrote on the hub if the options ask for it.
+    """Upload the result of a finished run to the hub, with --push-to-hub.
 
     Raises:
         CompoclipError: When the hub cannot be reached or refuses. The checkpoint stays.
@@ -321,21 +320,20 @@ class Measuring:
     """How to measure, as for evaluate.
 
     Args:
-        on: Benchmarks: NAME, NAME:PART (e.g. sugarcrepe:swap_*, retrieval:coco, zero_shot:dtd),
-            with its own places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME;
-            or a suite: a folder with suite.json, or a data root of which everything found is taken;
-            or "all": everything found in the data root; or comp, elevater, elevater_20,
-            imagenet_shifts, retrieval_3: suites of the literature; or a file of yours,
-            ./my_benchmark.py.
+        on: Benchmarks: NAME or NAME:PART (sugarcrepe:swap_*, retrieval:coco, zero_shot:dtd), with
+            places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME; a folder with
+            suite.json; a data root, for all its complete benchmarks; "all", for those of --data;
+            a suite of the literature (comp, elevater, elevater_20, imagenet_shifts, retrieval_3);
+            or a file, ./my_benchmark.py.
         data: Data root in the default layout.
-        images: Folder with the photos, when it is not in the data root.
-        batch_size: Images or texts encoded at once [default: 64; on a GPU 512 images, 1,024 texts];
-            changes scores by rounding (1e-6) only.
-        workers: Threads that read images [default: 2; for a GPU one a core].
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
-        allow_partial: Score what is there when images or items are missing, and mark it.
-        max_bad: Damaged images to leave out before giving up.
-        fresh: Measure again even where results are already there.
+        images: Folder with the photos, if it is not in the data root.
+        batch_size: Images or texts encoded at once [default: 64; on a GPU 512 images, 1,024 texts].
+            Changes scores by rounding (1e-6) only.
+        workers: Threads that read images [default: 2; for a GPU one per core].
+        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
+        allow_partial: Evaluate the available items if some are missing; results are marked partial.
+        max_bad: Most damaged images to leave out.
+        fresh: Measure again instead of reusing existing results.
         resamples: Bootstrap resamples for intervals.
         seed: Seed of the bootstrap.
     """
@@ -353,13 +351,13 @@ class Measuring:
     seed: int = 0
 
     def benchmarks(self, only: Collection[str] = ()) -> list[Benchmark]:
-        """Load what `on` names, checked as far as it can be without a model.
+        """Load the benchmarks of `on`, and check everything that needs no model.
 
         Args:
-            only: Names of those to load; all when empty.
+            only: Names of the benchmarks to load; all by default.
 
         Returns:
-            The benchmarks, in the order in which they are named.
+            The benchmarks, in the order of `on`.
 
         Raises:
             UsageError: For wrong options and names.
@@ -379,11 +377,11 @@ class Measuring:
         return benchmarks
 
     def settings(self, cache: Path | None, precision: str = "fp32") -> tuple[Options, torch.device]:
-        """Make the settings of `evaluation.run.evaluate`, find the device, and say what it is.
+        """Return the settings of `evaluation.run.evaluate` and the device, and log both.
 
         Args:
-            cache: Folder in which features are kept, if they are.
-            precision: For the line that says what was chosen.
+            cache: Folder of cached features, if any.
+            precision: Precision, for the log line.
 
         Returns:
             Settings and device.
@@ -411,10 +409,10 @@ class Measuring:
 class EvaluateOptions(Measuring):
     """Measure models on benchmarks; results go to OUT/MODEL/BENCHMARK.json and .parquet.
 
-    Every distinct image and text is encoded once for all benchmarks. An interrupted run goes on
-    where it stopped; results that are already there for the same weights, data, protocol and
-    draws are not computed again. torchrun shares the encoding among processes. One table has the
-    headlines of all models, the first as the base; --details adds the sub-tasks of each.
+    Every distinct image and text is encoded once for all benchmarks. An interrupted run resumes;
+    existing results for the same weights, data and protocol are reused. torchrun shares the
+    encoding among processes. One table has the headlines of all models, with the first as the
+    base; --details adds the sub-tasks of each.
 
     Examples:
         compoclip evaluate bundled --on sugarcrepe --data /data
@@ -427,15 +425,15 @@ class EvaluateOptions(Measuring):
         models: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE,
             hf-hub:ID or "bundled"; NAME=MODEL gives it a name in the results.
         out: Folder for the results.
-        score: itc is the cosine of features; itm, of BLIP, what its matching head says of a pair:
-            slow, and for benchmarks of items only.
-        precision: bf16 runs the towers under autocast, meant for GPUs: cosines change by 1e-3,
-            and features and results are kept apart from those of fp32.
-        activation: Override the activation that a checkpoint states.
-        exclude_faulty: Leave out the items that data audit finds faulty. Results are marked
-            partial and name the faults.
-        cache: Folder for encoded features [default: OUT/.features].
-        details: Also print a table for each model and benchmark, with the sub-tasks.
+        score: itc is the cosine of features; itm is the score of BLIP's matching head, which is
+            slow and applies to benchmarks of items only.
+        precision: bf16 runs the towers under autocast, for GPUs. Cosines change by 1e-3; features
+            and results are stored separately from fp32.
+        activation: Override the activation that a checkpoint records.
+        exclude_faulty: Leave out items that data audit finds faulty. Results are marked partial and
+            name the faults.
+        cache: Folder of cached features [default: OUT/.features].
+        details: Also print a table per model and benchmark, with the sub-tasks.
         json: Print the results as JSON.
     """
 
@@ -462,18 +460,18 @@ def evaluate(
     Under torchrun all ranks encode; only rank 0 has results and calls `done`.
 
     Args:
-        options: What to measure on and how. `options.models` is not looked at.
-        models: By name, what to load, or a loaded model (which stays on its device).
+        options: Benchmarks and settings; `options.models` is ignored.
+        models: Name -> a model to load, or a loaded model (which stays on its device).
         done: Called with the name and the results of each model.
-        processes: Let processes read where many images are read for a GPU; they import the main
-            module anew, which has to bear it.
+        processes: Allow reading processes if many images are read for a GPU; they import the main
+            module again.
 
     Returns:
         All results: by model, then by benchmark.
 
     Raises:
         UsageError: For wrong options.
-        CompoclipError: For what loading and `evaluation.run.evaluate` report.
+        CompoclipError: For every error of loading and of `evaluation.run.evaluate`.
     """
     if not options.on:
         raise UsageError("name at least one model and one benchmark; see evaluate --help")

@@ -14,10 +14,10 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from compoclip.config import Option, Shown, as_kind, closest, parsed_config, read_value, require
+from compoclip.config import Option, Shown, as_kind, parsed_config, read_value, require
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
-from compoclip.errors import CompoclipError, UsageError, pip_install, printable
+from compoclip.errors import CompoclipError, UsageError, closest, pip_install, printable
 from compoclip.own import fence
 from compoclip.request import TrainRequest, known_options
 from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train

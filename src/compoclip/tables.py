@@ -182,7 +182,7 @@ def _bounded(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
 
 
 def read_jsonl(
-    path: Path, *, damaged: str = "mend the line", halves: bool = True
+    path: Path, *, damaged: str = "fix the line", halves: bool = True
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, object) of every line that is not blank, one JSON object per line.
 
@@ -194,7 +194,7 @@ def read_jsonl(
 
 
 def json_row(
-    line: str, path: Path, number: int, *, damaged: str = "mend the line", halves: bool = True
+    line: str, path: Path, number: int, *, damaged: str = "fix the line", halves: bool = True
 ) -> dict[str, Any]:
     """Return the object on a line. Raises CompoclipError naming file and line for anything else.
 

@@ -41,14 +41,14 @@ BASE, TUNED = "base", "tuned"
 
 @dataclass(frozen=True)
 class Mix:
-    """Share `alpha` of the tuned weights in `scope`; what is outside the scope is tuned."""
+    """Share `alpha` of the tuned weights in `scope`; weights outside the scope are tuned."""
 
     scope: Scope
     alpha: float
 
     @property
     def name(self) -> str:
-        """Its name in results: "base", "tuned", or scope and share, e.g. "image-0.3"."""
+        """Return its name in results: "base", "tuned", or scope and share, e.g. "image-0.3"."""
         if self.alpha == 1:
             return TUNED
         return BASE if self.scope == "all" and self.alpha == 0 else f"{self.scope}-{self.alpha:g}"
@@ -56,7 +56,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class BaseAndTuned:
-    """A base and what was trained from it, on the CPU, with the ways to mix them (see
+    """A base and the model trained from it, on the CPU, and the mixes of both (see
     `models.interpolate.interpolate`)."""
 
     base: LoadedModel
@@ -65,7 +65,7 @@ class BaseAndTuned:
     wise_lora: WiseLora = "merged"
 
     def mixed(self, mix: Mix) -> LoadedModel:
-        """The model of a mix; at the ends the very models. Raises what `interpolate` raises."""
+        """Return the model of a mix; at the ends one of the two. Raises as `interpolate`."""
         ends = {BASE: self.base, TUNED: self.tuned}
         if mix.name in ends:
             return ends[mix.name]
@@ -84,8 +84,8 @@ def measure_mixes(
 ) -> dict[str, list[Results]]:
     """Measure models between a base and a tuned one; results go below `<out>/<name>/`.
 
-    A tower that several models have alike is encoded once (with `options.cache`), and results that
-    are already there are not computed again.
+    A tower that several models share is encoded once (with `options.cache`). Existing results are
+    not computed again.
 
     Args:
         pair: the two models.
@@ -93,10 +93,10 @@ def measure_mixes(
         benchmarks: what to measure.
         out: folder of the results of all mixes.
         options: as of `evaluate`.
-        device: where each model is measured; between measurements they lie on the CPU.
+        device: device of the model being measured; the others stay on the CPU.
 
     Returns:
-        Name -> one result a benchmark.
+        Name -> one result per benchmark.
 
     Raises:
         CompoclipError: as `interpolate` and `evaluate` do.
@@ -142,7 +142,7 @@ class Sweep:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Every point once, the base first."""
+        """Return every point once, the base first."""
         every = [self.base, *(point for line in self.lines.values() for point in line)]
         return tuple({point.mix.name: point for point in every}.values())
 
@@ -185,12 +185,12 @@ def sweep(
         scopes: which weights are mixed.
         alphas: shares of the tuned weights.
         benchmarks: what to measure.
-        out: folder of the results, one below it a mix.
+        out: folder of the results, with one folder per mix.
         options: as of `evaluate`.
         device: where each model is measured.
 
     Returns:
-        The scores of every point on the axes that the benchmarks make up.
+        The scores of every point on the axes to which the benchmarks belong.
 
     Raises:
         UsageError: no benchmark belongs to an axis.
@@ -242,14 +242,14 @@ def axes_of(results: Sequence[Results]) -> Groups:
 
 
 def choose(measured: Sweep, rule: Rule) -> Point:
-    """Pick a point by its scores themselves, not by their intervals.
+    """Pick a point by its scores, not by their intervals.
 
-    Of equals the one that keeps more is taken, then the smaller share of tuned weights. The base
+    Ties go to the point that retains more, then to the smaller share of tuned weights. The base
     always qualifies.
 
     Args:
         measured: the sweep.
-        rule: what must be kept.
+        rule: the axis to retain and the loss allowed on it.
 
     Returns:
         The point.
@@ -322,17 +322,17 @@ def study_towers(
     options: Options,
     device: torch.device,
 ) -> TowerStudy:
-    """Measure base, tuned, and each tuned tower beside the base's other one; each is encoded once.
+    """Measure base, tuned, and each tuned tower with the base's other tower; each is encoded once.
 
     Args:
         pair: the two models.
         benchmarks: what to measure.
-        out: folder of the results, one below it a model.
+        out: folder of the results, with one folder per model.
         options: as of `evaluate`.
         device: where each model is measured.
 
     Returns:
-        The scores, differences to the base, and what both towers do beyond the sum.
+        The scores, differences to the base, and the interplay of both towers beyond the sum.
 
     Raises:
         UsageError: no benchmark belongs to an axis.

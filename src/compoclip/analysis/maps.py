@@ -26,9 +26,9 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class WordMap:
-    """Where one word of the caption looks.
+    """The map of one word of the caption over the image.
 
-    word: as the tokenizer cleans it, with punctuation that touches it. positions: of its tokens in
+    word: as the tokenizer cleans it, with adjacent punctuation. positions: indices of its tokens in
     the row of token ids. attention: (rows, columns), sum 1, the mean over its tokens of the min-max
     attention. cosine: mean over its tokens of the cosine with the patches each attends to.
     """
@@ -44,9 +44,9 @@ class PatchMaps:
     """The maps of all words of a caption on one image.
 
     words: in caption order. left_out: words beyond the model's context. score: log of the local
-    similarity of image and caption (FSC-CLIP), every token up to the end of text taking part.
-    region: (left, upper, right, lower) in pixels of the image, what the model sees of it; it
-    reaches beyond the image where the model pads.
+    similarity of image and caption (FSC-CLIP), over every token up to the end of text.
+    region: (left, upper, right, lower), the part of the image that the model sees, in pixels; it
+    extends beyond the image where the model pads.
     """
 
     caption: str
@@ -57,19 +57,19 @@ class PatchMaps:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """Return the numbers of rows and columns of patches."""
         rows, columns = self.words[0].attention.shape
         return int(rows), int(columns)
 
 
 def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMaps:
-    r"""Token-patch maps of a caption on an image.
+    r"""Compute the token-patch maps of a caption on an image.
 
-    The local similarity of FSC-CLIP, looked into: token w attends to patch p with
+    These are the weights in FSC-CLIP's local similarity: token w attends to patch p with
 
     .. math:: a_{wp} = \mathrm{minmax}_p(t_w \cdot v_p) / \sum_p \mathrm{minmax}_p(t_w \cdot v_p)
 
-    (`losses.local.patch_attention`); a word of several BPE tokens has the mean of their attentions.
+    (`losses.local.patch_attention`); a word of several BPE tokens gets the mean over its tokens.
 
     Args:
         model: the model, whose towers must give patch and token features.
@@ -77,11 +77,11 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
         caption: at least one word.
 
     Returns:
-        One map a word.
+        One map per word.
 
     Raises:
-        CompoclipError: a tower has no patch or token features, the tokenizer does not say which
-            tokens are one word, the caption has no word, or the patches form no grid.
+        CompoclipError: a tower has no patch or token features, the tokenizer does not group tokens
+            into words, the caption has no word, or the patches form no grid.
 
     Reference: Oh et al. (EMNLP 2024), local hard-negative loss.
     """
@@ -188,16 +188,16 @@ COLOURS = "viridis"  # even in lightness, so that colour-blind people and grey p
 
 
 def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0.6) -> Image.Image:
-    """Lay a map over its image.
+    """Draw a map over its image.
 
-    Its lowest value is dark blue, its highest yellow, and a flat map dark blue throughout. Outside
-    of the region the image is darkened: the model does not see it.
+    The lowest value is dark blue, the highest yellow; a flat map is dark blue. Outside the region,
+    which the model does not see, the image is darkened.
 
     Args:
         image: RGB.
         attention: (rows, columns), the map.
-        region: (left, upper, right, lower), in pixels of the image, what the map covers.
-        alpha: share of the colour.
+        region: (left, upper, right, lower), the part of the image that the map covers, in pixels.
+        alpha: opacity of the map.
 
     Raises:
         CompoclipError: `alpha` is not in [0, 1], or the map is empty.

@@ -1,4 +1,4 @@
-"""One image, one caption: the scores of the caption and of everything it can be rewritten to."""
+"""Scores of an image with a caption and all its rewrites."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Scored:
-    """A candidate with its cosine to the image.
+    """A candidate and its cosine with the image.
 
-    flip: it is on the wrong side: a negative not below the caption, or a positive not above every
-    negative. The caption itself flips when a negative is not below it.
+    flip: whether it is misranked: a negative not below the caption, a positive not above every
+    negative, or a caption with a negative not below it.
     """
 
     candidate: Candidate
@@ -46,7 +46,7 @@ class Scored:
 def candidates_of(caption: Caption, seed: int = 0) -> tuple[list[Candidate], dict[str, str]]:
     """Draw one text of each rewrite that can change a caption.
 
-    Equal texts of a kind are one candidate.
+    Equal texts of the same kind become one candidate.
 
     Args:
         caption: a parsed caption.
@@ -80,11 +80,10 @@ def score_candidates(
         candidates: the caption first.
 
     Returns:
-        The candidates by cosine, the highest first; of equal ones negatives first, since a tie is
-        wrong.
+        The candidates by falling cosine; negatives first among equals, since a tie is wrong.
 
     Raises:
-        CompoclipError: the model yields features that are not finite numbers.
+        CompoclipError: the model returns features that are not finite.
     """
     with evaluating(model.encoder), torch.inference_mode():
         pixels = model.preprocess.evaluation(image)[None].to(model.encoder.device)

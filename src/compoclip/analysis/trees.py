@@ -3,15 +3,15 @@
 A chart is an (n + 1, n + 1) array; chart[a, b], a < b, belongs to the words a..b-1. A node is
 (a, k, b): the span (a, b) split into (a, k) and (k, b). The value of a tree is the sum over its
 nodes of chart(left) + chart(right), and its tree score the sum of [chart(left) + chart(right) -
-baseline], where the baseline of a node is the mean over all places where its span could be split:
-what splitting blindly yields. Defined after Murty et al., Characterizing Intrinsic Compositionality
-in Transformers with Tree Projections (ICLR 2023), with exact instead of greedy search and the
-expected instead of a drawn split.
+baseline], where the baseline of a node is the mean over all splits of its span, that is the
+expected value of a random split. Defined after Murty et al., Characterizing Intrinsic
+Compositionality in Transformers with Tree Projections (ICLR 2023), with exact instead of greedy
+search and the expected instead of a sampled split.
 
-Which tree? That of the highest value is no use for causal encoders: nothing stands before a span
-that begins the sentence, so its chart is 1, and the left-branching tree, which has all of them, has
-the highest value whatever the model. That of the highest score is not bound so, since the baseline
-of a node counts these spans as well.
+The tree of the highest value is no use for causal encoders. No word precedes a span that begins
+the sentence, so its chart is 1, and the left-branching tree, which holds all these spans, has the
+highest value for any model. The tree of the highest score does not have this fault, since the
+baseline of a node counts these spans as well.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class TreeScores:
 
     @property
     def headline(self) -> int:
-        """The largest threshold, L/2 unless others were asked for."""
+        """Return the largest threshold, L/2 by default."""
         return self.thresholds[-1]
 
 
@@ -301,15 +301,15 @@ def measure_trees(
     counted.
 
     Args:
-        name: of the model, in the scores.
+        name: name of the model in the scores.
         loaded: the model; its text tower must be a native open_clip transformer.
-        captions: what to measure.
-        thresholds: layers from which on a span sees itself only; 0 to half the depth by default.
-        batch_size: captions at once.
-        seed: of the random trees, each drawn from (seed, caption).
+        captions: the captions.
+        thresholds: layers from which a span attends to itself only; 0 to half the depth by default.
+        batch_size: captions encoded at once.
+        seed: seed of the random trees, each sampled from (seed, caption).
 
     Raises:
-        UsageError: a threshold is no layer.
+        UsageError: a threshold is not a layer.
         CompoclipError: no caption is left, the tokenizer has no words, or the text tower is of
             another kind.
     """
@@ -378,7 +378,7 @@ def estimates(values: Floats, resamples: int, seed: int) -> list[Estimate]:
         resamples: number of draws.
         seed: of the draws.
 
-    Returns H estimates by threshold, and last that of each caption's mean over the thresholds.
+    Returns H estimates by threshold, then the estimate of the mean over thresholds.
     """
     columns = np.column_stack([values, values.mean(axis=1)])
     return Estimate.of_means(columns, resamples, seed)
@@ -395,8 +395,8 @@ def differences(
         resamples: bootstrap draws of captions.
         seed: of the draws.
 
-    Returns how many captions, and the means of other minus base as `estimates` gives them. Raises
-    CompoclipError when they have no caption in common.
+    Returns the number of captions, and the means of other minus base as `estimates` gives them.
+    Raises CompoclipError when they have no caption in common.
     """
     place = {caption: row for row, caption in enumerate(base.captions)}
     rows = [(place[c], row) for row, c in enumerate(other.captions) if c in place]

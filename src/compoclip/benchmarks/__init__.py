@@ -5,9 +5,9 @@
     found = load_benchmark("sugarcrepe:swap_*", Path("data"))
     print(found.name, found.content.counts())
 
-What lies below a data root, what is faulty and how to fetch it: `compoclip.benchmarks.check`,
-`audit`, `solvability` and `fetch`. How a benchmark is added: `compoclip.benchmarks.table`; one in a
-file of your own: `compoclip.benchmarks.reader`.
+`compoclip.benchmarks.check` lists the files below a data root, `fetch` downloads them, `audit` and
+`solvability` find faulty items. To add a benchmark see `compoclip.benchmarks.table`, for one in a
+custom file `compoclip.benchmarks.reader`.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Cases and sets, as benchmarks yield them: image references, texts, and which match. No torch."""
+"""Cases and sets of a benchmark: image references, texts, and which match. No torch."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class TiePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImageRef:
-    """An image file and, when the benchmark crops, a pixel box (left, upper, right, lower).
+    """An image file and, if the benchmark crops it, a pixel box (left, upper, right, lower).
 
-    member: where the image lies in the archive or table at `path`: its name in a .zip or .tar,
-    "column:row" in a .parquet or .arrow file; "" for a file of its own. squash: resize both sides
+    member: place of the image in the archive or table at `path`: its name in a .zip or .tar,
+    "column:row" in a .parquet or .arrow file; "" for an image file. squash: resize both sides
     to the model's size, whatever the shape. mirror: exchange left and right after the crop.
     upright: turn as the EXIF orientation says, before the crop: for a user's photos alone.
     """
@@ -61,7 +61,7 @@ class ImageRef:
 
     @property
     def photo(self) -> str:
-        """The uncropped image as text: its path, and "@member" inside an archive or table."""
+        """Return the uncropped image as text: its path, and "@member" in an archive or table."""
         return f"{self.path}@{self.member}" if self.member else str(self.path)
 
 
@@ -108,27 +108,27 @@ class Cases(tuple[Case, ...]):
 
     @property
     def cases(self) -> Cases:
-        """The cases; other sets have none."""
+        """Return the cases; () for other sets."""
         return self
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """The forms of the items, each once."""
+        """Return the forms of the items, each once."""
         return tuple(dict.fromkeys(case.form for case in self))
 
     @property
     def images(self) -> tuple[ImageRef, ...]:
-        """The images, case by case."""
+        """Return the images, case by case."""
         return tuple(ref for case in self for ref in case.images)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts, case by case."""
+        """Return the texts, case by case."""
         return tuple(text for case in self for text in case.texts)
 
     @property
     def listed(self) -> Listed:
-        """Sub-task, labels and truth of every case."""
+        """Return the sub-task, labels and truth of every case."""
         return Listed(
             [case.subtask for case in self],
             [case.labels for case in self],
@@ -136,11 +136,11 @@ class Cases(tuple[Case, ...]):
         )
 
     def counts(self) -> dict[str, int]:
-        """Number of items by sub-task."""
+        """Return the number of items by sub-task."""
         return dict(Counter(case.subtask for case in self))
 
     def without(self, absent: Callable[[ImageRef], bool]) -> Cases:
-        """The cases that have none of the images for which `absent` holds."""
+        """Return the cases without an image for which `absent` holds."""
         return Cases(case for case in self if not any(map(absent, case.images)))
 
 
@@ -160,12 +160,12 @@ class Retrieval:
     listed: ClassVar[Listed] = Listed()
 
     def counts(self) -> dict[str, int]:
-        """Number of queries by sub-task."""
+        """Return the number of queries by sub-task."""
         return {"i2t": len(self.images), "t2i": len(self.texts)}
 
     def without(self, absent: Callable[[ImageRef], bool]) -> Retrieval:
-        """The set without the images for which `absent` holds, and without the texts that lose
-        their last image with them."""
+        """Return the set without the images for which `absent` holds, and without the texts whose
+        last image these are."""
         images = [i for i, image in enumerate(self.images) if not absent(image)]
         image_at = {old: new for new, old in enumerate(images)}
         pairs = [(image, text) for image, text in self.pairs if image in image_at]
@@ -190,7 +190,7 @@ class Classification:
     metric "map11": several classes may be true of an image. tags: all of them, image by image
     (`labels` is then empty). Every class is a sub-task whose items are all images, with the metrics
     "ap11" and "ap11_devkit": 11-point average precision of the images by the probability of the
-    class, as the ELEVATER toolkit has it and as the VOC devkit has it; chance is its mean over
+    class, as the ELEVATER toolkit and as the VOC devkit compute it; chance is its mean over
     random orders of the images.
     """
 
@@ -205,21 +205,21 @@ class Classification:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The prompts, class by class."""
+        """Return the prompts, class by class."""
         return tuple(text for prompts in self.prompts for text in prompts)
 
     @property
     def listed(self) -> Listed:
-        """The labelled images, each with its class."""
+        """Return the labelled images, each with its class."""
         labels = [{CLASS_LABEL: self.classes[label]} for label in self.labels]
         return Listed([ZERO_SHOT] * len(labels), labels, [0] * len(labels))
 
     def counts(self) -> dict[str, int]:
-        """Number of images by sub-task."""
+        """Return the number of images by sub-task."""
         return dict.fromkeys(self.classes if self.tags else (ZERO_SHOT,), len(self.images))
 
     def without(self, absent: Callable[[ImageRef], bool]) -> Classification:
-        """The set without the images for which `absent` holds; the classes stay."""
+        """Return the set without the images for which `absent` holds, with all classes."""
         kept = [k for k, image in enumerate(self.images) if not absent(image)]
         return replace(
             self,
@@ -252,25 +252,25 @@ class Aggregate:
     metric: str | None = None
 
     def nested(self) -> tuple[Aggregate, ...]:
-        """The parts as aggregates; a sub-task is the mean of its items."""
+        """Return the parts as aggregates; a sub-task is the mean of its items."""
         return tuple(
             Aggregate((part,), weighting="micro") if isinstance(part, str) else part
             for part in self.parts
         )
 
     def subtasks(self) -> frozenset[str]:
-        """Names of all sub-tasks that the tree needs."""
+        """Return the names of all sub-tasks that the tree needs."""
         parts = ({part} if isinstance(part, str) else part.subtasks() for part in self.parts)
         return frozenset().union(*parts)
 
     def by_label(self) -> bool:
-        """True if the tree looks at labels of items, and so may leave out some of a sub-task."""
+        """Return whether the tree uses labels of items, and so may leave out items."""
         return self.macro_by is not None or any(
             not isinstance(part, str) and part.by_label() for part in self.parts
         )
 
     def to_json(self) -> dict[str, object]:
-        """The rule as JSON, stored with results so that they can be compared later."""
+        """Return the rule as JSON, stored with results so that they can be compared later."""
         return {
             "parts": [part if isinstance(part, str) else part.to_json() for part in self.parts],
             "weighting": self.weighting,
@@ -282,7 +282,7 @@ class Aggregate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Aggregate:
-        """The inverse of `to_json`. Raises KeyError or TypeError for anything else."""
+        """Invert `to_json`. Raises KeyError or TypeError for anything else."""
         if not isinstance(data, Mapping):
             raise TypeError(f"an aggregate must be an object, not {type(data).__name__}")
         parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
@@ -359,7 +359,7 @@ class Meta:
         citation: The paper.
         source: Where the official files come from, in words.
         licence: Of the annotations.
-        access: What a person must do to get the files, "open" for nothing.
+        access: Steps needed to get the files; "open" for none.
         files: Annotation files under the data root, or patterns each of which must match a file.
         images: Image folders under the data root.
         parts: Sub-tasks, or named sets of a family, that a spec `id:part` may select.
@@ -371,12 +371,12 @@ class Meta:
         family: A spec must name exactly one part.
         archives: Patterns of archives under the root, one of which may stand for all the files.
         requires: Option that a target must state, "" for none.
-        status: Whether the files can be had, one of `STATUSES`.
-        same_rows_as: Another benchmark whose items this one edits under the same ids, "" for none.
+        status: Whether the files are available, one of `STATUSES`.
+        same_rows_as: The benchmark whose items this one edits under the same ids, "" for none.
         part_folders: Set of a family -> its folder under the root, if that has another name.
         optional: Files that are read if they are there.
-        elsewhere: File or pattern -> where else below the root the reader looks for it, and first.
-        remote: Where those of the files and image folders that anybody may fetch come from.
+        elsewhere: File or pattern -> another place below the root, tried first.
+        remote: Sources of the files and image folders that need no permission.
     """
 
     id: str
@@ -406,13 +406,13 @@ class Meta:
     def sources(self) -> dict[str, RemoteFile]:
         """Return the files and image folders that can be fetched, with their sources.
 
-        What several benchmarks share (`sources.shared`) needs no mention in `remote`.
+        Sources that several benchmarks share (`sources.shared`) need no mention in `remote`.
         """
         known = {**shared(), **{each.target: each for each in self.remote}}
         return {each: known[each] for each in (*self.files, *self.images) if each in known}
 
     def place(self, root: Path, file: str) -> str | None:
-        """Where one of the files (or of those of a pattern) lies below `root`; None for nowhere."""
+        """Return the place below `root` of a file (or of a file of a pattern), or None."""
         for each in (self.elsewhere.get(file, file), file):
             if any(root.glob(each)) if "*" in each else (root / each).is_file():
                 return each
@@ -429,16 +429,16 @@ class Meta:
 
     @property
     def items(self) -> int | None:
-        """Items of the official files, None if unknown or if each set has its own."""
+        """Return the number of official items; None if unknown or if it depends on the set."""
         return None if self.family else sum(self.expected.values()) or None
 
     @property
     def size(self) -> int:
-        """Bytes of all sources of known size, archives packed."""
+        """Return the bytes of all sources of known size, archives packed."""
         return sum(source.size for source in self.sources.values())
 
     def to_json(self) -> dict[str, object]:
-        """Return what listings say of the benchmark, ready for JSON."""
+        """Return the facts for listings, ready for JSON."""
         sources = self.sources
         located = {
             target: {
@@ -491,14 +491,14 @@ SKILLS: Mapping[str, str] = MappingProxyType(
         "retrieval": "find the matching text or image among thousands",
     }
 )
-"""Skill -> what a model that has it can do. Every sub-task of a benchmark maps to one of these."""
+"""Skill -> its description. Every sub-task of a benchmark maps to one of these."""
 
 
 # --- What images and texts are called in results and audits: the same on every machine. ---
 
 
 UPRIGHT, MIRRORED = "#upright", "#mirrored"
-"""What ends the name of an image that is turned upright, and of a mirrored one."""
+"""Suffixes of the names of images to be turned upright and of mirrored ones."""
 
 
 def image_key(ref: ImageRef) -> str:
@@ -538,7 +538,7 @@ def text_names(content: Retrieval) -> dict[int, str]:
 
 
 def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
-    """Return the content whose images all exist as files, and the names of the absent images.
+    """Return the content whose images all exist, and the names of the absent images.
 
     Every distinct path is looked up once, an archive as a whole.
 

@@ -46,7 +46,7 @@ class DownloadPatience:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a whole file must be; empty or 0 where not known. blake2b: 128 bit, as `Meta.hashes`."""
+    """Size and digests of a whole file; 0 or empty if unknown. blake2b: 128 bits, as in `Meta`."""
 
     size: int = 0
     md5: str = ""

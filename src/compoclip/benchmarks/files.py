@@ -6,7 +6,6 @@ naming the file, the row and the remedy.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -18,7 +17,7 @@ from typing import Any
 
 from compoclip import files, tables
 from compoclip.benchmarks.case import Aggregate, Classification, ImageRef
-from compoclip.errors import CompoclipError, UsageError, printable
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import token_key
 from compoclip.tables import kind_of
 
@@ -26,7 +25,7 @@ MOST_BYTES = 1 << 28
 """Bytes that a file of annotations may have, unpacked: 256 MiB, more than any official one."""
 
 OFFICIAL = "fetch the official file again"
-"""What to do about a damaged file, where it is not the user's own."""
+"""Remedy for a damaged official file."""
 _ABSENT = "put the official file there, or name its place with an option"
 
 
@@ -250,17 +249,6 @@ def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> s
     for value in extra:
         digest.update(f"extra\0{value}\n".encode())
     return digest.hexdigest()
-
-
-_LONGEST_HINT = 400
-
-
-def close(name: str, known: Iterable[str]) -> str:
-    """Return a hint such as "did you mean swap_obj?", or the whole list when nothing is close."""
-    known = tuple(known)
-    match = difflib.get_close_matches(name[:100], known[:1000], n=3)
-    hint = f"did you mean {' or '.join(match)}?" if match else f"known: {', '.join(known)}"
-    return printable(hint, _LONGEST_HINT)  # names may come from a file
 
 
 def classification_rules(content: Classification) -> dict[str, Aggregate]:

@@ -55,7 +55,7 @@ _KNOWN = ("id", "image", "caption", "negative_caption", "label", "subtask", "ski
 _MORE = re.compile(r"negative_caption_?[0-9]+")  # columns with further false captions
 # As pandas writes whole numbers of a column that has gaps, too.
 _TRUTH = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0}
-_MEND_ROW, _MEND_FILE = "mend the row", "mend the file"
+_MEND_ROW, _MEND_FILE = "fix the row", "fix the file"
 _DEV = "_dev"
 
 Row = Mapping[str, Any]

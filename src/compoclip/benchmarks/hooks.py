@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
 from compoclip.benchmarks.entries import each_value, entries, files_of
-from compoclip.benchmarks.files import close, require, require_positive
+from compoclip.benchmarks.files import require, require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import UsageError, shown
+from compoclip.errors import UsageError, closest, shown
 
 Rows = Iterable[Row]
 Rules = dict[str, Aggregate]
@@ -27,7 +27,7 @@ Rules = dict[str, Aggregate]
 def colorswap(rows: Rows, data: Loading, *, split: str = "test") -> Iterator[Row]:
     """Name another split than the test in the results."""
     sizes = {"test": 300, "train": 700}
-    require(split in sizes, "colorswap", f"no split {split!r}; {close(split, sizes)}", UsageError)
+    require(split in sizes, "colorswap", f"no split {split!r}; {closest(split, sizes)}", UsageError)
     data.expected = {"colorswap": sizes[split]}
     if split != "test":
         data.name += f"_{split}"
@@ -236,7 +236,7 @@ def crepe_syst(
     sets = ("cc12m", "yfcc", "laion")
     folder = annotations or data.root / "crepe" / "syst_hard_negatives"
     known = {*sets, *(path.stem.rpartition("_in_")[2] for path in folder.glob("*_in_*.csv"))}
-    problem = f"no pre-training set {pretrained!r}; {close(str(pretrained), sorted(known))}"
+    problem = f"no pre-training set {pretrained!r}; {closest(str(pretrained), sorted(known))}"
     if pretrained is None:
         problem = "is about compounds seen in pre-training: say what the model was pre-trained "
         problem += f"on, as crepe_syst,pretrained=SET with SET one of {', '.join(sets)}"

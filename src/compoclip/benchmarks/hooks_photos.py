@@ -215,7 +215,7 @@ def negrefcocog(rows: Rows, data: Loading) -> Iterator[Row]:
 # --- Flickr30k-Positions. ---
 
 PAIRS = "_pairs"
-"""What the name of a sub-task of pairs ends with."""
+"""Suffix of the names of sub-tasks of pairs."""
 
 
 def positions(rows: Rows, data: Loading, *, up_down_images: Path | None = None) -> Iterator[Row]:

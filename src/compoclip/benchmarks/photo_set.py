@@ -182,7 +182,7 @@ def read_coco(path: Path) -> tuple[list[Row], tuple[str, ...]]:
     return rows, tuple(names[key] for key in order)
 
 
-MEND = "mend the file"
+MEND = "fix the file"
 
 
 def coco_boxes(path: Path) -> list[BoxedPhoto]:

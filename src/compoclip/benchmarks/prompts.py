@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.files import close, require
-from compoclip.errors import CompoclipError
+from compoclip.benchmarks.files import require
+from compoclip.errors import CompoclipError, closest
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 
@@ -66,7 +66,7 @@ def _prompt_rows(path: Path, dataset: str, section: str, what: str) -> tuple[Seq
         case ".json":
             value, where = files.read_json(path), str(path)
             if isinstance(value, dict):
-                problem = f"nothing for data set {dataset!r}; {close(dataset, value)}"
+                problem = f"nothing for data set {dataset!r}; {closest(dataset, value)}"
                 require(dataset in value, path, problem)
                 value, where = value[dataset], f"{path}: data set {dataset!r}"
             return files.items(value, where), where
@@ -74,7 +74,7 @@ def _prompt_rows(path: Path, dataset: str, section: str, what: str) -> tuple[Seq
             _, *parts = re.split(r"^## +(\S[^\n]*)\n", files.read_text(path), flags=re.MULTILINE)
             found = {title.rstrip(): body for title, body in zip(parts[::2], parts[1::2])}
             section = section or dataset
-            require(section in found, path, f"no section {section!r}; {close(section, found)}")
+            require(section in found, path, f"no section {section!r}; {closest(section, found)}")
             where = f"{path}: section {section!r}"
             return _python_list(found[section], what, where), where
         case _:

@@ -28,8 +28,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Meta, TiePolicy
-from compoclip.benchmarks.files import close
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, closest
 
 Rules = Mapping[str, Aggregate]
 
@@ -86,21 +85,21 @@ def options_of(function: Callable[..., Any]) -> dict[str, str]:
 
 @dataclass
 class Loading:
-    """A benchmark while it is read: where it lies, what is wanted of it, and what was found.
+    """A benchmark while it is read: its place, the wanted sub-tasks and the counts so far.
 
     Args:
         root: Data root.
-        images: Folder of the photos that the user named, if any.
+        images: Folder of the photos named by the user, if any.
         parts: The wanted sub-tasks.
         name: Id of the benchmark; options may add to it.
         expected: Items of the official files by sub-task.
         ties: Tie policy by sub-task, "" for all others.
         files: Name -> file, or its content, for the data hash.
-        stated: What else decides the items, for the data hash.
-        left_out: Reason -> rows that became no item.
+        stated: Further inputs that decide the items, for the data hash.
+        left_out: Reason -> number of rows that became no item.
         joint: See `Benchmark`.
         tuned_on: See `Benchmark`.
-        cases: What the function yielded, of the wanted sub-tasks.
+        cases: The cases read so far, of the wanted sub-tasks.
     """
 
     root: Path
@@ -117,7 +116,7 @@ class Loading:
     cases: list[Case] = field(default_factory=list)
 
     def photos(self, folder: str) -> Path:
-        """Return the folder of the photos that the user named, else `folder` of the root."""
+        """Return the folder of photos named by the user, else `folder` below the root."""
         return self.images or self.root / folder
 
     def rows(
@@ -125,7 +124,7 @@ class Loading:
     ) -> Iterator[tuple[int, str, dict[str, Any]]]:
         """Yield (index, file and row for messages, row) of a JSON list of objects.
 
-        name: of the file in the data hash. remedy: what to do when it is absent.
+        name: name of the file in the data hash. remedy: advice for the message when it is absent.
         """
         self.files[name] = path
         for index, value in enumerate(files.items(files.read_json(path, remedy), str(path))):
@@ -147,13 +146,13 @@ class CaseReader(Reader):
 
     Args:
         meta: Its facts.
-        read: Yields the cases in their order; those of unwanted sub-tasks are dropped.
-        rules: Its named aggregates, or what makes them of a finished `Loading`.
-        headline: The aggregate to quote, "micro" if it is not defined for the wanted sub-tasks.
+        read: Yields the cases in order; cases of unwanted sub-tasks are dropped.
+        rules: Its named aggregates, or a function of the finished `Loading` that returns them.
+        headline: The aggregate to quote; "micro" if it is not defined for the wanted sub-tasks.
         ties: The official tie policy, or one by sub-task ("" for all others).
-        usual: Sub-tasks that are read when none is asked for; () for all.
-        empty: What is wrong with files that hold no case.
-        takes: Its options, where `read` does not name them all.
+        usual: Sub-tasks read by default; () for all.
+        empty: Message for files that hold no case.
+        takes: Its options, if `read` does not name them all.
     """
 
     rules: Rules | Callable[[Loading], Rules] = field(default_factory=dict)
@@ -218,7 +217,7 @@ def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tup
     chosen: set[str] = set()
     for pattern in patterns:
         hits = {name for name in known if fnmatchcase(name, pattern)}
-        problem = f"no sub-task {pattern!r}; {close(pattern, known)}"
+        problem = f"no sub-task {pattern!r}; {closest(pattern, known)}"
         files.require(hits, benchmark, problem, UsageError)
         chosen |= hits
     return tuple(name for name in known if name in chosen)

@@ -2,7 +2,7 @@
 
 A benchmark is an entry of `benchmarks.yaml`. Other packages add theirs through the entry-point
 group "compoclip.benchmarks", each entry naming a `Reader`, or a module with `META` and `load`. A
-file of the user's own holds the same, and goes by its path.
+custom file holds either of these, and its path is its name.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from compoclip import own
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
-from compoclip.benchmarks.files import close, require
+from compoclip.benchmarks.files import require
 from compoclip.benchmarks.reader import Reader
 from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 
 GROUP = "compoclip.benchmarks"
 _MOVED = {
@@ -31,7 +31,7 @@ _MOVED = {
     "half_truth_own": "own_captions.py:half_truth_own",
     "positions_own": "own_boxes.py",
 }
-"""Benchmarks that the package held once -> where they are in the folder lab of the repository."""
+"""Removed benchmark -> its place in the folder lab of the repository."""
 
 
 def benchmark_names() -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def benchmark_names() -> tuple[str, ...]:
 
 
 def meta(name: str) -> Meta:
-    """Return what is known about a benchmark without its files.
+    """Return the facts about a benchmark, without its files.
 
     Args:
         name: Its id, such as "sugarcrepe".
@@ -65,7 +65,7 @@ def reader(name: str) -> Reader:
     point = own.installed("benchmarks").get(name)
     if point is None:
         moved = f"{name} is no longer part of the package; say lab/{_MOVED.get(name)}"
-        hint = moved if name in _MOVED else close(name, benchmark_names())
+        hint = moved if name in _MOVED else closest(name, benchmark_names())
         raise UsageError(f"no benchmark {name!r}; {hint}")
     thing = own.imported(point, "benchmark")
     made = thing if isinstance(thing, Reader) else _made_of(vars(thing))
@@ -116,14 +116,13 @@ def split_spec(spec: str) -> tuple[str, str]:
 def load_benchmark(spec: str, root: Path, images: Path | None = None, **options: Any) -> Benchmark:
     """Load a benchmark from the data root.
 
-    A root that holds other than the official items (see `edition`) gives the benchmark its own
-    name.
+    If the root does not hold the official items (see `edition`), the name says so.
 
     Args:
         spec: "name" or "name:part[,part]", parts being sub-tasks, patterns of them ("swap_*"), or,
             for a family such as "retrieval:coco", the one set to load.
         root: Folder of all data, in the default layout.
-        images: Where the photos lie when not in the default layout.
+        images: Folder of the photos if they are not in the default layout.
         **options: Options of the benchmark, see `option_types`.
 
     Raises:
@@ -141,7 +140,7 @@ def load_benchmark(spec: str, root: Path, images: Path | None = None, **options:
     problem = f"{name} is a family, name one set as {name}:SET; sets: {known}"
     require(one, repr(spec), problem, UsageError)
     for option in options:
-        hint = close(option, found.options)
+        hint = closest(option, found.options)
         known_option = option in found.options
         require(known_option, f"benchmark {name}", f"no option {option!r}; {hint}", UsageError)
     try:
@@ -206,7 +205,7 @@ def read_edition(root: Path) -> str | None:
 
 
 SANITY_CHECKS = frozenset({"cc_neg"})
-"""Benchmarks that a rule of thumb solves: measured, but part of no mean of benchmarks."""
+"""Benchmarks that a rule of thumb solves: measured, but left out of all means of benchmarks."""
 
 # --- Benchmarks that the literature reports together, by one name. ---
 
@@ -220,6 +219,6 @@ SUITES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "retrieval_3": tuple(document()["_suites"]["retrieval_3"]),
     }
 )
-"""Suite -> what `load_benchmark` is asked for. comp, retrieval_3: of FSC-CLIP (Oh et al., EMNLP
+"""Suite -> names for `load_benchmark`. comp, retrieval_3: as in FSC-CLIP (Oh et al., EMNLP
 2024); elevater: the 21 sets of its zero-shot mean, elevater_20 without ImageNet-1K. The average of
 vl_compo itself is over twelve: comp without spec, with colorswap and mmvp_vlm."""

@@ -28,9 +28,9 @@ from pathlib import Path
 
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Benchmark, ImageRef, Meta, Retrieval, TiePolicy
-from compoclip.benchmarks.files import SUFFIXES, by_stem, close, require, require_positive
+from compoclip.benchmarks.files import SUFFIXES, by_stem, require, require_positive
 from compoclip.captions.chunks import pre_caption
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 
 # --- Files that list several captions per photo. ---
 #
@@ -226,7 +226,9 @@ def load(
     The benchmark is called "retrieval_<set>", with cleaned captions "retrieval_<set>_pre<words>".
     """
     name = ",".join(subtasks)
-    require(name in _FOLDERS, "retrieval", f"no set {name!r}; {close(name, _FOLDERS)}", UsageError)
+    require(
+        name in _FOLDERS, "retrieval", f"no set {name!r}; {closest(name, _FOLDERS)}", UsageError
+    )
     require_positive("retrieval", "pre_caption_words", pre_caption_words)
     require_positive("retrieval", "pairs", pairs)
     places = [root / file for file in about.of_set(name, about.files) if not file.endswith(_SPLIT)]

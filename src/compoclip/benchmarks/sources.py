@@ -1,9 +1,8 @@
-"""Where official files that anybody may fetch come from: what a benchmark states in `Meta.remote`.
+"""Sources of official files that need no permission, as a benchmark states them in `Meta.remote`.
 
-Annotations of repositories are named at the commit whose bytes were checked (`Meta.hashes`), or at
-the newest one where none was. Where neither a hash nor an md5 is known, a fetched file is checked
-for its kind alone and reported as not verified. Nothing here is fetched unless `compoclip data
-fetch` is told to.
+Annotations in repositories are named at the commit whose bytes were checked (`Meta.hashes`), else
+at the newest one. Without a known hash or md5, a fetched file is checked for its kind only and
+reported as not verified. Only `compoclip data fetch` downloads files.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ class RemoteFile:
     """One file that can be fetched.
 
     Args:
-        target: The file below the data root that it becomes or, for an archive, the folder that it
-            is unpacked into (a folder that holds the whole archive is dropped).
+        target: Its path below the data root or, for an archive, the folder to unpack it into (a
+            single top folder in the archive is dropped).
         url: Its address.
         size: Bytes, 0 if unknown.
         md5: Checksum of the file as published, "" if unknown.
-        archive: It is a .zip or .tar file.
-        keys: What each row must have, for a file that no checksum identifies.
+        archive: Whether it is a .zip or .tar file.
+        keys: Keys that each row must have, for a file without a known checksum.
     """
 
     target: str
@@ -42,7 +41,7 @@ class RemoteFile:
 
 
 def repository(name: str, commit: str = NEWEST) -> str:
-    """The address below which GitHub serves the files of a repository.
+    """Return the address below which GitHub serves the files of a repository.
 
     Args:
         name: "owner/name".

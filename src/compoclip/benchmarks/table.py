@@ -1,7 +1,7 @@
 """The benchmarks of `benchmarks.yaml`: which columns of which files make an item.
 
-The head of that file explains the keys of an entry. What no key can say is a function that the
-entry names ("module:function" of this package):
+The head of that file explains the keys of an entry. For anything else an entry names a function
+("module:function" of this package):
 
 - `load(about, root, images, *, subtasks, **options)` returns a whole benchmark;
 - `edit(rows, data, **options)` gets the rows of all files and yields those that become items;

@@ -1,4 +1,4 @@
-"""Targets, as named after `--on`: benchmarks with their places and options, or whole suites.
+"""Targets of `--on`: benchmarks with their places and options, or whole suites.
 
 A target is `SPEC[,KEY=VALUE]...`, for example
 
@@ -14,9 +14,9 @@ results) and the options of the benchmark's reader. A suite is a folder with a `
     {"benchmarks": [{"name": "sugarcrepe", "root": "data", "images": "photos",
                      "id": "my-sugarcrepe", "options": {"annotations": "captions"}}]}
 
-whose paths are relative to it (all but "name" may be left out), or a data root in the default
-layout, of which every benchmark is taken whose annotation files are all there. `all` is the data
-root itself. The suites of `benchmarks.suites` (`elevater`, `comp`, ...) go by their names:
+whose paths are relative to it (all keys but "name" are optional), or a data root in the default
+layout, which stands for every benchmark with complete annotation files. `all` is the data
+root itself. The suites of `benchmarks.suites` (`elevater`, `comp`, ...) have names:
 
     elevater,root=/data
 """
@@ -47,12 +47,12 @@ from compoclip.own import is_file
 
 SUITE = "suite.json"
 ALL = "all"
-"""Target that means everything below the data root."""
+"""Target for everything below the data root."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A benchmark to load. spec: as for `load_benchmark`. id: name in the results, if another."""
+    """A benchmark to load. spec: as for `load_benchmark`. id: name in the results if it differs."""
 
     spec: str
     root: Path
@@ -61,7 +61,7 @@ class Target:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Benchmark:
-        """Read the benchmark. Raises what `load_benchmark` raises."""
+        """Read the benchmark. Raises as `load_benchmark` does."""
         benchmark = load_benchmark(self.spec, self.root, self.images, **self.options)
         if not self.id:
             return benchmark
@@ -69,12 +69,12 @@ class Target:
 
 
 def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) -> list[Target]:
-    """Read what a user names after `--on`.
+    """Parse the values of `--on`.
 
     Args:
-        texts: targets, in the forms that this module describes.
-        root: data root of targets that name no other.
-        images: photo folder of targets that name no other.
+        texts: targets in the forms that this module describes.
+        root: default data root.
+        images: default photo folder.
 
     Returns:
         The benchmarks to load.

@@ -42,7 +42,7 @@ from typing import Any
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, Meta, TiePolicy
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import classification_rules, close, require
+from compoclip.benchmarks.files import classification_rules, require
 from compoclip.benchmarks.photo_set import PhotoSet, read_photos
 from compoclip.benchmarks.prompts import (
     DEFAULT_TEMPLATES,
@@ -52,7 +52,7 @@ from compoclip.benchmarks.prompts import (
     read_templates,
 )
 from compoclip.console import counted, note
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 
 PER_CLASS, MAP11, AUC = "mean-per-class", "map11", "auc"
 METRICS = ("accuracy", PER_CLASS, AUC, MAP11)
@@ -207,7 +207,7 @@ def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | 
         names = [each[0] for each in known.classes]
         raise CompoclipError(
             f"{where}: class {odd!r:.80} is not one of the set's, or is there twice "
-            f"({close(odd, names)}); rename it, make directories that lack (they may be empty), or "
+            f"({closest(odd, names)}); rename it, add missing directories (they may be empty), or "
             "name all classes with the option index"
         )
     return by_number if photos.toolkit and len(photos.names) == total else None
@@ -239,11 +239,11 @@ def load(
     name = subtasks[0]
     both = index is not None and classes is not None
     require(not both, where, "give index or classes, not both", UsageError)
-    problem = f"no metric {metric!r}; {close(str(metric), METRICS)}"
+    problem = f"no metric {metric!r}; {closest(str(metric), METRICS)}"
     require(metric is None or metric in METRICS, where, problem, UsageError)
     one = SETS.get(name, ZeroShotSet(0))
     folder = images or files.image_path(root / "elevater", name, f"zero_shot:{name}")
-    photos = read_photos(folder, annotations, "" if name in SETS else f" ({close(name, SETS)})")
+    photos = read_photos(folder, annotations, "" if name in SETS else f" ({closest(name, SETS)})")
     known = published(name)
     if index is None and classes is None and photos.folders and (folder / "index.json").is_file():
         index = folder / "index.json"
@@ -254,11 +254,11 @@ def load(
     elif published_place := match(photos, known, str(folder)):
         names = tuple(each[0] for each in known.classes)
     else:
-        mend = "or give the option classes"
-        problem = f"the data do not name their classes; add a file of names (see zero_shot), {mend}"
+        fix = "or give the option classes"
+        problem = f"the data do not name their classes; add a file of names (see zero_shot), {fix}"
         require(photos.names, folder, problem)
         problem = f"label {photos.classes - 1} has no name among the {len(photos.names)} that the "
-        problem += f"data give; mend the list of names, {mend}"
+        problem += f"data give; fix the list of names, {fix}"
         require(len(photos.names) >= photos.classes, folder, problem)
         names = tuple(name.replace("_", " ") for name in photos.names)
     place = published_place or list(range(len(names)))
@@ -321,8 +321,8 @@ def _named(
     path = index or folder / "index.json"
     named = read_index(path)
     for each in (*named, *photos.names):
-        mend = "make it (empty for a class without photos) or drop the entry"
-        problem = f"class directory {each!r:.80} is not in {folder}; {mend}"
+        fix = "make it (empty for a class without photos) or drop the entry"
+        problem = f"class directory {each!r:.80} is not in {folder}; {fix}"
         require(each in photos.names, path, problem)
         problem = f"no class name for directory {each!r:.80} of {folder}; add it"
         require(each in named, path, problem)

@@ -19,12 +19,12 @@ _STARTS = frozenset({"DET", "NUM"})
 
 
 def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
-    """The base noun phrases of a tagged caption.
+    """Return the base noun phrases of a tagged caption.
 
     determiner/number/possessive? (adverb? adjective | participle | noun)* noun, adjectives possibly
     joined by "and" or commas ("a black and white cat"), and a possessor with its "'s" inside ("the
     man's red hat"). The head is the last noun. A pronoun that stands for a noun ("it", "someone",
-    "her" alone) is a chunk of one token, as in spaCy; "there" and relative pronouns are none.
+    "her" alone) is a chunk of one token, as in spaCy; "there" and relative pronouns are not.
 
     Args:
         tokens: Tagged words and marks.
@@ -157,10 +157,10 @@ _STOP = re.compile(r"(\S+)\. (?=[A-Z])")
 
 
 def sentences(caption: str) -> tuple[str, ...]:
-    """Split a long caption into sentences that a model can learn from.
+    """Split a long caption into sentences for training.
 
     A sentence ends at ". " before a capital, unless the dot belongs to an abbreviation ("St.") or
-    an initial. Openings such as "The image shows" are taken off, runs of blanks become one.
+    an initial. Openings such as "The image shows" are removed, runs of blanks become one.
 
     Args:
         caption: One or more sentences.
@@ -195,11 +195,11 @@ def pre_caption(text: str, words: int) -> str:
 
     Args:
         text: A caption.
-        words: How many words to keep.
+        words: Number of words to keep.
 
     Returns:
-        The text in lower case, with each of . ! " ( ) * # : ; ~ a blank, runs of blanks as one, and
-        only its first `words` words.
+        The first `words` words of the text in lower case, with each of . ! " ( ) * # : ; ~ and each
+        run of blanks replaced by one blank.
     """
     text = _BLANKS.sub(" ", _MARKS.sub(" ", text.lower())).strip()
     return " ".join(text.split(" ")[:words])

@@ -1,7 +1,7 @@
-"""Scene graphs from tags: objects, their attributes and the relations between them, by rule.
+"""Rule-based scene graphs from tags: objects, their attributes and the relations between them.
 
 The caption is cut into units (noun phrases, verbs, prepositions, joints) that are read once from
-left to right; `ReadingState` is what is remembered on the way.
+left to right; `ReadingState` holds the context on the way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEEMING = frozenset({"appear", "seem"})
 
 
 def parse_graph(caption: Caption) -> SceneGraph:
-    """The scene graph of a tagged and chunked caption. Never raises on odd text.
+    """Return the scene graph of a tagged and chunked caption. Never raises on odd text.
 
     Objects come from noun phrases (compound nouns are part of the name, materials and colours are
     attributes, a counting noun gives way to what it counts: "a group of people"), from possessors
@@ -37,7 +37,7 @@ def parse_graph(caption: Caption) -> SceneGraph:
     objects and relations are left out.
 
     Args:
-        caption: With tokens and chunks; its own graph is not looked at.
+        caption: With tokens and chunks; its graph is ignored.
 
     Returns:
         The graph, empty when the caption names nothing.
@@ -237,8 +237,8 @@ class _Reader(ReadingState):
         return self._own_phrase(number, unit) and (alike or not self._listing())
 
     def _listing(self) -> bool:
-        """Whether the last noun phrase is of a list of what something has: "a room with a bed and a
-        lamp on a table" has the lamp, wherever it is."""
+        """Return whether the last noun phrase belongs to a list after "with": "a room with a bed
+        and a lamp on a table" has the lamp, wherever it is."""
         context = self.context
         if context is None:
             return False
@@ -380,14 +380,14 @@ class _Reader(ReadingState):
 def graph_tree(graph: SceneGraph) -> list[str]:
     """Draw a scene graph as text.
 
-    Objects come in caption order and are numbered where two have the same name; attributes stand in
-    one column, and so do the relations and their objects.
+    Objects come in caption order, numbered if two share a name. Attributes are aligned in one
+    column, relations and their objects in others.
 
     Args:
         graph: Any scene graph.
 
     Returns:
-        The lines of a tree: objects with their attributes, below each what it is related to.
+        The lines of a tree: objects with their attributes, and below each its relations.
     """
     if not graph.objects:
         return ["(no objects)"]

@@ -30,7 +30,7 @@ class ReadSentence:
         return Span(self.tokens[first].start, self.tokens[stop - 1].end)
 
     def noun_next(self, number: int) -> bool:
-        """Whether a preposition has its object, possibly after a second one ("from under")."""
+        """Return whether an object follows, perhaps after a second preposition ("from under")."""
         after = self.next(number)
         kinds = ("noun", "adjective", "preposition", "each other")
         return after is not None and after.kind in kinds
@@ -64,7 +64,7 @@ class ReadSentence:
         return bare and self.tokens[unit.head].tag in ("VBG", "VBN")
 
     def only_meant(self, unit: Unit) -> bool:
-        """Whether a verb states a purpose or ability, no fact: "to catch a ball", "can sit"."""
+        """Return whether a verb states a purpose or ability, not a fact: "to catch", "can sit"."""
         first = unit.first - 1 if unit.first else 0
         before = self.tokens[first : unit.head]
         marked = any(t.tag in ("TO", "MD") or t.text.lower() == "to" for t in before)
@@ -85,7 +85,7 @@ class ReadSentence:
         return self.tokens[unit.head].lemma in lists.BODY_PARTS
 
     def lemma_next(self, number: int) -> str:
-        """The lemma of the noun behind `number`, "" when there is none."""
+        """The lemma of the noun behind `number`, "" without one."""
         after = self.next(number)
         return self.tokens[after.head].lemma if after is not None and after.kind == "noun" else ""
 

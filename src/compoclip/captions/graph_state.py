@@ -232,8 +232,8 @@ class ReadingState:
         return sources if animate and (name == "at" or mounts or flies) else []
 
     def _continues(self, number: int, unit: Unit) -> bool:
-        """Whether a preposition after the direct object attaches to the verb: "throwing a ball to
-        a dog", "eating hay with its trunk", "lying on the floor with dogs"."""
+        """Return whether a preposition after the direct object attaches to the verb: "throwing a
+        ball to a dog", "eating hay with its trunk", "lying on the floor with dogs"."""
         name = unit.names[0]
         acting = self.draft.animate(self.doers)
         near = self.draft.animate(self.last)
@@ -331,8 +331,8 @@ class ReadingState:
         return self.last, tag == "VBG" and near and not far and not gerund
 
     def _moves_off(self, unit: Unit) -> bool:
-        """Whether a participle of a thing behind its place or content tells of the thing: "a train
-        on a track pulling into a station", "a plate with food sitting on a table"."""
+        """Return whether a participle after a place or content describes the thing before it: "a
+        train on a track pulling into a station", "a plate with food sitting on a table"."""
         if self.context is None or list(self.context.sources) != self.subject:
             return False
         verb = unit.names[0]

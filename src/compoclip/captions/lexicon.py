@@ -19,7 +19,7 @@ sources of contrast: the cluster of the opposite head, adjectives that are value
 of the same attribute noun (hot, cold: temperature), and the way over nouns: red -> (the colour)
 red -> its co-hyponyms blue, green -> the adjectives blue, green; wooden -> wood -> rubber.
 
-The shipped file is xz-compressed UTF-8 text in columns, so that like stands beside like:
+The shipped file is xz-compressed UTF-8 text in columns:
 
 - line 1: ``compoclip-lexicon<TAB>format<TAB>number of synsets<TAB>number of entries<TAB>source``
 - for each synset its words ``lemma|lemma|...``, then for each its pointers in WordNet's symbols:
@@ -161,7 +161,7 @@ class Lexicon:
 
     @property
     def name(self) -> str:
-        """Source and size, for provenance records."""
+        """Return source and size, for provenance records."""
         return f"{self._source} ({len(self._synsets_of)} entries)"
 
     # synsets
@@ -172,7 +172,7 @@ class Lexicon:
 
     @lru_cache(maxsize=_SIZE)  # noqa: B019 (there is one lexicon)
     def synset(self, number: int) -> Synset:
-        """Synset `number`; raises CompoclipError when its line is malformed."""
+        """Return synset `number`; raises CompoclipError when its line is malformed."""
         plain: dict[str, list[int]] = {"@": [], "&": [], "=": []}
         words: list[WordPointer] = []
         try:
@@ -190,7 +190,7 @@ class Lexicon:
             raise self._malformed(f"synset {number}") from error
 
     def below(self, number: int) -> tuple[int, ...]:
-        """The synsets that point to this one: hyponyms, or the satellites of a head."""
+        """Return the synsets that point to this one: hyponyms, or the satellites of a head."""
         return tuple(self._below.get(number, ()))
 
     @cached_property
@@ -251,7 +251,7 @@ class Lexicon:
         return tuple(sorted(scored, key=lambda item: -item[0]))
 
     def dominant(self, lemma: str, pos: str) -> tuple[int, ...]:
-        """The one or two synsets the lemma most likely means in a caption (module docstring)."""
+        """Return the one or two likeliest synsets of the lemma in a caption (module docstring)."""
         ranked = self._ranked(lemma, pos)
         return tuple(
             number
@@ -260,7 +260,7 @@ class Lexicon:
         )
 
     def fields(self, lemma: str, pos: str) -> frozenset[int]:
-        """WordNet's lexicographer files of the dominant senses: 18 for people, 8 for body parts."""
+        """Return WordNet's files of the dominant senses: 18 for people, 8 for body parts."""
         return frozenset(self._kinds[number][1] for number in self.dominant(lemma, pos))
 
     # words
@@ -270,11 +270,11 @@ class Lexicon:
         return self._entry(lemma, pos) >= 0
 
     def count(self, lemma: str, pos: str) -> int:
-        """How often the lemma was met, over its senses, in WordNet's sense-tagged texts."""
+        """Return the count of the lemma, over its senses, in WordNet's sense-tagged texts."""
         return sum(count for _, count in self._senses(lemma, pos))
 
     def familiar(self, lemma: str, pos: str) -> bool:
-        """Whether the lemma was met in tagged texts, or at least twice in WordNet's definitions."""
+        """Return whether the lemma occurs in tagged texts, or twice in WordNet's definitions."""
         entry = self._entry(lemma, pos)
         if entry < 0 or self.count(lemma, pos) > 0:
             return entry >= 0
@@ -284,21 +284,21 @@ class Lexicon:
             raise self._malformed(f"the entry of {lemma!r}") from error
 
     def synonyms(self, lemma: str, pos: str) -> frozenset[str]:
-        """All other lemmas that share a synset with `lemma`, whatever the sense."""
+        """Return all other lemmas that share a synset with `lemma`, whatever the sense."""
         return frozenset(self._words(self._synsets(lemma, pos))) - {_normal(lemma)}
 
     def hypernyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
-        """Lemmas up to `levels` above any sense; for adjectives the heads they are similar to."""
+        """Return lemmas up to `levels` above any sense; for adjectives their heads."""
         above = self._closure(lemma, pos, levels, upward=True) - self._synsets(lemma, pos)
         return frozenset(self._words(above)) - {_normal(lemma)}
 
     def hyponyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
-        """Lemmas up to `levels` below any sense; for adjectives the satellites of a head."""
+        """Return lemmas up to `levels` below any sense; for adjectives the satellites of a head."""
         below = self._closure(lemma, pos, levels, upward=False) - self._synsets(lemma, pos)
         return frozenset(self._words(below)) - {_normal(lemma)}
 
     def antonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
-        """Opposites, direct ones first, each once.
+        """Return opposites, direct ones first, each once.
 
         For adjectives the antonyms of the head that a dominant sense is similar to come next
         ("huge" -> "small"); lemmas related to the word in another sense are left out.
@@ -357,7 +357,7 @@ class Lexicon:
         return bool(self._above(mine, levels) & theirs or self._above(theirs, levels) & mine)
 
     def cohyponyms(self, lemma: str, pos: str, up: int = 2, down: int = 2) -> tuple[str, ...]:
-        """Words of the same kind but another meaning.
+        """Return words of the same kind but another meaning.
 
         Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
         down at most min(k, `down`). Adjectives and adverbs: by sources of their own. Lemmas

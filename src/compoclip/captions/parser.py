@@ -25,7 +25,7 @@ def parse(text: str, tagger: Tagger | None = None) -> Caption:
     The graph takes a quarter of the time of the tags and is always made.
 
     Args:
-        text: The caption. Of one longer than any model reads its `beginning` is parsed.
+        text: The caption. If it is longer than any model reads, its `beginning` is parsed.
         tagger: `get_tagger()` by default.
 
     Returns:
@@ -45,7 +45,7 @@ def parse_many(
     Args:
         texts: Captions.
         tagger: A name for `get_tagger`, so that each process can load its own.
-        workers: Processes; the result does not depend on it.
+        workers: Number of processes; the result does not depend on it.
 
     Returns:
         The parsed captions, in order.
@@ -88,10 +88,10 @@ def parse_records(
 
 
 def caption_record(caption: Caption) -> dict[str, Any]:
-    """A parsed caption as plain JSON data, for people and other programs.
+    """Return a parsed caption as plain JSON data, for people and other programs.
 
     Args:
-        caption: The caption; without a graph it has no objects.
+        caption: The caption; without a graph the record has no objects.
 
     Returns:
         Text, tokens, objects with attributes, and relations, which name subject and object by their

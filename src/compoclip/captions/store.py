@@ -1,4 +1,4 @@
-"""Parsed captions on disk: each distinct caption is parsed once, whoever asks."""
+"""Parsed captions on disk: each distinct caption is parsed once for all runs."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ class ParseStore:
 
     Any number of processes may read while one writes (write-ahead log); writers wait for each
     other. A process that dies while writing loses its open transaction and nothing else. A record
-    that does not decode counts as missing, is parsed anew by `get_or_parse` and counted in
-    `damaged`. Objects may be pickled and sent to worker processes, each opens the file itself.
+    that does not decode counts as missing: `get_or_parse` parses the caption again and counts it
+    in `damaged`. Objects may be pickled; each worker process opens the file itself.
 
     Args:
         path: The file, made with its folder when absent.
@@ -172,13 +172,13 @@ class ParseStore:
         return int(self._guarded(lambda db: db.execute(query, (self.parser,)).fetchone()[0]))
 
     def get(self, text: str) -> Caption | None:
-        """The stored parse of a caption by this parser and tagger version, or None."""
+        """Return the stored parse of a caption by this parser and tagger version, or None."""
         query, key = "SELECT record FROM parses WHERE key = ?", self._key(text)
         row = self._guarded(lambda db: db.execute(query, (key,)).fetchone())
         return None if row is None else self._decoded(text, row[0])
 
     def get_or_parse(self, texts: Iterable[str], workers: int = 1) -> dict[str, Caption]:
-        """Look up captions, and parse and store those that are missing.
+        """Look up captions; parse and store missing ones.
 
         Args:
             texts: Captions, repeated ones allowed.
@@ -198,7 +198,7 @@ class ParseStore:
         return {text: found[text] for text in wanted}
 
     def fill(self, texts: Iterable[str], workers: int = 1) -> int:
-        """Store the parse of every caption that is not there yet.
+        """Parse and store every missing caption.
 
         The file is the same, bit for bit, for any number of workers. They are started once for all
         captions, and only when there are thousands. Memory: one slice of the captions.
@@ -208,7 +208,7 @@ class ParseStore:
             workers: Processes that parse.
 
         Returns:
-            How many captions were stored.
+            The number of captions stored.
         """
         stored = 0
         remaining = iter(texts)

@@ -1,7 +1,7 @@
-"""Sub-graphs of a caption's scene graph, and how they read as short texts.
+"""Sub-graphs of a caption's scene graph, and their short texts.
 
-MosaiCLIP (Singh et al., EMNLP 2023) splits a caption into the statements that it makes: one object
-with attributes, or two objects with their relation.
+MosaiCLIP (Singh et al., EMNLP 2023) splits a caption into its statements: one object with
+attributes, or two objects with their relation.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PARTICIPLES = ("VBG", "VBN")
 
 @dataclass(frozen=True, slots=True)
 class SubGraph(SceneGraph):
-    """Objects in a row, with one relation from each to the next: it reads from left to right.
+    """Objects in a row, with one relation from each to the next; read from left to right.
 
-    A sub-graph is a scene graph of its own; spans are those of the caption.
+    A sub-graph is a scene graph itself; its spans refer to the caption.
 
     Attributes:
-        nodes: Indices of the objects in the graph that they are from, -1 for one from elsewhere.
+        nodes: Index of each object in the caption's graph, -1 for an added object.
     """
 
     nodes: tuple[int, ...] = ()
@@ -44,14 +44,14 @@ class SubGraph(SceneGraph):
 def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
     """Split a scene graph into its sub-graphs of one and two objects (MosaiCLIP, section 3.2).
 
-    Each object that has attributes, with all of them, and with each single one when there are more;
-    then each relation with all attributes of both objects, and bare. Numbers are no attributes.
+    These are each object with all its attributes, and with each one if there are several; then
+    each relation with all attributes of both objects, and without. Numbers are not attributes.
 
     Args:
         graph: The graph of a caption.
 
     Returns:
-        The sub-graphs; of those that read alike one, a sure one if any is.
+        The sub-graphs, one per text, a sure one if there is any.
     """
     objects = [replace(o, attributes=_qualities(o)) for o in graph.objects]
     found: list[SubGraph] = []
@@ -77,7 +77,7 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
 
 
 def phrase(subgraph: SubGraph) -> str:
-    """Read a sub-graph as text, such as "black cat sitting on red mat".
+    """Return a sub-graph as text, such as "black cat sitting on red mat".
 
     Args:
         subgraph: Objects in a row.

@@ -1,4 +1,4 @@
-"""Part-of-speech taggers behind one protocol."""
+"""Part-of-speech taggers with one protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LISTS = word_lists(__file__, "tagging")
 
 
 class Tagger(Protocol):
-    """Cuts a text into tokens with lemma, universal and Penn tag, and exact character spans.
+    """Split a text into tokens with lemma, universal and Penn tag, and exact character spans.
 
     `tag` never raises on odd text, leaves blanks out and keeps `text[t.start:t.end] == t.text`.
 
@@ -37,7 +37,7 @@ class Tagger(Protocol):
 
 @lru_cache(maxsize=8)
 def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
-    """The tagger of a name, loaded once per process.
+    """Return the tagger of a name, loaded once per process.
 
     Args:
         name: "hanta", the offline default; "spacy" or "spacy:MODEL" need the extra and a spaCy
@@ -60,13 +60,13 @@ def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
 
 @lru_cache(maxsize=8)
 def tagger_version(name: str = DEFAULT_TAGGER) -> str:
-    """Name and version of a tagger, for the default one without loading its model.
+    """Return name and version of a tagger, for the default one without loading its model.
 
     Args:
         name: As for `get_tagger`.
 
     Returns:
-        What `get_tagger(name).name` is.
+        `get_tagger(name).name`.
     """
     return f"hanta-{version('HanTa')}" if name == "hanta" else get_tagger(name).name
 
@@ -242,7 +242,7 @@ _PARTS = {
 
 
 class HantaTagger:
-    """Tags captions with HanTa's English model. Not to be shared between threads."""
+    """Tagger of HanTa's English model. Do not share it between threads."""
 
     def __init__(self) -> None:
         import HanTa
@@ -268,7 +268,7 @@ class HantaTagger:
         self._known = model.cache
 
     def tag(self, text: str) -> tuple[Token, ...]:
-        """The tokens of `text`, blanks left out; `text[t.start:t.end] == t.text` for each."""
+        """Return the tokens of `text` without blanks; `text[t.start:t.end] == t.text` for each."""
         spans = word_spans(text)
         words = [text[start:end] for start, end in spans]
         lows = [word.lower() for word in words]
@@ -352,10 +352,9 @@ def _parts(word: str, low: str) -> tuple[str, ...]:
 
 
 class SpacyTagger:
-    """Tags with a spaCy pipeline.
+    """Tagger that runs a spaCy pipeline.
 
-    spaCy cuts contractions and hyphenated words apart; its tokens are kept as they are, blanks left
-    out.
+    spaCy splits contractions and hyphenated words; its tokens are used unchanged, without blanks.
 
     Args:
         model: Package name or path of the pipeline.
@@ -381,7 +380,7 @@ class SpacyTagger:
         self.name = f"spacy-{spacy.__version__}-{model}-{self._pipeline.meta.get('version', '?')}"
 
     def tag(self, text: str) -> tuple[Token, ...]:
-        """The tokens of `text`, blanks left out; `text[t.start:t.end] == t.text` for each."""
+        """Return the tokens of `text` without blanks; `text[t.start:t.end] == t.text` for each."""
         inside = {place for span in addresses(text) for place in range(*span)}
         tokens = []
         for t in self._pipeline(text):

@@ -1,7 +1,7 @@
 """Corrections of the model's tags for what captions say differently from the model's texts.
 
-The model learnt from newspapers and novels. Each row of `data/retagging.txt` answers an error seen
-on captions of photos; its passes run in the order of the file, each on the whole caption.
+The model was trained on newspapers and novels. Each row of `data/retagging.txt` fixes an
+error seen on captions of photos. Passes run in the order of the file, each on the whole caption.
 
 A row is `RESULT | CONDITION; CONDITION | EXAMPLE`: the result of the first row whose conditions all
 hold counts. A condition is `[PLACE] [!]COLUMN VALUES`:

@@ -67,7 +67,7 @@ class GraphObject:
     Attributes:
         name: Lemma of the head noun, with its compound words ("fire hydrant").
         span: Where the caption names it.
-        attributes: What is said of it alone, in caption order.
+        attributes: Its properties, in caption order.
     """
 
     name: str
@@ -81,11 +81,10 @@ class GraphAttribute:
 
     Attributes:
         name: As written, in lower case.
-        span: Where it stands.
-        kind: Quality ("red", "wooden", "dark blue"), number ("two", "group of") or action or place
-            without an object ("smiling", "outside"): not every use counts all of them as
-            attributes.
-        sure: Whether the caption must mean it, see `GraphRelation`.
+        span: Its place in the caption.
+        kind: Quality ("red", "wooden", "dark blue"), number ("two", "group of"), or action or place
+            without an object ("smiling", "outside"). Some uses count only qualities.
+        sure: Whether the caption has no other reading, see `GraphRelation`.
     """
 
     name: str
@@ -100,15 +99,15 @@ class GraphRelation:
 
     Attributes:
         subject: Index of the subject in the graph's objects.
-        name: Lemmas ("sit on", "surround by"). A possessor is the object of a relation "of",
-            however it is put ("the man's hat": hat of man).
+        name: Lemmas ("sit on", "surround by"). A possessor is the object of a relation "of" in
+            every wording ("the man's hat": hat of man).
         object: Index of the object.
-        span: Where it stands.
-        words: As written, without auxiliaries ("sitting on"), so that "subject words object" reads
-            well.
+        span: Its place in the caption.
+        words: As written, without auxiliaries ("sitting on"), so that "subject words object" is
+            English.
         kind: Preposition, verb, passive or possession.
-        sure: Whether the words allow no other reading. "A man on a horse with a hat" makes the hat
-            the horse's or the man's; the graph holds the likelier, and marks it.
+        sure: Whether the words allow no other reading. In "a man on a horse with a hat", the hat
+            may belong to either; the graph holds the likelier relation and marks it as not sure.
     """
 
     subject: int
@@ -138,11 +137,11 @@ class Caption:
     """A parsed caption.
 
     Attributes:
-        text: What was parsed; the `beginning` of a very long caption.
+        text: The parsed text; the `beginning` of a very long caption.
         tokens: Words and marks in order.
         chunks: Base noun phrases in order.
         graph: Scene graph; None when no parser was run.
-        cut: Whether the caption goes on behind `text`.
+        cut: Whether the caption is longer than `text`.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""`compoclip cache`: what is kept between commands, how large it is, and its removal."""
+"""`compoclip cache`: size and removal of cached files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _KINDS = {  # kind -> what it is
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Show what compoclip keeps between commands, and how large it is; --clear removes it.
+    """Show the size of the cache; --clear empties it.
 
-    Nothing of it is a result: what a command misses, it makes anew. Clear it while no command
-    runs. It is in $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip; what a command was given a
-    folder for (--features, --cache) is not in it.
+    The cache holds no results; commands compute missing entries again. Clear it while no command
+    runs. It is in $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip. Folders given to a command
+    (--features, --cache) are not part of it.
 
     Args:
-        clear: Remove it: parses, features or indexes alone, or all.
+        clear: Entries to remove: parses, features, indexes or all.
         json: Print JSON.
     """
 

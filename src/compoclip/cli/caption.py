@@ -39,10 +39,10 @@ class CaptionOptions:
         dense             for train dac --bags OUT
         paraphrase        for train clic --paraphrases OUT
 
-    OUT gets one row a caption (dense: a sample), in the order of the data, with task, hash of the
-    prompt, engine, model, temperature and seed. Beside it lie OUT.rejected.jsonl with the texts
-    that were not taken and why, and OUT.answers.jsonl with all answers as they came: after a stop
-    the same command goes on with it, and asks again where there was no answer.
+    OUT gets one row per caption (dense: per sample), in the order of the data, with task, hash of
+    the prompt, engine, model, temperature and seed. OUT.rejected.jsonl gets the rejected texts with
+    reasons, OUT.answers.jsonl all raw answers. After an interruption the same command resumes from
+    it, and asks again about captions without an answer.
 
     Examples:
         compoclip caption coco.json --split train --task positives-replace --out positives.jsonl \
@@ -52,25 +52,25 @@ class CaptionOptions:
             --server https://api.openai.com/v1 --model gpt-4o-mini --key-env OPENAI_API_KEY
 
     Args:
-        data: What train --data takes; or captions alone: .txt (one a line), .jsonl, .csv, .tsv.
-        task: What to write.
-        model: The model as the server calls it; without --server a folder or hub id of a model that
+        data: Data as for train --data; or captions only: .txt (one per line), .jsonl, .csv, .tsv.
+        task: Kind of text to write.
+        model: Name of the model on the server; without --server a folder or hub id of a model that
             transformers loads in this process.
         out: .jsonl or .parquet file to write.
         server: URL of a server with OpenAI's chat interface (vLLM, llama.cpp, Ollama, OpenAI);
             needs the package openai.
-        key_env: Environment variable that holds the API key; without it none is sent.
+        key_env: Environment variable with the API key; by default no key is sent.
         column: Column with the captions, for tables.
-        split: Split of the data to use, where it holds several: train unless given; all takes
-            everything.
-        temperature: Randomness of answers [default: the task's].
-        max_tokens: Longest answer [default: the task's].
-        seed: Fixes, with caption and try, how an answer is drawn.
-        tries: Questions about one caption while the answers are of no use.
-        concurrency: Questions at once to a server; the result does not depend on it.
-        timeout: Seconds without an answer of a server after which a request is given up.
-        retries: Further requests after errors that may pass (429, 5xx, a broken connection).
-        device: Of a model in this process: cpu, cuda, cuda:N, mps or auto.
+        split: Split to use, for data with several splits; all uses everything. The default is
+            train.
+        temperature: Sampling temperature [default: the task's].
+        max_tokens: Most tokens per answer [default: the task's].
+        seed: With caption and try, fixes the sampling of an answer.
+        tries: Most prompts per caption without a usable answer.
+        concurrency: Requests in flight to a server; the result does not depend on it.
+        timeout: Seconds without a response before a request is given up.
+        retries: Retries after transient errors (429, 5xx, a broken connection).
+        device: Device of a model in this process: cpu, cuda, cuda:N, mps or auto.
         json: Print the summary as JSON.
     """
 
@@ -153,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
         collected = collect(task, captions, engine, asking, out.answers, made_from, track)
     except KeyboardInterrupt as error:
         raise RunInterruptedError(
-            f"interrupted; the answers are kept in {out.answers}.part, the same command goes on",
+            f"interrupted; the answers are kept in {out.answers}.part, the same command resumes",
             signal_of(error),
         ) from None
     seconds = time.monotonic() - start

@@ -46,7 +46,7 @@ class CaptionFile:
             caption: object = row[self.column]
             if not isinstance(caption, str):
                 where = f"{self.path}, {'line' if jsonl else 'row'} {number}"
-                raise CompoclipError(f"{where}: {self.column!r} is no text; mend it")
+                raise CompoclipError(f"{where}: {self.column!r} is no text; fix it")
             yield str(row.get("id", number)), caption
 
     def identity(self) -> dict[str, str]:
@@ -153,7 +153,7 @@ def _captions(path: Path) -> Iterator[str]:
     rows: Iterable[Any]
     if path.suffix == ".json":
         try:
-            data = read_json(path, damaged="mend the file")
+            data = read_json(path, damaged="fix the file")
             rows = data.values() if isinstance(data, dict) else data
         except CompoclipError:  # some publishers name JSON lines .json
             rows = [row for _, row in read_jsonl(path)]

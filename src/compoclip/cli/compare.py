@@ -17,16 +17,16 @@ from compoclip.run import require_least
 class CompareOptions:
     """Compare models pairwise with a base, item by item, on every benchmark both have.
 
-    Tested is what each photo adds to a difference, by changing signs: McNemar's test where every
-    photo has one item. p (Holm) is corrected over all sub-tasks of all models given, or over all
-    benchmarks of all models. "higher" and "lower" are significant by it, at 0.05; "equivalent
-    within 1 point": the interval lies within one point of zero; all else is "not significant".
-    Fewer than ten photos get no verdict. Intervals: bootstrap over photos, not corrected.
-    Models measured on different annotations or under different rules are refused.
+    The test is a sign-flip test over photos, which is McNemar's test if every photo has one item.
+    p (Holm) is corrected over all sub-tasks of all models, or over all benchmarks of all models.
+    "higher" and "lower" are significant at 0.05 by this p; "equivalent within 1 point" means that
+    the interval lies within one point of zero; all else is "not significant". Fewer than ten photos
+    get no verdict. Intervals are from a bootstrap over photos and not corrected. Models measured on
+    different annotations or under different rules are refused.
 
-    With --against the models are put into the columns of a published table, below its rows. In a
-    table with one block of columns a fine-tuning set, BLOCK=RESULTS says where a model belongs;
-    models named so make one row, until a block comes again.
+    --against fills the columns of a published table, below its rows. In a table with one block of
+    columns per fine-tuning set, BLOCK=RESULTS names the block of a model; models named so share one
+    row, until a block is repeated.
 
     Examples:
         compoclip compare results/base results/fsc results/negclip

@@ -1,4 +1,4 @@
-"""`compoclip data TASK`: benchmark and training data: what is there, missing, faulty; packing."""
+"""`compoclip data TASK`: list, check, fetch, audit and pack benchmark and training data."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TASKS = Verbs(
     "TASK",
     {
         "ls": (
-            "list the benchmarks: items, licence, where to get them; details of those named",
+            "list the benchmarks: items, licence, source; with names, all details",
             "data:ls_main",
         ),
-        "check": ("say what of a benchmark is there, missing or short", "data:check_main"),
-        "fetch": ("download the files that are open to all", "data:fetch_main"),
+        "check": ("find missing or incomplete files of benchmarks", "data:check_main"),
+        "fetch": ("download the files that need no permission", "data:fetch_main"),
         "pack": (
             "write training data as shards with small images, for fast training",
             "data:pack_main",
@@ -42,11 +42,11 @@ TASKS = Verbs(
             "data_audit",
         ),
         "mirror-pairs": (
-            "write left-right and above-below captions of photos with boxes, for training",
+            "write left-right and above-below captions for photos with boxes, for training",
             "data_pairs:mirror_main",
         ),
         "cc-neg": (
-            "write the training rows of CC-Neg's pickle as a table, once",
+            "convert the training rows of CC-Neg's pickle into a table",
             "data_pairs:cc_neg_main",
         ),
     },
@@ -58,14 +58,14 @@ main = TASKS.main
 
 @dataclass(frozen=True)
 class LsOptions:
-    """List the benchmarks: items, licence, size, and whether their files can be had.
+    """List the benchmarks: items, licence, size, and whether their files are available.
 
     Examples:
         compoclip data ls
         compoclip data ls sugarcrepe valse
 
     Args:
-        names: Show all that is known about these.
+        names: Benchmarks to show with all details.
         json: Print JSON.
     """
 
@@ -93,8 +93,8 @@ def ls_main(argv: Sequence[str]) -> int:
         rows.append([each.id, each.title, licence, each.status, items, *shares, size])
     text = (
         f"{table(rows, header, left=4)}\n\n"
-        "files, photos: those that `compoclip data fetch` can get, of all that are needed\n"
-        "to fetch: their size, archives packed; + where that of some is not known\n"
+        "files, photos: how many `compoclip data fetch` can get, of all that are needed\n"
+        "to fetch: their size, archives packed; + if some sizes are unknown\n"
         "compoclip data ls NAME: source, terms, what to do by hand, files, checksums"
     )
     return tell(options.json, [each.to_json() for each in entries], text)
@@ -151,19 +151,19 @@ def in_bytes(number: int) -> str:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Say what of each benchmark lies below a data root, and what is missing or short.
+    """Find missing or incomplete files of benchmarks below a data root.
 
-    Files are compared with the official bytes where their checksum is known; items and photos are
-    counted. Exit code 1 when something asked for is not complete.
+    Files with a known checksum are compared with it; items and photos are counted. The exit code
+    is 1 if a benchmark is incomplete.
 
     Examples:
         compoclip data check sugarcrepe valse --data /data
         compoclip data check retrieval:coco --data /data --decode
 
     Args:
-        names: Benchmarks, written as for evaluate --on; by default all that have a file there.
+        names: Benchmarks, named as for evaluate --on; by default all with a file below the root.
         data: Data root in the default layout.
-        images: Folder with the photos, when it is not in the data root.
+        images: Folder with the photos, if it is not in the data root.
         decode: Also decode every photo.
         json: Print JSON.
     """
@@ -252,12 +252,12 @@ def byte_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
 
 @dataclass(frozen=True)
 class FetchOptions:
-    """Download the files of benchmarks that are open to all, and unpack archives.
+    """Download the files of benchmarks that need no permission, and unpack archives.
 
-    First shows what and how much, and asks. An interrupted download goes on where it stopped. A
-    file is checked against its official checksum where one is known. Of the others (the table says
-    which, and which come over plain http) only the kind is checked, and they are said to be not
-    verified. What is behind terms or a form is not fetched: the command says what to do.
+    The command first shows files and sizes, and asks. An interrupted download resumes. A file is
+    checked against its official checksum if that is known; otherwise only its kind is checked, and
+    the table says "not verified" (and which files come over plain http). Files behind terms or a
+    form are not fetched: the command prints the steps to get them.
 
     Examples:
         compoclip data fetch sugarcrepe --data /data
@@ -267,9 +267,9 @@ class FetchOptions:
         names: Benchmarks, or sets such as retrieval:coco.
         data: Data root to fill, in the default layout.
         annotations_only: Leave out photos.
-        url_base: A mirror: takes the place of scheme and host of every official address.
+        url_base: A mirror, which replaces scheme and host of every official address.
         yes: Do not ask.
-        json: Print what was fetched, and what of it is not verified, as JSON.
+        json: Print the fetched files, and which are not verified, as JSON.
     """
 
     names: Annotated[tuple[str, ...], Shown("NAME ...", positional=True)] = ()
@@ -342,11 +342,11 @@ def shown(jobs: Sequence[FetchJob], root: Path, url_base: str | None) -> str:
 
 @dataclass(frozen=True)
 class PackOptions(DataOptions):
-    """Write training data as webdataset shards whose images are no larger than training needs.
+    """Write training data as webdataset shards with images no larger than training needs.
 
-    Captions, negatives, similar images, negative images, groups and scores come along. Training
-    from the pack (train --data PACK) decodes a fraction of the pixels. Interrupted, the same
-    command goes on. The bytes do not depend on --workers.
+    Captions, negatives, similar images, negative images, groups and scores are included. Training
+    from the pack (train --data PACK) decodes a fraction of the pixels. After an interruption, the
+    same command resumes. The bytes do not depend on --workers.
 
     Examples:
         compoclip data pack dataset_coco.json --images coco --split train --out coco-pack
@@ -355,13 +355,13 @@ class PackOptions(DataOptions):
     Args:
         data: Image-text data, as for train --data.
         out: Folder of the pack.
-        size: Length of the shorter side. 256 suits models that see 224 pixels, whose random crops
-            keep 90 % of the area or more; take 384 for 336 pixels.
-        quality: JPEG quality of images that are scaled down; smaller ones stay as they are.
-        keep: Leave all images as they are, byte for byte.
-        shard_size: Samples a shard.
-        max_bad: Unreadable images to leave out; each is named.
-        workers: Processes that write shards; auto is one a core for thousands of images.
+        size: Length of the shorter side. 256 suits models with 224 pixels and random crops of at
+            least 90 % of the area; use 384 for 336 pixels.
+        quality: JPEG quality of resized images; smaller images are copied unchanged.
+        keep: Copy all images unchanged.
+        shard_size: Samples per shard.
+        max_bad: Most unreadable images to leave out; each is named.
+        workers: Processes that write shards; auto is one per core for thousands of images.
         json: Print JSON.
     """
 

@@ -37,12 +37,12 @@ from compoclip.run import DataOptions
 
 @dataclass(frozen=True)
 class AuditOptions(DataOptions):
-    """Find items that no model can get right, and others worth knowing of.
+    """Report faulty items: unanswerable, duplicated or suspicious.
 
-    Looks for negatives that equal their caption, duplicates, synonyms, boxes outside the image,
-    over-long texts and more. Equal texts are counted at four levels: as stored, to CLIP's
-    tokenizer, by their words, by their letters and digits alone. Nothing is changed; scores
-    without faulty items come from evaluate --exclude-faulty.
+    The audit looks for negatives that equal their caption, duplicates, synonyms, boxes outside the
+    image, over-long texts and more. Equal texts are counted at four levels: as stored, by CLIP's
+    tokens, by words, by letters and digits. No file is changed; evaluate --exclude-faulty gives
+    scores without faulty items.
 
     Examples:
         compoclip data audit sugarcrepe sugarcrepe_pp --data /data --out defects.jsonl
@@ -51,18 +51,18 @@ class AuditOptions(DataOptions):
         compoclip data audit --train trohn --overlap karpathy_test.json val2017 --kept kept.json
 
     Args:
-        names: Benchmarks, written as for evaluate --on; by default all that have a file there.
+        names: Benchmarks, named as for evaluate --on; by default all with a file below the root.
         data: Data root in the default layout.
-        images: Folder with the photos, when it is not in the data root, or that image paths in
-            training data are relative to.
-        train: Training sources to audit, written as for train --data; without names these alone.
-        overlap: Held-out photos of COCO that must not be trained on: Karpathy's or COCO's JSON, or
-            folders of photos. Reports which rows of the training source show one.
-        kept: File that stands for the training source without those rows: train --data KEPT.
+        images: Folder with the photos if it is not in the data root, or the folder that image paths
+            in training data are relative to.
+        train: Training sources to audit, named as for train --data; without NAME only these.
+        overlap: Held-out COCO photos, as Karpathy's or COCO's JSON or folders of photos. Reports
+            the rows of the training source that show one.
+        kept: File to write for train --data: the training source without the rows of --overlap.
         decode: Also decode every image.
-        text_only: Also measure how far a model gets that sees no image (length and n-grams,
+        text_only: Also measure the accuracy of a text-only model (length and n-grams,
             cross-validated).
-        out: File for the list of defects, one JSON object a line.
+        out: File for the list of defects, one JSON object per line.
         json: Print counts and defects as JSON.
     """
 

@@ -20,13 +20,12 @@ from compoclip.files import write_text
 
 @dataclass(frozen=True)
 class MirrorOptions:
-    """Write training rows that say which of two things of a photo is where.
+    """Write training rows about the relative position of two things in a photo.
 
-    Of photos with boxes in the format of COCO's instances: two things of which the photo shows just
-    one each, apart on an axis. Left and right come with the photo mirrored as their counterpart,
-    above and below with the opposite caption alone. Photos of COCO's val2017 and of the Karpathy
-    test are in what models are tested on: leave them out with --without. The photo of a row is
-    named without a folder; train with --images.
+    The photos have boxes in the format of COCO's instances. A row needs two things, each shown
+    once, apart on one axis. Left-right rows have the mirrored photo as counterpart, above-below
+    rows only the opposite caption. COCO's val2017 and the Karpathy test split occur in benchmarks:
+    leave them out with --without. Rows name photos without a folder; train with --images.
 
     Examples:
         compoclip data mirror-pairs instances_train2014.json --captions captions_train2014.json \
@@ -35,10 +34,10 @@ class MirrorOptions:
     Args:
         boxes: File in the format of COCO's instances.
         out: Table to write, .jsonl.
-        captions: COCO's captions of the same photos; half of the rows get one behind them.
+        captions: COCO's captions of these photos; half of the rows get one appended.
         without: Held-out photos: Karpathy's or COCO's JSON, or folders of photos.
-        human: Share of rows that get a caption.
-        seed: Of all that is drawn.
+        human: Share of rows with an appended caption.
+        seed: Seed of all random choices.
         json: Print counts as JSON.
     """
 
@@ -91,11 +90,11 @@ def mirror_main(argv: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class CcNegOptions:
-    """Write the training rows of CC-Neg as a table that train reads.
+    """Convert the training rows of CC-Neg into a table for train.
 
-    All rows but the last 40,000, which are the test (benchmark cc_neg). Nothing in the pickle is
-    executed: one that names any class or function is refused. Paths are the last two parts of the
-    authors' ones: train with --images, the folder that holds CC3M.
+    These are all rows but the last 40,000, which are the test (benchmark cc_neg). No code in the
+    pickle is executed: a pickle that names any class or function is refused. Image paths are the
+    last two parts of the authors' paths: train with --images, the folder of CC3M.
 
     Examples:
         compoclip data cc-neg ccneg_preprocessed.pt --out cc_neg.tsv

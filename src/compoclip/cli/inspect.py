@@ -16,10 +16,10 @@ from compoclip.files import require_writable
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """Say what a checkpoint is: architecture, activation and how it is known, sizes, origin.
+    """Show a checkpoint's architecture, activation and its source, sizes and origin.
 
-    Weights files do not record their activation, and the wrong one loses accuracy. With --base
-    their distance to a base is measured: fine-tunes stay near it and have its activation.
+    Weights files do not record their activation, and the wrong one loses accuracy. --base measures
+    the distance to a base: fine-tuned weights are close to it and have its activation.
 
     Examples:
         compoclip inspect runs/fsc/model

@@ -1,6 +1,6 @@
 """`compoclip list KIND [NAME ...]`: methods, losses, rewrites, benchmarks, and their origin.
 
-A name may also be a file of the user's own, which is shown in place of all.
+A name may also be a user's file, which is shown instead of the list.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class ListOptions:
-    """List methods, losses, rewrites or benchmarks by name, and where each comes from.
+    """List methods, losses, rewrites or benchmarks by name, with their origin.
 
-    Of methods that are named: also where their papers and released code differ.
+    For given methods, also list the differences between papers and released code.
 
     Args:
-        kind: What to list.
-        names: These alone; also files of yours, ./my_rewrite.py.
+        kind: Kind to list.
+        names: Names to list, or files such as ./my_rewrite.py; all by default.
         json: Print JSON, with all settings of methods.
     """
 

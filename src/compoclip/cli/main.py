@@ -12,9 +12,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from compoclip import own
-from compoclip.config import closest
 from compoclip.console import columns
-from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, printable
+from compoclip.errors import NEEDS_WORLD, CompoclipError, UsageError, closest, printable
 from compoclip.interrupts import ENDING, end_with_parent, signal_of
 from compoclip.process import set_up
 from compoclip.ranks import launched, silent
@@ -65,40 +64,40 @@ class Verbs:
 VERBS = {
     "train": ("fine-tune with a published method, or pre-train with --from-scratch", "train"),
     "sweep": ("train with many settings, measure each: one table, one report", "sweep"),
-    "list": ("list methods, losses, rewrites or benchmarks, and where they come from", "lists"),
-    "new": ("write a method, rewrite, loss or benchmark of your own to start from", "new"),
+    "list": ("list methods, losses, rewrites or benchmarks, with their origin", "lists"),
+    "new": ("write a template of a method, rewrite, loss or benchmark", "new"),
     "evaluate": ("measure models on benchmarks", "evaluate"),
     "compare": ("paired comparison of results, with significance", "compare"),
     "wise-ft": (
         "mix the weights of a fine-tuned model with those of its base, or sweep all mixes",
         "wise_ft",
     ),
-    "towers": ("which tower of a fine-tuned model carries what it gained", "wise_ft:towers_main"),
-    "tree-score": ("how tree-like text encoders compute", "tree_score"),
-    "maps": ("which patches of an image the words of a caption align with", "maps"),
+    "towers": ("measure how much each tower contributes to the gains", "wise_ft:towers_main"),
+    "tree-score": ("measure how tree-like text encoders compute", "tree_score"),
+    "maps": ("draw which patches of an image the words of a caption align with", "maps"),
     "inspect": (
-        "what a checkpoint is: architecture, activation, adapter, sizes, origin",
+        "show a checkpoint's architecture, activation, adapter, sizes and origin",
         "inspect",
     ),
     "convert": (
         "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
         "inspect:convert_main",
     ),
-    "push": ("put a model on the Hugging Face hub", "inspect:push_main"),
+    "push": ("upload a model to the Hugging Face hub", "inspect:push_main"),
     "rewrite": ("show or mass-produce hard negatives and hard positives of captions", "rewrite"),
     "caption": (
         "let a language model write positives, negatives, dense captions, paraphrases",
         "caption",
     ),
-    "parse": ("tags and scene graphs of captions", "rewrite:parse_main"),
+    "parse": ("show or mass-produce tags and scene graphs of captions", "rewrite:parse_main"),
     "data": ("benchmark data: list, check, fetch, audit", "data"),
     "report": ("write an HTML report from results", "report"),
     "play": (
-        "web playground: an image, a caption, its rewrites, and what models make of them",
+        "open a web playground: scores of an image with a caption and its rewrites",
         "serve:play_main",
     ),
-    "serve": ("embeddings and scores over HTTP, requests encoded together", "serve"),
-    "cache": ("what is kept between commands, its size; --clear removes it", "cache"),
+    "serve": ("serve embeddings and scores over HTTP, with dynamic batching", "serve"),
+    "cache": ("show or clear cached parses, features and indexes", "cache"),
 }
 OLD = {
     "methods": ("list", "methods"),
@@ -194,7 +193,7 @@ def reported(program: str, run: Callable[[], int], debug: bool = False, aloud: b
 
 
 def _prints(verb: str) -> bool:
-    """Whether this process prints: of a verb that several carry out together, rank 0 alone."""
+    """Return whether this process prints: only rank 0 of a verb that several processes share."""
     return verb not in SHARED or launched()[0] == 0
 
 

@@ -27,7 +27,7 @@ class MapsOptions:
         image: Image file to map.
         caption: Its caption.
         out: Folder for the pictures.
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
         json: Print the pictures and cosines as JSON.
     """
 

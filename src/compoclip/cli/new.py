@@ -21,7 +21,7 @@ _CUSTOM = Path("examples", "custom")  # inside the package of a wheel, at the ro
 
 @dataclass(frozen=True)
 class NewOptions:
-    """Write a working file to start from, and a test of it that passes.
+    """Write a working template and a test of it that passes.
 
     Examples:
         compoclip new method my-method
@@ -29,7 +29,7 @@ class NewOptions:
         pytest ideas/test_opposites.py
 
     Args:
-        kind: What to write.
+        kind: Kind of template.
         name: The name: letters, digits, - and _. The files are NAME.py and test_NAME.py, with _
             for -.
         out: Folder for the files; created if missing.

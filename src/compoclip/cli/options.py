@@ -16,12 +16,11 @@ from compoclip.config import (
     OptionMark,
     Shown,
     built,
-    closest,
     kind_named,
     of_text,
     options_of,
 )
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, closest
 from compoclip.run import require_seeds
 from compoclip.workers import available_cores
 

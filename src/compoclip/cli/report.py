@@ -16,26 +16,26 @@ from compoclip.run import load_models, require_least
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write one HTML page about results: what got better and worse and by how much, skill by skill,
-    with intervals, plots, examples, every number and where it comes from. Needs no network.
+    """Write an HTML report of results: changes by skill with intervals, plots and examples, all
+    numbers and their origin. The page needs no network.
 
     Example:
         compoclip report results -o report.html --runs runs/negclip runs/fsc-clip
 
     Args:
-        results: Folders that evaluate wrote (OUT or OUT/MODEL), or single result files.
+        results: Results folders of evaluate (OUT or OUT/MODEL), or single result files.
         out: The HTML file to write.
-        runs: Run folders that train wrote, for the training curves.
-        maps: Models as NAME=MODEL, named as in the results; the examples then show which patches
-            of the photo each aligns with the words that make the difference.
-        tables: Folder for all tables as Markdown, LaTeX and CSV, those of the papers with the
-            published rows included.
-        base: Model that the others are compared with [default: the one whose weights others were
-            trained from, else the first].
+        runs: Run folders of train, for the training curves.
+        maps: Models as NAME=MODEL, named as in the results. The examples then show which patches
+            each model aligns with the changed words.
+        tables: Folder for all tables as Markdown, LaTeX and CSV, including papers' tables with
+            published rows.
+        base: Model to compare the others with [default: the model that others were trained from,
+            else the first].
         title: Heading of the page.
         resamples: Bootstrap resamples for intervals; verdicts need none.
         seed: Seed of the bootstrap.
-        json: Print what was written as JSON.
+        json: Print the paths as JSON.
     """
 
     results: ResultPaths

@@ -42,19 +42,19 @@ from compoclip.run import require_least
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusOptions:
-    """Where captions come from and go to, and how.
+    """Source and destination of captions, and processing.
 
     Args:
-        source: A caption, or a file: .txt (one caption a line), .jsonl, .csv or .tsv; or shards.
+        source: A caption; a file: .txt (one caption per line), .jsonl, .csv or .tsv; or shards.
         out: JSONL file to write, for a file of captions; folder, for shards.
-        column: Column with the captions, for .jsonl, .csv and .tsv ("caption" if not given), and
-            for shards (found by the usual names if not given). A column "id", where there is one,
-            names the samples; else the line or row number does, in shards with their name.
-        workers: Processes; the result does not depend on it. auto is one a core for megabytes of
+        column: Column with the captions, for .jsonl, .csv and .tsv (default "caption") and for
+            shards (found by usual names by default). A column "id" names the samples; without it
+            the line or row number does, in shards with the shard's name.
+        workers: Processes; the result does not depend on it. auto is one per core for megabytes of
             captions.
-        engine: For shards: processes of this machine, or tasks of a Ray cluster: the one that
-            RAY_ADDRESS names, else one of --workers processes here.
-        max_bad: Damaged shards to leave out before the exit code is 1.
+        engine: For shards: local uses processes of this machine; ray uses the Ray cluster that
+            RAY_ADDRESS names, or else starts one with --workers processes here.
+        max_bad: Most damaged shards with exit code 0.
         tagger: hanta, spacy or spacy:MODEL.
         json: Print records (a text) or statistics (a file) as JSON.
     """
@@ -74,7 +74,7 @@ _MUCH = 4 << 20  # bytes of captions that are worth starting processes for
 
 @dataclass(frozen=True)
 class CaptionWork:
-    """What a verb makes of captions: of a text, of a file of captions, and of shards.
+    """How a verb converts a text, a file of captions or shards.
 
     verb, noun: for messages; noun is what a text is turned into. show: prints that. made_from:
     what the records of a file depend on. make, count, each: as for `write_records`. summary: given
@@ -203,7 +203,7 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> int:
     if len(outcome.bad) > options.max_bad:
         console.note(
             f"compoclip {work.verb}: {console.counted(len(outcome.bad), 'shard')} left out, "
-            f"{options.max_bad} allowed (--max-bad); mend them and run again"
+            f"{options.max_bad} allowed (--max-bad); fix them and run again"
         )
         return 1
     return 0
@@ -217,16 +217,16 @@ def _write_shards(options: CorpusOptions, out: Path, work: CaptionWork) -> int:
 class RewriteOptions(CorpusOptions):
     """Show or mass-produce hard negatives and positives of captions.
 
-    A text is rewritten in every way, negatives before positives, with the changed words marked, or
-    the reason why there is no valid rewrite. A file becomes JSON lines, one record for each caption
-    and rewrite, refusals included: id, caption, rewrite, version, keeps_meaning, text, rule, edits
+    For a text, print every rewrite, negatives before positives, with the changed words marked, or
+    the reason of the refusal. A file becomes JSON lines, one record per caption and rewrite,
+    refusals included: id, caption, rewrite, version, keeps_meaning, text, rule, edits
     (character ranges and words before and after), reason, seed, epoch, tagger, lexicon. The bytes
-    do not depend on --workers. A rerun of an interrupted run goes on where it stopped.
+    do not depend on --workers. After an interruption, the same command resumes.
 
     Shards (.parquet, .jsonl, .jsonl.gz, webdataset .tar; a file, a folder, or a pattern such as
-    'part-{000..099}.tar') become shards of the same names in the folder -o: everything in them is
-    kept, negatives are added as neg_caption, positives as positive, which train reads. Finished
-    shards are not made again; damaged ones are named and left out. See docs/corpora.md.
+    'part-{000..099}.tar') become shards of the same names in the folder -o, with all their content,
+    negatives as neg_caption and positives as positive, which train reads. Finished shards are
+    skipped; damaged ones are named and left out. See docs/corpora.md.
 
     Examples:
         compoclip rewrite "a red star to the left of a large mug"
@@ -235,10 +235,10 @@ class RewriteOptions(CorpusOptions):
         compoclip rewrite 'cc3m/*.tar' -o cc3m-negatives --rewrites negclip,replace --workers 16
 
     Args:
-        rewrites: Names, or files of yours (./my_rewrite.py), joined by commas; or "all" (see
-            compoclip rewrites).
-        seed: Fixes, with sample and epoch, which of the possible rewrites is drawn.
-        epoch: Another epoch draws anew.
+        rewrites: Names or files (./my_rewrite.py), joined by commas; or "all" (see compoclip list
+            rewrites).
+        seed: With sample and epoch, decides which of the possible texts is sampled.
+        epoch: Another epoch samples other texts.
     """
 
     rewrites: str = "all"
@@ -314,18 +314,18 @@ def _show(options: RewriteOptions, settings: Settings) -> int:
 
 @dataclass(frozen=True)
 class ParseOptions(CorpusOptions):
-    """Tags and scene graphs of captions.
+    """Show or mass-produce tags and scene graphs of captions.
 
-    Of a text, its words with lemma and tags are shown, and the scene graph: objects with their
-    attributes, below each what it is related to. A file becomes JSON lines, one record a caption:
-    id, caption, tokens, objects with attributes, relations (by position in the objects), tagger,
-    parser; every node with its character range. The bytes do not depend on --workers. A rerun of an
-    interrupted run goes on where it stopped.
+    For a text, print its words with lemma and tags, and the scene graph: objects with their
+    attributes, and below each its relations. A file becomes JSON lines, one record per caption: id,
+    caption, tokens, objects with attributes, relations (by index of the objects), tagger, parser;
+    every node has its character range. The bytes do not depend on --workers. After an interruption,
+    the same command resumes.
 
     Shards (.parquet, .jsonl, .jsonl.gz, webdataset .tar; a file, a folder, or a pattern such as
-    'part-{000..099}.tar') become shards of the same names in the folder -o: everything in them is
-    kept, and compact parses are added as parse, which rewrite reads. Finished shards are not made
-    again; damaged ones are named and left out. See docs/corpora.md.
+    'part-{000..099}.tar') become shards of the same names in the folder -o, with all their content
+    and compact parses as parse, which rewrite reads. Finished shards are skipped; damaged ones are
+    named and left out. See docs/corpora.md.
 
     Examples:
         compoclip parse "a man in a red hat walks two dogs"

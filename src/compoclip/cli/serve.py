@@ -22,31 +22,31 @@ _MOST_PORT = 65535
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """A model over HTTP: embeddings as OpenAI's API has them, and scores of images and texts.
+    """Serve a model over HTTP: embeddings in OpenAI's format, and scores of images and texts.
 
     POST /v1/embeddings takes texts and images (data URLs, base64), POST /v1/scores images and
-    texts; GET /v1/models and /health tell what is there and how busy it is. Requests that wait are
-    encoded together, and get what each would get alone. Ctrl-C or SIGTERM ends it, once those
-    under way are answered.
+    texts. GET /v1/models and /health return the model and the load. Waiting requests are encoded
+    together; the results do not depend on that. Ctrl-C or SIGTERM ends the server after open
+    requests are answered.
 
     Examples:
         compoclip serve bundled
         compoclip serve clip=runs/fsc-clip/model --port 8080 --device cuda
 
     Args:
-        model: As for evaluate; NAME=MODEL gives the name that clients call it by.
-        host: Address to serve at. The default lets nobody else in; any other one lets everybody in
-            who can reach it: there is no password.
-        names: Names beside its address and that of this computer by which clients may ask, e.g.
-            that of a proxy before it; other names are refused.
-        port: 0 takes a free one.
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
-        max_batch: Texts or images in one call of the model.
-        max_wait: Milliseconds that a request may wait for others to share a call with.
-        max_items: Texts and images in one request.
-        queue: Texts and images that all requests may hold at once; what finds no room gets 503 and
+        model: As for evaluate; NAME=MODEL gives its name for clients.
+        host: Address to serve at. The default accepts this computer only; any other address accepts
+            everybody who can reach it, without a password.
+        names: Further host names that requests may use, such as a proxy's; other names are refused.
+        port: Port to serve at; 0 takes a free one.
+        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
+        max_batch: Most texts or images in one call of the model.
+        max_wait: Milliseconds that a request may wait for others to share a call.
+        max_items: Most texts and images in one request.
+        queue: Most texts and images of all open requests; further requests get 503 and
             Retry-After.
-        max_megabytes: Size of one request; all together hold eight times as much.
+        max_megabytes: Most megabytes of one request; all requests together may have eight times as
+            many.
         json: Print the address as JSON.
     """
 
@@ -121,12 +121,12 @@ def serve(
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """A page in the browser: drop an image, type a caption, see which rewrites fool the model.
+    """Open a web page: drop an image, type a caption, see which rewrites fool the model.
 
-    Every rewrite that the program can make of the caption is scored, negatives and positives, and
-    what is on the wrong side is called out. A click on a word shows the patches it aligns with. Two
-    models stand side by side. Needs no network. POST /api/score and /api/maps answer the same as
-    JSON, to {"image": BASE64, "caption": TEXT}. Ctrl-C ends it.
+    The page scores all rewrites of the caption, negatives and positives, and marks the misranked
+    ones. A click on a word shows the patches it aligns with. Two models are shown side by side. It
+    needs no network. POST {"image": BASE64, "caption": TEXT} to /api/score or /api/maps for the
+    same as JSON. Ctrl-C ends it.
 
     Examples:
         compoclip play bundled
@@ -134,10 +134,9 @@ class PlayOptions:
 
     Args:
         models: One or two, as for evaluate; NAME=MODEL gives a name.
-        host: Address to serve at. The default lets nobody else in; any other one lets everybody in
-            who can reach it.
-        names: Names beside its address and that of this computer by which browsers may ask for the
-            page, e.g. that of a proxy before it; other names are refused.
+        host: Address to serve at. The default accepts this computer only; any other address accepts
+            everybody who can reach it.
+        names: Further host names that browsers may use, such as a proxy's; other names are refused.
         port: 0 takes a free one.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         json: Print the address as JSON.
@@ -164,5 +163,5 @@ def play_main(argv: Sequence[str]) -> int:
     found = [own.imported(each, "examples")(size) for each in own.installed("examples").values()]
     playground = Playground(loaded, [each for examples in found for each in examples])
     site = play_site(playground, options.host, options.names)
-    serve(site, options, {"models": list(loaded)}, "page")
+    serve(site, options, {"models": list(loaded)}, "page", "#1" if found else "")
     return 0

@@ -240,7 +240,7 @@ def show(options: TrainOptions, summary: RunSummary, context: int) -> None:
     for name, made in summary.rewrites.items():
         several = made["samples"] < made["made"]
         each = f", {made['made'] / made['samples']:.1f} each" if several else ""
-        lines.append(f"  {name}: a text for {made['coverage']:.1%} of the samples{each}")
+        lines.append(f"  {name}: made for {made['coverage']:.1%} of the samples{each}")
     print("\n".join(lines))
     for reason, number in summary.left_out.items():
         console.note(f"  left out of the data: {number} x {reason}")

@@ -1,4 +1,4 @@
-"""`compoclip tree-score MODEL ...`: how tree-like text encoders compute."""
+"""`compoclip tree-score MODEL ...`: measure how tree-like text encoders compute."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TreeScoreOptions:
-    """Tree scores of text encoders: how well their span vectors follow some binary tree.
+    """Measure how well the span vectors of text encoders follow some binary tree.
 
-    A span of words that comes out the same when, from layer h on, it sees nothing but itself was
-    computed on its own, as a constituent is. The chart of a caption holds the cosine of both
-    vectors for every span. A tree's score is the sum of its constituents' cosines minus what
-    splitting the same spans blindly yields; "best" is the binary tree of the highest score, found
-    exactly. Beside it: the tree of the highest sum (in a causal encoder always the left-branching
-    one), the greedy one, and left-branching, right-branching and random trees, which know nothing
-    of the model.
+    A span of words behaves like a constituent if its vector does not change when, from layer h on,
+    it attends to itself only. The chart of a caption holds the cosine of both vectors for every
+    span. A tree's score is the sum of its constituents' cosines minus the expected sum for random
+    splits of the same spans; "best" is the binary tree of the highest score, found exactly. For
+    comparison: the tree of the highest sum (in a causal encoder always the left-branching one), the
+    greedy tree, and left-branching, right-branching and random trees.
 
     Examples:
         compoclip tree-score bundled --captions captions.txt
@@ -40,13 +39,12 @@ class TreeScoreOptions:
 
     Args:
         models: As for evaluate; NAME=MODEL gives a name. The others are compared with the first.
-        captions: A .txt (one caption a line), .json or .jsonl file, or a folder of them.
-        sample: Distinct captions to draw from these.
-        seed: Seed of the draw, of the random trees and of the bootstrap.
-        threshold: The layers h [default: every one from 0 to half the layers; the last one is the
-            headline].
-        batch_size: Captions at once; changes scores by rounding only.
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        captions: A .txt (one caption per line), .json or .jsonl file, or a folder of them.
+        sample: Number of distinct captions to sample.
+        seed: Seed of the sample, the random trees and the bootstrap.
+        threshold: The layers h [default: 0 to half the layers; the last one is the headline].
+        batch_size: Captions encoded at once; changes scores by rounding only.
+        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
         out: Folder for tree-score.json, plots by layer (.png, .svg) and every caption's tree.
         resamples: Bootstrap resamples.
         json: Print the scores as JSON.

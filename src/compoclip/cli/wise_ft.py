@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 class WiseFtOptions:
     """Mix the weights of a fine-tuned model with those of its base, and write a checkpoint.
 
-    (1 - alpha) BASE + alpha TUNED: some of the base's zero-shot and retrieval accuracy comes back
-    for some of what was learnt (WiSE-FT). TUNED may be an adapter folder; it is merged first.
+    The mix (1 - alpha) BASE + alpha TUNED recovers zero-shot and retrieval accuracy of the base for
+    some of the gains (WiSE-FT). TUNED may be an adapter folder, which is merged first.
 
-    With --sweep, every alpha from 0 to 1 is measured on benchmarks, in each --scope. OUT/results
-    then holds ordinary results, one folder a mix, for compare and report; OUT/trajectory.png and
-    .svg the trade-off; OUT/sweep.json all numbers. --keep picks the most compositional mix that
-    loses at most --max-loss points, and writes it to OUT/model. An interrupted sweep goes on where
-    it stopped; a tower that several mixes have alike is encoded once.
+    --sweep measures every alpha from 0 to 1 on benchmarks, in each --scope. OUT/results then has
+    one results folder per mix, for compare and report; OUT/trajectory.png and .svg show the
+    trade-off; OUT/sweep.json has all numbers. --keep picks the most compositional mix that loses at
+    most --max-loss points, and writes it to OUT/model. An interrupted sweep resumes. A tower shared
+    by several mixes is encoded once.
 
     Examples:
         compoclip wise-ft bundled runs/fsc/model --alpha 0.5 --out runs/fsc-half
@@ -38,20 +38,20 @@ class WiseFtOptions:
             --keep zero-shot --max-loss 1 --out wise
 
     Args:
-        base: The model that training started from, written as for evaluate.
+        base: The model before training, named as for evaluate.
         tuned: The fine-tuned model.
-        out: Checkpoint folder to write; with --sweep, folder for everything.
+        out: Checkpoint folder to write; with --sweep, folder for all outputs.
         alpha: Share of TUNED, from 0 to 1.
-        scope: What is mixed: all weights, or those of one tower; the others are those of TUNED.
-            With --sweep, one or more of all, image, text.
-        mix_scale: Mix the logit scale too; else it is that of TUNED (rankings ignore it).
-        wise_lora: squared scales what an adapter changed by alpha squared, the axis of published
+        scope: Weights to mix: all, or one tower; the other weights are TUNED's. With --sweep, one
+            or more of all, image, text.
+        mix_scale: Mix the logit scale too; else it is TUNED's (rankings ignore it).
+        wise_lora: squared scales the change by an adapter by alpha squared, the axis of published
             curves of LoRA runs; merged (default) by alpha.
         sweep: Measure the whole trade-off.
         steps: Steps of the sweep from alpha 0 to 1.
-        keep: What the picked mix must not lose; without it, none is picked.
-        max_loss: Percentage points of it that the mix may lose against BASE.
-        json: Print what was made as JSON.
+        keep: Ability to retain when picking a mix; by default no mix is picked.
+        max_loss: Most percentage points of --keep that the mix may lose against BASE.
+        json: Print the result as JSON.
     """
 
     base: Annotated[str, Shown("BASE", positional=True)]
@@ -192,24 +192,24 @@ def _picked(
     return {**picked, "model": str(place)}, told
 
 
-# --- `compoclip towers BASE TUNED`: which tower carries what fine-tuning gained. ---
+# --- `compoclip towers BASE TUNED`: how much of the gain each tower carries. ---
 
 
 @dataclass(frozen=True)
 class TowersOptions:
-    """Put each tuned tower beside the other tower of the base, and measure all four models.
+    """Measure how much of the gain comes from each tower.
 
-    base, tuned, "tuned-image" (image tower of TUNED, text tower of BASE) and "tuned-text" (the
-    other way round), with intervals and paired differences to the base. The last column is what
-    both towers do together beyond the sum of what each does alone. OUT/results holds ordinary
-    results for compare and report, OUT/towers.json all numbers. Each tower is encoded once, and an
-    interrupted run goes on where it stopped.
+    The models are base, tuned, "tuned-image" (image tower of TUNED, text tower of BASE) and
+    "tuned-text" (the reverse), with intervals and paired differences to the base. The last column
+    is the effect of both towers beyond the sum of their single effects. OUT/results has results
+    for compare and report, OUT/towers.json all numbers. Each tower is encoded once. An interrupted
+    run resumes.
 
     Example:
         compoclip towers bundled runs/fsc/model --on suite/ --out towers
 
     Args:
-        base: The model that training started from, written as for evaluate.
+        base: The model before training, named as for evaluate.
         tuned: The fine-tuned model.
         out: Folder for results and numbers.
         json: Print the numbers as JSON.

@@ -1,4 +1,4 @@
-"""Corpora of captions in shards: each shard rewritten or parsed into a shard of its own."""
+"""Corpora of captions in shards: each shard is rewritten or parsed into a new shard."""
 
 import lazy_loader
 

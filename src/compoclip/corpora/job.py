@@ -65,9 +65,9 @@ def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
 class CorpusJob(Protocol):
     """A job on rows of captions; plain data, since it is sent to worker processes.
 
-    fields: the columns that are added. settings: every input besides the shards, with versions (the
-    same settings give the same bytes). make: the values of `fields` for every row; what was made is
-    added to `counts`.
+    fields: the added columns. settings: every input besides the shards, with versions (equal
+    settings give equal bytes). make: return the values of `fields` for every row and add to
+    `counts`.
     """
 
     @property
@@ -80,9 +80,9 @@ class CorpusJob(Protocol):
 
 @dataclass(frozen=True)
 class ParseJob:
-    """Adds "parse": {"parser": versions, "records": one compact record per caption}.
+    """Add "parse": {"parser": versions, "records": one compact record per caption}.
 
-    The records are those of `captions.records`; a rewrite job reads them instead of parsing.
+    `captions.records` defines the records; a rewrite job reads them instead of parsing.
     """
 
     tagger: str = DEFAULT_TAGGER
@@ -116,11 +116,10 @@ class ParseJob:
 
 @dataclass(frozen=True)
 class RewriteJob:
-    """Adds the negatives and positives of all captions of a row.
+    """Add the negatives and positives of all captions of a row.
 
-    "neg_caption" is what `train` reads as the negatives that came with the data, "positive" is what
-    it reads from a file of written positives. "neg_rule" and "positive_rule" say of each text which
-    rewrite and rule made it ("negclip swap:noun").
+    `train` reads "neg_caption" as the data's negatives, and "positive" as written positives.
+    "neg_rule" and "positive_rule" name the rewrite and rule of each text ("negclip swap:noun").
     """
 
     rewriting: Settings

@@ -1,4 +1,4 @@
-"""A whole corpus: every shard once, finished ones skipped, bad ones named."""
+"""Runs over a corpus: finished shards are skipped, bad ones are named."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ Track = Callable[[Iterable[ShardResult]], Iterable[ShardResult]]
 class CorpusOutcome:
     """The outcome of a run over a corpus, in order of the shards' names.
 
-    made, skipped: counts of the shards written now and before. bad: what is wrong with the others.
-    total: the counts of all that are there now.
+    made, skipped: counts of the shards written now and before. bad: errors of the other shards.
+    total: the counts of all written shards.
     """
 
     made: dict[str, Counts] = field(default_factory=dict)
@@ -136,7 +136,7 @@ def process(
     engine: Engine = "local",
     track: Track = iter,
 ) -> CorpusOutcome:
-    """Write every shard, with what the job adds, into the folder `out`.
+    """Write every shard, with the job's columns, into the folder `out`.
 
     The bytes of a shard depend on the shard, its name, the job and the column, not on workers or
     engine. Shards that an earlier run of the same job finished are not made again.
@@ -144,19 +144,18 @@ def process(
     Args:
         shards: The files.
         out: The folder.
-        job: What becomes of the captions.
-        column: Where they are: caption columns joined by commas, in tar shards the name in .json
-            members; guessed when not given.
-        workers: Processes.
-        engine: Processes of this machine, or Ray.
-        track: Wraps the stream of results.
+        job: The job.
+        column: Caption columns joined by commas, in tar shards the key in .json members; guessed
+            by default.
+        workers: Number of processes.
+        engine: Runs the workers: processes of this machine, or Ray.
+        track: Wraps the stream of results, for progress.
 
     Returns:
         The outcome of every shard, bad ones too.
 
     Raises:
-        UsageError: When the captions are not where `column` says, or `out` holds the work of other
-            settings.
+        UsageError: When `column` does not exist, or `out` was written with other settings.
         CompoclipError: When `out` cannot be written.
     """
     if any(out.absolute() == shard.absolute().parent for shard in shards):

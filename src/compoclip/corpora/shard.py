@@ -1,4 +1,4 @@
-"""One shard in, one shard out: written whole or not at all, and known as finished afterwards."""
+"""One shard in, one shard out: written completely or not at all, then marked as finished."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Made = Sequence[dict[str, Any]]
 """The added fields of every row of a batch."""
 Fields = Sequence[pa.Field]
 Batch = tuple[list[CorpusRow], Callable[[Any, Made], object]]
-"""Rows, and what writes them with the added fields to an open output."""
+"""Rows, and a function that writes them with the added fields to an open output."""
 
 
 class OpenShard(NamedTuple):
@@ -346,7 +346,7 @@ def find_shards(spec: str) -> list[Path]:
             "{a,b}.jsonl.gz".
 
     Raises:
-        CompoclipError: When there is none or one is missing.
+        CompoclipError: When no shard matches or one is missing.
         UsageError: When they are of several kinds, share a name or are not on this machine.
     """
     require_local(spec)
@@ -441,8 +441,8 @@ def finished(task: ShardTask) -> Counts | None:
 
 
 def _are_like(value: Any, usual: Any) -> bool:
-    """Whether a value is a count or, where `usual` is a dictionary, one of counts with its names
-    and perhaps more."""
+    """Return whether a value is a count or, if `usual` is a dictionary, a dictionary of counts
+    with at least its names."""
     if not isinstance(usual, dict):
         return type(value) is int and value >= 0
     return (
@@ -474,7 +474,7 @@ def make_shard(task: ShardTask) -> ShardResult:
     except CompoclipError as error:
         return ShardResult(name, error=str(error))
     except (pa.ArrowException, UnicodeError) as error:
-        return ShardResult(name, error=f"{task.source}: cannot be copied ({error}); mend the shard")
+        return ShardResult(name, error=f"{task.source}: cannot be copied ({error}); fix the shard")
     except OSError as error:
         return ShardResult(name, error=str(unwritable(task.target, error)), stop=True)
     return ShardResult(name, counts)

@@ -1,8 +1,8 @@
-"""A batch: pixels, and all texts that accompany them as one flat ragged list, also as numbers.
+"""A batch: pixels, and all texts of its images as one flat ragged list and as token ids.
 
-What a step needs of texts are integers: token ids in the order in which the text tower takes them,
-which text belongs to which image, and the indices that losses read. A worker computes them all and
-lays them out one after the other; the main process copies them and cuts them up where they lie.
+A training step needs integers only: token ids in the order of the text tower, the image of each
+text, and the indices that losses read. A worker computes them into one buffer; the main process
+copies the buffer and takes views of it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class TextBlock:
         role: T roles.
         rewrite: T kinds of text: the name of the rewrite that made it; "" for captions.
         images: B.
-        photos: B names, equal where two images are the same photo; () when not known.
-        pair: B numbers: for a negative image that a row brought along the index of the row's own
-            image, -1 for all others; () is -1 for all.
-        targets: B texts that heads are to write, "" for none; () is none for all.
-        masks: What a second pass hides of each of the B images and its first caption; () is that
-            there is none.
+        photos: B names, equal where two images are the same photo; () if unknown.
+        pair: B numbers: for a generated negative image the index of its row's image, -1 for all
+            others; () is -1 for all.
+        targets: B texts for heads to write, "" for no text; () is "" for all.
+        masks: Masks of each of the B images and its first caption for a second pass; () for no
+            second pass.
     """
 
     texts: tuple[str, ...]
@@ -67,8 +67,8 @@ class TextBlock:
         """Return the host's view of the texts for losses.
 
         Args:
-            ids: (T, context) token ids. With them texts are the same when their ids are; without,
-                when CLIP's tokenizer cannot tell them apart.
+            ids: (T, context) token ids. With them, texts are equal if their ids are; without, if
+                CLIP's tokenizer gives both the same ids.
 
         Returns:
             The layout, with kinds in the order in which the block has them.
@@ -93,7 +93,7 @@ class TextBlock:
         )
 
     def layout(self, device: torch.device | str = "cpu", ids: Tensor | None = None) -> Layout:
-        """The tensors a loss may see, on a device; `ids` as for `on_host`, as a CPU tensor."""
+        """Return the layout's tensors on a device; `ids` as for `on_host`, as a CPU tensor."""
         host = self.on_host(None if ids is None else ids.numpy())
         return host.layout(lambda array: torch.from_numpy(array).to(device))
 
@@ -209,18 +209,18 @@ class Batch:
     """A batch for the training loop: images and their texts.
 
     Args:
-        pixels: (B, 3, H, W) uint8; where `kept` says so, (B, 1 + P, C) features.
+        pixels: (B, 3, H, W) uint8; (B, 1 + P, C) cached features if `kept` is set.
         block: The texts.
-        ids: Of the samples drawn; there may be more images, such as neighbours, after theirs.
+        ids: Ids of the sampled items; further images, such as neighbours, come after theirs.
         skipped: Ids of samples left out of this batch because they could not be read.
         kind: "single" or "composed", for methods whose steps differ.
-        mean: What the pixels are to be normalised by, for each channel, of values in [0, 1].
-        std: The same.
-        numbers: The texts as numbers, if they have been made.
-        kept: Where features were taken that are in the place of pixels.
-        counts: What the caption plan made and refused.
+        mean: Mean per channel for the normalisation of pixels in [0, 1].
+        std: Standard deviation per channel.
+        numbers: The packed integers of the texts, if they have been made.
+        kept: Place in the tower at which cached features were taken; "" for pixels.
+        counts: Counts of texts made and refused by the caption plan.
         bad: Id and reason of images that cannot be read.
-        unforeseen: Where the indices are noted that losses ask for and `numbers` lacks.
+        unforeseen: Collects index requests of losses that `numbers` lacks.
     """
 
     pixels: Tensor
@@ -237,9 +237,9 @@ class Batch:
     unforeseen: set[IndexRequest] = field(default_factory=set, compare=False, repr=False)
 
     def normalised(self, device: torch.device) -> Tensor:
-        """(B, 3, H, W) float32 on `device`: bytes travel, numbers are made of them there.
+        """Return (B, 3, H, W) float32 on `device`: bytes are copied and normalised there.
 
-        Kept features are what they are.
+        Cached features are returned unchanged.
         """
         pixels = self.pixels.to(device, non_blocking=True)
         if self.kept:

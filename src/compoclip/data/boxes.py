@@ -1,13 +1,13 @@
-"""Photos with boxes of things: which of two things stands where, and training pairs of it.
+"""Training pairs about the relative position of two things in photos with boxes.
 
-Taken are two things of which the photo shows just one each (no crowds), of at least 1 % of its
-area, whose boxes do not overlap on an axis. For left and right the mirrored photo is the
-counterpart that the opposite caption is true of; for above and below there is only the caption.
+A pair needs two things that the photo shows once each (no crowds), of at least 1 % of its area,
+with boxes that do not overlap on an axis. For left and right, the mirrored photo is the counterpart
+for the opposite caption; above and below have only the opposite caption.
 
-The texts vary: several wordings, either thing as subject, and in half of the rows a caption that
-people wrote behind them, so that what is learnt is tied to ordinary language. One that says left or
-right is not taken, for it would be false of the mirrored photo. Writing and clocks are mirrored
-with the photo. Rule of the boxes: Zhang et al., CounterCurate (Findings of ACL 2024).
+The texts vary: several wordings, either thing as subject, and in half of the rows an appended
+caption written by people, which ties them to ordinary language. Captions with "left" or "right" are
+not appended: they would be false of the mirrored photo. Writing and clocks are mirrored with the
+photo. Rule of the boxes: Zhang et al., CounterCurate (Findings of ACL 2024).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The caption plan: which texts a method draws for each caption, and what every sort of them does.
+"""The caption plan: the texts that a method samples for each caption.
 
-A sort of texts is an object that says what it needs and which kinds it gives, and draws. A plan is
-a list of them: it knows none by name. `TextPlan` draws by it.
+A sort of texts is an object that states its needs and kinds and samples texts. A plan is a list of
+them and knows none by name. `TextPlan` samples by a plan.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _ABSENT = {"phrases": 0, "target": ""}
 
 @dataclass(frozen=True)
 class OneOf:
-    """One text, from a rewrite drawn uniformly among those that apply to the caption.
+    """One text, by a rewrite sampled uniformly among the applicable ones.
 
     Args:
-        name: What the choice is counted as.
+        name: Name of the choice in counts.
         of: The rewrites.
     """
 
@@ -45,13 +45,13 @@ class OneOf:
     of: tuple[str, ...]
 
     def order(self, rng: random.Random) -> list[str]:
-        """The rewrites in the order in which they are tried."""
+        """Return the rewrites in the order in which they are tried."""
         return rng.sample(self.of, len(self.of))
 
 
 @dataclass(frozen=True)
 class FirstOf(OneOf):
-    """One text, from the first of the rewrites that applies to the caption."""
+    """One text, by the first applicable rewrite."""
 
     def order(self, rng: random.Random) -> list[str]:
         """Return the order of the rows."""
@@ -60,16 +60,16 @@ class FirstOf(OneOf):
 
 @dataclass(frozen=True)
 class Texts:
-    """A sort of texts that accompany each caption, drawn again for every sample and epoch.
+    """A sort of texts for each caption, sampled again for every sample and epoch.
 
-    The fields of a sort are its options, `--set texts.NAME.FIELD=VALUE`; the value of a sort with
-    one option alone is that option's.
+    The fields of a sort are its options, `--set texts.NAME.FIELD=VALUE`; a sort with one option
+    also takes `--set texts.NAME=VALUE`.
 
     Attributes:
-        name: In settings and records.
-        label: In tables and messages; "" for what is no text to be encoded.
-        roles: Of its texts.
-        hides: The parts of a pair, "words" or "patches", that a second pass hides.
+        name: Name in settings and records.
+        label: Name in tables and messages; "" if its texts are not encoded.
+        roles: Roles of its texts.
+        hides: The parts of a pair, "words" or "patches", that a second pass masks.
     """
 
     name: ClassVar[str]
@@ -78,12 +78,12 @@ class Texts:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of its texts that are encoded."""
+        """Return the kinds of its texts that are encoded."""
         return ()
 
     @property
     def rewrites(self) -> tuple[str, ...]:
-        """The rewrites that it draws from."""
+        """Return the rewrites that it uses."""
         return ()
 
     @property
@@ -97,15 +97,15 @@ class Texts:
         return frozenset()
 
     def read(self) -> Any:
-        """Read the file it draws from, if there is one. Raises CompoclipError."""
+        """Read its file, if it has one. Raises CompoclipError."""
         return None
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:
-        """Add its texts of a sample. found: what `read` gave."""
+        """Add its texts of a sample. found: the result of `read`."""
         raise NotImplementedError
 
     def record(self) -> Any:
-        """Its options, JSON-ready, for logs, checkpoints and signatures."""
+        """Return its options, JSON-ready, for logs, checkpoints and signatures."""
         values = asdict(self)
         return values if len(values) != 1 else next(iter(values.values()))
 
@@ -119,7 +119,7 @@ class Rewrites(Texts):
 
     @property
     def rewrites(self) -> tuple[str, ...]:
-        """The rewrites, each choice with all it may come down to."""
+        """Return the rewrites, each choice with all its alternatives."""
         return tuple(
             name for each in self.of for name in ((each,) if isinstance(each, str) else each.of)
         )
@@ -217,43 +217,43 @@ class CaptionPlan:
 
     @property
     def sorts(self) -> tuple[Texts, ...]:
-        """All sorts of texts in the order in which they are drawn."""
+        """Return all sorts of texts in the order of sampling."""
         return (Rewrites(self.rewrites), *self.texts)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names that texts of this plan carry, each once; `Layout.rewrite` is an index here."""
+        """Return the kinds of this plan's texts, each once; `Layout.rewrite` indexes them."""
         return tuple(dict.fromkeys(kind for each in self.sorts for kind in each.kinds))
 
     @property
     def rewrite_names(self) -> tuple[str, ...]:
-        """The rewrites, each choice with all it may come down to."""
+        """Return the rewrites, each choice with all its alternatives."""
         return self.sorts[0].rewrites
 
     @property
     def all_rewrites(self) -> tuple[str, ...]:
-        """The rewrites, and those that other sorts of texts draw from."""
+        """Return the rewrites of the plan and of its other sorts of texts."""
         return tuple(name for each in self.sorts for name in each.rewrites)
 
     @property
     def needs_parsing(self) -> bool:
-        """True if any text is made from parsed captions."""
+        """Return whether any text is made from parsed captions."""
         return self.absent or any(each.needs_parsing for each in self.sorts)
 
     @property
     def hides(self) -> frozenset[str]:
-        """The parts of a pair, "words" or "patches", that a second pass hides."""
+        """Return the parts of a pair, "words" or "patches", that a second pass masks."""
         return frozenset().union(*(each.hides for each in self.texts))
 
     def record(self) -> dict[str, Any]:
-        """The plan, JSON-ready, for logs, checkpoints and signatures."""
+        """Return the plan, JSON-ready, for logs, checkpoints and signatures."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         own["rewrites"] = [r if isinstance(r, str) else asdict(r) for r in self.rewrites]
         del own["texts"]
         return {**_ABSENT, **own, **{each.name: each.record() for each in self.texts}}
 
     def require(self, source: Source) -> None:
-        """Raise UsageError when the data lack what the plan cannot do without."""
+        """Raise UsageError when the data lack a field that the plan needs."""
         if GIVEN in self.rewrite_names:
             needed = "negatives; it needs a column neg_caption, or take --negatives negclip where "
             source.require(NEGATIVES, f"{needed}the method has it")

@@ -33,7 +33,7 @@ def relative_image(image: str, root: Path, origin: str) -> str:
     if "://" in image:
         raise CompoclipError(f"{origin}: {image!r} is a URL; download the images first")
     if "\0" in image or not image.strip():
-        raise CompoclipError(f"{origin}: the image path {image!r} is not usable; mend the file")
+        raise CompoclipError(f"{origin}: the image path {image!r} is not usable; fix the file")
     normal = os.path.normpath(image)
     if "\\" in normal and not os.path.exists(os.path.join(root, normal)):
         slashed = os.path.normpath(image.replace("\\", "/"))
@@ -169,7 +169,7 @@ def require_texts(texts: Iterable[str], origin: str) -> None:
         if not encodable(text):
             raise CompoclipError(
                 f"{origin}: {text[:40]!a} is not valid text (it holds half a character, a lone "
-                "surrogate); mend or remove it"
+                "surrogate); fix or remove it"
             )
 
 
@@ -245,6 +245,6 @@ def read_extras(
                 value = value if value is not None and math.isfinite(value) else None
         if value is None:
             told = f" {shown(cell)}" if column in (MIRROR, SCORE, IMAGE_SCORE) else ""
-            raise CompoclipError(f"{origin}: {column}{told} is {_WRONG[column]}; mend the row")
+            raise CompoclipError(f"{origin}: {column}{told} is {_WRONG[column]}; fix the row")
         found[name] = value
     return {name: value for name, value in found.items() if value or type(value) is float}

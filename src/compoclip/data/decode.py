@@ -50,7 +50,7 @@ class Mirrored:
 
 
 Picture = Path | bytes | Mirrored
-"""What names a picture: a file, encoded bytes, or one of them to be mirrored."""
+"""A picture: a file, encoded bytes, or either of them mirrored."""
 
 
 def mirrored(image: Picture) -> Picture:

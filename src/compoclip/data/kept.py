@@ -103,7 +103,7 @@ class KeptFeatures:
                         "another disk (--features), take fewer --crops, or leave --cache-frozen out"
                     )
             note(
-                f"  features of {photos} of {images} are encoded now, and kept in {self.folder} "
+                f"  encoding features of {photos} of {images}, cached in {self.folder} "
                 f"({size / 1e6:,.0f} MB)"
             )
             write_json(self.folder / "features.json", self._record)

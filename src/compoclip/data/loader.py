@@ -88,15 +88,15 @@ class BatchLoader:
     """Batches of a source in an order that depends on seed and epoch alone.
 
     Every epoch is a fresh permutation of all samples, cut into batches; the last incomplete one
-    is dropped (groups are drawn otherwise, see `GroupedSchedule`). Captions, rewrites and crops
-    are seeded by sample and epoch, so batches are the same for any number of workers, and an epoch
-    can be entered at any step without decoding what came before.
+    is dropped (groups: see `GroupedSchedule`). Captions, rewrites and crops are seeded by sample
+    and epoch, so batches are the same for any number of workers, and an epoch can start at any
+    step without decoding earlier images.
 
-    A sample whose image cannot be read is left out of its batch, which is then smaller; it is
+    A sample with an unreadable image is left out of its batch, which is then smaller; it is
     reported once and listed in `Batch.skipped`. After more than `max_bad` such samples the loader
-    gives up. When this process makes only a part of every batch, the part may be empty.
+    raises. If this process makes only a part of every batch, the part may be empty.
 
-    counts: what the caption plan made since the loader was built. bad: sample id -> reason.
+    counts: texts made by the caption plan since the loader was built. bad: sample id -> reason.
     """
 
     def __init__(
@@ -120,18 +120,19 @@ class BatchLoader:
 
         Args:
             source: The samples.
-            plan: Draws their texts.
-            transform: What becomes of their images.
-            batch_size: Samples of a batch, over all processes.
-            seed: Of order, crops and draws.
-            workers: Processes that read; 0 works in this one.
-            max_bad: Images that may be unreadable.
+            plan: Samples their texts.
+            transform: Transforms their images.
+            batch_size: Samples per batch, over all processes.
+            seed: Seed of order, crops and texts.
+            workers: Reading processes; 0 reads in this one.
+            max_bad: Most unreadable images.
             rank: This process makes the rank-th of `world` equal parts of every batch.
             world: Number of processes that train together.
-            start_method: Of the workers ("fork", "spawn", "forkserver"); None is the platform's.
-            images: Which images make a batch.
-            companions: What that needs to know of the source (`ImagePlan.prepare`).
-            kept: Features to show in the place of photos.
+            start_method: Start of the workers ("fork", "spawn", "forkserver"); None is the
+                platform's.
+            images: The image plan.
+            companions: The plan's index over the source (`ImagePlan.prepare`).
+            kept: Cached features to use instead of photos.
 
         Raises:
             CompoclipError: When the batch cannot be split evenly.
@@ -155,25 +156,23 @@ class BatchLoader:
         self._workers: DataLoader[Any] | None = None
 
     def prepare_with(self, preparation: Preparation, device: torch.device) -> None:
-        """Have the texts of batches made numbers by workers, and batches pinned for a CUDA
-        device.
-        """
+        """Let workers tokenise the texts of batches, and pin batches for a CUDA device."""
         self.close()  # workers of earlier epochs know nothing of it
         self._assembler = replace(self._assembler, prepare=preparation)
         self._pin = device.type == "cuda"
 
     @property
     def samples(self) -> int:
-        """Samples of the source."""
+        """Return the number of samples of the source."""
         return len(self._assembler.source)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in the source."""
+        """Return the number of full batches in the source."""
         return self._schedule.steps_per_epoch
 
     def drawn(self, steps: int) -> dict[str, int]:
-        """How many samples of each data set the first steps draw; {} unless it is a mixture."""
+        """Return the samples per data set in the first steps of a mixture; {} for other data."""
         mix = self._assembler.source.mix
         if mix is None:
             return {}
@@ -185,15 +184,15 @@ class BatchLoader:
         return {name: sum(each[name] for each in self._drawn[:epochs]) + now[name] for name in now}
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from `start_step` on; see `steps`."""
+        """Yield the batches of an epoch from `start_step` on; see `steps`."""
         first = epoch * self.steps_per_epoch
         return self.steps(first + start_step, first + self.steps_per_epoch)
 
     def steps(self, start: int, stop: int) -> Iterator[Batch]:
-        """The batches of the steps from `start` until before `stop`, counted over all epochs.
+        """Yield the batches of the steps from `start` until before `stop`, over all epochs.
 
-        Workers go on to the next epoch while this one ends, and read nothing beyond `stop`. Only
-        one iteration can be under way at a time. Raises CompoclipError when more than `max_bad`
+        Workers start the next epoch while this one ends, and read nothing beyond `stop`. Only
+        one iteration can be active at a time. Raises CompoclipError when more than `max_bad`
         images could not be read, when a batch has no readable image, or when the source fails.
         """
         self._tasks.steps = start, stop
@@ -204,7 +203,7 @@ class BatchLoader:
                 self.report_bad(dict(result.bad))
                 if not result.ids and not self._may_be_empty:
                     raise CompoclipError(
-                        f"no image of a batch could be read ({result.bad[0][1]}); mend the data"
+                        f"no image of a batch could be read ({result.bad[0][1]}); fix the data"
                     )
                 self.counts.add(result.counts)
                 yield replace(result, unforeseen=self._requests)
@@ -213,16 +212,16 @@ class BatchLoader:
             raise
 
     def close(self) -> None:
-        """End the workers; a later epoch starts new ones."""
+        """Stop the workers; a later epoch starts new ones."""
         iterator = getattr(self._workers, "_iterator", None)
         self._workers = None
         if iterator is not None:  # an error that is kept somewhere keeps it, and so them, alive
             iterator._shutdown_workers()
 
     def report_bad(self, bad: Mapping[str, str]) -> None:
-        """Count samples whose images could not be read, by this process or another: id -> reason.
+        """Count samples with unreadable images, of this process or another: id -> reason.
 
-        Raises CompoclipError when there are more than `max_bad` by now.
+        Raises CompoclipError when their number exceeds `max_bad`.
         """
         fresh = {id: reason for id, reason in bad.items() if id not in self.bad}
         self.bad.update(fresh)
@@ -230,7 +229,7 @@ class BatchLoader:
             first = "; ".join(list(dict.fromkeys(self.bad.values()))[:3])
             raise CompoclipError(
                 f"{counted(len(self.bad), 'unreadable image')}, {self._max_bad} allowed: {first}; "
-                "mend the data or raise --max-bad"
+                "fix the data or raise --max-bad"
             )
         for reason in fresh.values():
             note(f"left out: {reason}")
@@ -275,7 +274,7 @@ class BatchLoader:
                 raise
             raise CompoclipError(
                 f"a process that reads data was killed ({reason}), often for want of memory; "
-                "--resume goes on, perhaps with fewer --workers"
+                "--resume continues, perhaps with fewer --workers"
             ) from None
 
 

@@ -127,7 +127,7 @@ class PackSummary:
         if len(self.bad) > max_bad:
             first = "; ".join(list(self.bad.values())[:3])
             raise CompoclipError(
-                f"{counted(len(self.bad), 'unreadable image')}, {max_bad} allowed: {first}; mend "
+                f"{counted(len(self.bad), 'unreadable image')}, {max_bad} allowed: {first}; fix "
                 "the data, or raise --max-bad and go on with the same command"
             )
 
@@ -187,7 +187,7 @@ def pack(
             else:
                 total.add(made)
         if total.shards:
-            note(f"going on: {total.shards} of {len(numbers)} shards are there")
+            note(f"resuming: {total.shards} of {len(numbers)} shards are there")
         total.require_good(max_bad)
         work = partial(pack_shard, request, out, spec, max_bad)
         for part in track(run(work, todo), "packing", len(todo), "shards"):
@@ -202,7 +202,7 @@ def pack(
 
 
 def _finished(out: Path, made_from: Fingerprint) -> PackSummary | None:
-    """The whole pack that is in `out`; None when there is none yet, or a part of it."""
+    """The whole pack that is in `out`; None without one yet, or a part of it."""
     path = out / RECORD
     if not path.is_file():
         if out.is_dir() and any(each.name not in (LOCK, FILE) for each in out.iterdir()):

@@ -1,4 +1,4 @@
-"""Drawing the texts of a sample in an epoch, as a `CaptionPlan` says; parsing them beforehand."""
+"""Sample the texts of an item in an epoch by a `CaptionPlan`; parse captions beforehand."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class ParsedCaptions(Protocol):
 
 
 class TextPlan:
-    """Draws the texts of a sample; the same for the same seed, sample id and epoch, anywhere.
+    """Samples texts; they depend on seed, sample id and epoch only.
 
     Args:
-        plan: What to draw; names alone stand for a plan with these rewrites.
-        seed: Of all draws.
-        parsed: Parsed captions; only a plan of negatives that came with the data needs none.
-        resolve: Finds a rewrite by name (raising for an unknown one), again in each process, so
-            that a plan can be sent to workers whatever its rewrites hold.
+        plan: The caption plan, or the names of its rewrites.
+        seed: Seed of all texts.
+        parsed: Parsed captions; a plan of negatives from the data needs none.
+        resolve: Returns a rewrite by name (or raises); called in each process, so that a plan can
+            be sent to workers with any rewrites.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class TextPlan:
     def draw(
         self, sample: Sample, epoch: int, key: str | None = None
     ) -> tuple[list[Drawn], PlanCounts]:
-        """The caption first, then rewrites in the order of the plan, then its other sorts of texts.
+        """Return the caption, then rewrites in the order of the plan, then its other texts.
 
-        A text that CLIP's tokenizer cannot tell from another text of the sample is left out and
-        counted; so is a negative that equals any of the sample's captions, drawn or not.
+        A text with the same CLIP tokens as another text of the sample is left out and counted; so
+        is a negative that equals any caption of the sample.
 
         Args:
             sample: The sample.
             epoch: Counted from 0.
-            key: Seeds the draw in place of the sample's own, for one that appears beside others.
+            key: Seeds the draw instead of the sample's key, for neighbours.
 
         Returns:
-            The texts, and what was made and refused.
+            The texts, and counts of texts made and refused.
         """
         plan, counts = self.plan, PlanCounts(samples=1)
         rng = partial(self.rng, sample.drawn_by if key is None else key, epoch)
@@ -103,16 +103,16 @@ class TextPlan:
         return texts, counts
 
     def parse(self, text: str) -> Caption:
-        """The parse of a text, of a plan that has parsed captions."""
+        """Return the parse of a text, if the plan has parsed captions."""
         assert self._parsed is not None  # a plan that rewrites has parsed captions: __init__
         return self._parsed[text]
 
     def rng(self, key: str, epoch: int, name: str) -> random.Random:
-        """The generator of one draw."""
+        """Return the random generator of one draw."""
         return rng_for(self._seed, key, epoch, name)
 
     def rewritten(self, name: str, text: str, rng: random.Random, negatives: bool) -> Drawn | str:
-        """One draw of a rewrite, or of the texts written for `text`; or why there is none.
+        """Return one text by a rewrite, or one written for `text`; or why there is no such text.
 
         negatives: whether a negative may be made.
         """
@@ -191,16 +191,15 @@ class StoredCaptions:
 def prepare_captions(
     source: Source, store: ParseStore | None = None, workers: int | None = None
 ) -> StoredCaptions:
-    """Parse all captions of `source` that `store` does not know yet, showing progress.
+    """Parse all captions of `source` that `store` lacks, showing progress.
 
-    An interrupted run continues where it was.
+    An interrupted run resumes.
 
     Args:
         source: The samples.
-        store: By default one file in the user's cache folder, shared by all runs.
-        workers: Processes that parse, by default one for each available core; they are started for
-            thousands of captions only, as fresh interpreters (a script that calls this needs its
-            `__main__` guard).
+        store: The parse store; by default a file in the user's cache folder, shared by all runs.
+        workers: Parsing processes, by default one per core. They are started for thousands of
+            captions only, as fresh interpreters (a calling script needs its `__main__` guard).
 
     Returns:
         The parses by caption.

@@ -1,4 +1,4 @@
-"""Making numbers of the texts of a batch, in the workers."""
+"""Tokenise the texts of a batch in the workers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from compoclip.models.text_plan import FurtherTexts, TextPlanner
 
 @dataclass(frozen=True)
 class Preparation:
-    """Makes numbers of the texts of batches; may be sent to other processes.
+    """Packs the texts of batches into integers; may be sent to other processes.
 
     Args:
         tokenize: The model's tokenizer.
-        planner: How its text tower wants texts.
+        planner: Layout of texts for its text tower.
     """
 
     tokenize: Tokenizer
     planner: TextPlanner
 
     def __call__(self, block: TextBlock, requests: Collection[IndexRequest] = ()) -> Numbers:
-        """The texts of a batch as numbers, with the indices that losses are known to ask for.
+        """Return the token ids of a batch, and the indices that losses ask for.
 
-        Without any text there is one that is empty, since towers need something to encode.
+        A batch without texts gets an empty one, since towers cannot encode nothing.
         """
         encoded = self.tokenize.encode(block.texts or ("",))
         ids = torch.from_numpy(encoded.ids)

@@ -1,4 +1,4 @@
-"""Sorts of texts beside rewrites: sub-graphs, bags, units, noun phrases, and a head's target."""
+"""Sorts of texts other than rewrites: sub-graphs, bags, units, noun phrases, heads' targets."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Stage:
 
     Args:
         start: First epoch of the stage, counted from 0.
-        positives: Most positive texts of a caption.
-        negatives: Most negative texts of a caption.
+        positives: Most positive texts per caption.
+        negatives: Most negative texts per caption.
     """
 
     start: int
@@ -88,7 +88,7 @@ class GraphPlan(Texts):
     def published(
         cls, objects: float, second_stage: int, vocabulary: str = "", filtered: bool = True
     ) -> GraphPlan:
-        """The plan with share `objects` of the category object, the other two alike.
+        """Return the plan with weight `objects` for objects, the rest shared by the other two.
 
         One positive and one negative before epoch `second_stage`, at most 3 and 6 from it on.
         """
@@ -100,15 +100,15 @@ class GraphPlan(Texts):
         return cls((objects, other, other), stages, vocabulary, filtered)
 
     def at(self, epoch: int) -> Stage:
-        """The stage of an epoch."""
+        """Return the stage of an epoch."""
         return [stage for stage in self.stages if stage.start <= epoch][-1]
 
     def read(self) -> Any:
-        """The words of replacements; None for the built-in ones."""
+        """Return the words of replacements; None for the built-in ones."""
         return load_vocabulary(Path(self.vocabulary)) if self.vocabulary else None
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:
-        """Add sub-graph texts, positives first, as many as the stage of the epoch allows."""
+        """Add sub-graph texts, positives first, up to the numbers of the epoch's stage."""
         stage = self.at(drawing.epoch)
         made = sample_graph_texts(
             drawing.parse(drawing.caption),
@@ -132,14 +132,13 @@ class BagPlan(Texts):
     """Sentences of each image from a file, and a negative of each (DAC).
 
     Args:
-        file: JSON lines {"id", "sentences"} and optionally "negatives", one per sentence (null for
-            none); or "captions": the bag of an image is its other captions.
-        size: Sentences drawn per image in every epoch.
-        negatives: Rewrites that make negatives where the file has none: of those that apply to a
-            sentence one, at random.
-        draw: "replacement" draws each time from the caption and the whole bag, so that a bag
-            has exactly `size` texts, some perhaps twice; "distinct" draws at most `size` different
-            sentences of the bag.
+        file: JSON lines {"id", "sentences"} and optionally "negatives", one per sentence or null;
+            or "captions": the bag of an image is its other captions.
+        size: Sentences per image in every epoch.
+        negatives: Rewrites for sentences without a negative in the file: a random applicable one
+            per sentence.
+        draw: "replacement" samples `size` texts with replacement from the caption and the bag;
+            "distinct" samples at most `size` different sentences of the bag.
     """
 
     file: str
@@ -163,7 +162,7 @@ class BagPlan(Texts):
         return self.negatives
 
     def read(self) -> Any:
-        """The bags of the file; None for other captions."""
+        """Return the bags of the file; None for other captions."""
         return None if self.file == OWN_CAPTIONS else read_bags(Path(self.file))
 
     def draw_texts(self, drawing: Drawing, found: WrittenLists | None) -> None:
@@ -218,7 +217,7 @@ class UnitPlan(Texts):
     The texts of slot k are of the kinds "unit-k" and "unit-foil-k", counted from 1.
 
     Args:
-        slots: Most units of a caption.
+        slots: Most units per caption.
         relation_share: How often a slot tries the caption's relations first; else it takes an
             entity.
         pair_share: How often an entity comes with another one ("A and B").
@@ -246,26 +245,26 @@ class UnitPlan(Texts):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The kind of the unit in each slot."""
+        """Return the kind of the unit in each slot."""
         return tuple(f"{UNIT}-{slot}" for slot in range(1, self.slots + 1))
 
     @property
     def foils(self) -> tuple[str, ...]:
-        """The kind of the foil in each slot."""
+        """Return the kind of the foil in each slot."""
         return tuple(f"{UNIT_FOIL}-{slot}" for slot in range(1, self.slots + 1))
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of each slot the unit's and the foil's."""
+        """Return the kinds of unit and foil, slot by slot."""
         return tuple(kind for pair in zip(self.units, self.foils) for kind in pair)
 
     @property
     def needs_parsing(self) -> bool:
-        """Unless they come from a file."""
+        """Return whether units come from scene graphs, not from a file."""
         return not self.file
 
     def read(self) -> Any:
-        """The units of the file, if there is one."""
+        """Return the units of the file, if there is one."""
         return read_units(Path(self.file)) if self.file else None
 
     def draw_texts(self, drawing: Drawing, found: WrittenLists | None) -> None:
@@ -295,10 +294,10 @@ class UnitPlan(Texts):
 
 @dataclass(frozen=True)
 class PhrasePlan(Texts):
-    """Noun phrases of the caption; an image without any has its caption for one (C2LIP).
+    """Noun phrases of the caption, or the caption if it has none (C2LIP).
 
     Args:
-        most: Phrases drawn of a caption; 0 is none.
+        most: Most phrases per caption; 0 turns them off.
     """
 
     most: int = 0
@@ -313,12 +312,12 @@ class PhrasePlan(Texts):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """One, unless there are none."""
+        """Return the one kind, or () if phrases are off."""
         return (NOUN_PHRASE,) if self.most else ()
 
     @property
     def needs_parsing(self) -> bool:
-        """Unless there are none."""
+        """Return whether phrases are on."""
         return self.most > 0
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:
@@ -339,10 +338,10 @@ class PhrasePlan(Texts):
 
 @dataclass(frozen=True)
 class TargetPlan(Texts):
-    """A caption that a head is to write for an image, which no tower encodes (READ-CLIP).
+    """A caption for a head to write about the image; no tower encodes it (READ-CLIP).
 
     Args:
-        of: "other" is another caption of the image if there is one, "any" one of all, "" none.
+        of: "other" is another caption of the image if there is one, "any" any of them, "" none.
     """
 
     of: Literal["", "other", "any"] = ""
@@ -356,7 +355,7 @@ class TargetPlan(Texts):
         require(self.of in known, f"texts.target '{self.of}' is not one of other, any")
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:
-        """Add the caption, chosen among those that it may be."""
+        """Add the target, sampled among the allowed captions."""
         if not self.of:
             return
         captions = drawing.sample.captions
@@ -367,4 +366,4 @@ class TargetPlan(Texts):
 
 
 BY_VALUE = {each.name: each for each in (PhrasePlan(), TargetPlan())}
-"""Sorts that a method without them gets by setting their value."""
+"""Sorts that setting a value adds to a method without them."""

@@ -1,4 +1,4 @@
-"""RGB image -> the pixels a model expects, with the random crop of training."""
+"""Transform an RGB image into the pixels a model expects, with the random crop of training."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class RandomCrop:
     """The random resized crop of fine-tuning recipes; no flip.
 
     Args:
-        scale: Range of the fraction of the area kept.
+        scale: Range of the crop's share of the area.
         ratio: Range of width / height.
-        fixed: The number of crops of every photo, the next one in every epoch; 0 draws new ones.
+        fixed: Number of fixed crops per photo, one per epoch in turn; 0 samples new crops.
     """
 
     scale: tuple[float, float] = (0.9, 1.0)
@@ -38,16 +38,16 @@ class RandomCrop:
 class ImageTransform:
     """The image transform of training.
 
-    Gives the same pixels as torchvision's crop and `Preprocess.evaluation`, but skips the general
-    machinery where it has nothing to do, which matters for small images. They stay bytes, a quarter
-    of what numbers take on the way from the workers; `normalised` makes numbers of them.
+    Gives the same pixels as torchvision's crop and `Preprocess.evaluation`, with less overhead for
+    small images. Pixels stay uint8, a quarter of the size of float32 on the way from the workers;
+    `normalised` converts them.
 
     Args:
-        preprocess: How the model sees images.
+        preprocess: Preprocessing of the model.
         crop: The random crop; None treats images as evaluation does.
-        draft: Whether large JPEGs are decoded at a fraction of their size, never below what is
-            shown.
-        upright: Whether images are turned as their EXIF orientation says, before the crop.
+        draft: Whether large JPEGs are decoded at a fraction of their size, never below the
+            size of the crop.
+        upright: Whether images are rotated by their EXIF orientation before the crop.
     """
 
     preprocess: Preprocess
@@ -58,14 +58,14 @@ class ImageTransform:
     def read(self, image: Picture, rng: random.Random, name: str = "") -> torch.Tensor:
         """Read an image file or its bytes, which errors call `name`: (3, H, W) uint8 pixels.
 
-        `rng` places the crop and is not used without one. Raises what `decode` raises.
+        `rng` places the crop, if there is one. Raises as `decode` does.
         """
         return self.pixels(*self.decoded(image, rng, name))
 
     def decoded(
         self, image: Picture, rng: random.Random, name: str = ""
     ) -> tuple[Image.Image, tuple[int, int], tuple[int, int, int, int] | None]:
-        """The decoded image, its stored size, and the crop in it: what `pixels` takes."""
+        """Return the decoded image, its stored size and the crop: the arguments of `pixels`."""
         with opened(image, name, upright=self.upright) as file:
             stored = file.size
             box = self.box(stored, rng)
@@ -83,20 +83,20 @@ class ImageTransform:
 
     @property
     def resampling(self) -> Image.Resampling:
-        """The filter images are resized with."""
+        """Return the filter for resizing."""
         return _RESAMPLING[self.preprocess.interpolation]
 
     def box(self, stored: tuple[int, int], rng: random.Random) -> tuple[int, int, int, int] | None:
-        """Left, upper, right, lower of what is shown; None is all that evaluation shows."""
+        """Return (left, upper, right, lower) of the crop; None is the crop of evaluation."""
         if self.crop is None:
             return None
         top, left, h, w = random_crop(*stored[::-1], rng, self.crop.scale, self.crop.ratio)
         return left, top, left + w, top + h
 
     def together(self, images: Sequence[torch.Tensor]) -> torch.Tensor:
-        """(B, 3, H, W) uint8 pixels of images, in memory that all processes see.
+        """Return (B, 3, H, W) uint8 pixels of images, in shared memory.
 
-        images: as `read` gives them, or whole ones as `pixels_of` does.
+        images: results of `read`, or of `pixels_of` for whole images.
         """
         pixels = shared_bytes(len(images), 3, *self.preprocess.size)
         for place, image in zip(pixels, images):
@@ -109,7 +109,7 @@ class ImageTransform:
         stored: tuple[int, int],
         box: tuple[int, int, int, int] | None,
     ) -> torch.Tensor:
-        """`box` refers to the size the image is stored with, which it may be smaller than."""
+        """Return the pixels of `box`, given in the stored size; the image may be smaller."""
         height, width = self.preprocess.size
         if box is None:
             if image.size != (width, height):

@@ -1,17 +1,17 @@
-"""Texts written for captions or images beforehand, read from files and found by caption or id.
+"""Texts written beforehand for captions or images, read from files, looked up by caption or id.
 
 - Positives and negatives of captions: {"caption", "positive", "negative"}, or one of the latter
-  two, as `compoclip caption` writes them. Each is a text or a list; "None" and null stand for none.
-- Bags of sentences of images (DAC): {"id", "sentences"} and optionally "negatives", one for each
-  sentence (null for none).
+  two, as `compoclip caption` writes them. Each is a text or a list; "None" and null mean no text.
+- Bags of sentences of images (DAC): {"id", "sentences"} and optionally "negatives", one per
+  sentence or null.
 - Units and foils of captions (CS-CLIP), as published:
 
     {"sample_id", "original_caption", "image_path", "swap_negatives": [text, ...],
      "entities": [text, ...], "negative_entities": {entity: [{"negative", "change_type"}, ...]},
      "relations": [{"subject", "relation_type", "object", "negatives": [{...}, ...]}, ...]}
 
-  The negatives of a relation are the same three texts, of which those that stay may be left out. An
-  older archive says positive_components and negative_components for the two keys of entities.
+  The negatives of a relation are the same three texts; unchanged ones may be left out. An older
+  archive calls the two keys of entities positive_components and negative_components.
 
 The first two are JSON lines or Parquet, one file or several (see `row_files`). Units may also be a
 JSON list, and are data to train on as well (`open_unit_file`).
@@ -100,14 +100,14 @@ def read_written_texts(path: Path) -> WrittenLists:
             caption = row.get("caption")
             if not isinstance(caption, str) or not any(kind in row for kind in kinds):
                 raise CompoclipError(
-                    f'{origin}: needs "caption" and "positive" or "negative"; mend it'
+                    f'{origin}: needs "caption" and "positive" or "negative"; fix it'
                 )
             found = []
             for kind in kinds:
                 value, where = row.get(kind), f"{origin}: {kind!r}"
                 texts = value if isinstance(value, list) else [] if value is None else [value]
                 if not all(isinstance(text, str) for text in texts):
-                    raise CompoclipError(f"{where} is neither a text nor a list of texts; mend it")
+                    raise CompoclipError(f"{where} is neither a text nor a list of texts; fix it")
                 require_texts(texts, where)
                 # Language models answer "none" when there is nothing to write.
                 found.append([t for t in texts if t.strip().strip(".").lower() != "none"])

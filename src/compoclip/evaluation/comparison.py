@@ -1,4 +1,4 @@
-"""Paired comparison of two models on the items both were measured on."""
+"""Paired comparison of two models on their common items."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from compoclip.evaluation.statistics import (
 
 LEVEL = 0.05
 MARGIN = 0.01
-"""A difference that does not matter in practice: one point."""
+"""Largest difference without practical importance: one point."""
 _GROUPS = 250
 
 
@@ -76,18 +76,17 @@ def joined(parts: Sequence[tuple[Evidence, float]]) -> Evidence:
 
 @dataclass(frozen=True)
 class Difference:
-    """One number of two models on the same n items.
+    """A score of two models on the same n items.
 
     name: sub-task or rule. low, high: 95 % interval of other - base, by a paired bootstrap over
-    photos; None for a single photo. photos: how many it rests on; of several benchmarks, the fewest
-    of one. p: two-sided, by the signs of what each photo adds (`sign_flip`, which is McNemar's test
-    where the photos weigh the same, as with an item each). p_holm: corrected within its family (all
-    sub-tasks, all headlines, or all other rules, of all models compared with the base). verdict:
-    "higher" or "lower" where the difference is significant, by p_holm at 0.05; else "equivalent
-    within 1 point" where the interval, uncorrected, lies within `MARGIN` of zero; else "not
+    photos; None for a single photo. photos: their number; over several benchmarks, the smallest.
+    p: two-sided sign-flip test over photos (`sign_flip`; McNemar's test if each photo has one
+    item). p_holm: corrected within its family (all sub-tasks, all headlines, or all other rules, of
+    all models compared with the base). verdict: "higher" or "lower" if p_holm is below 0.05; else
+    "equivalent within 1 point" if the uncorrected interval lies within `MARGIN` of zero; else "not
     significant". With fewer than `FEWEST` photos there are no p-values, and the verdict is "too few
-    photos: 7". base_only, other_only: items only one of them gets right (None for what is no plain
-    mean over items).
+    photos: 7". base_only, other_only: items that only one of the two gets right (None unless the
+    score is a plain mean over items).
     """
 
     benchmark: str
@@ -277,9 +276,9 @@ def subtask_differences(pair: Pair, resamples: int, seed: int) -> list[Differenc
 
 @dataclass(frozen=True)
 class Comparison:
-    """base, other: model names. headlines: one a benchmark. rules: the other aggregates. overall:
-    mean over the benchmarks' headlines, when there are several (benchmarks drawn independently).
-    unmatched: benchmarks only one of them has. partial: benchmarks not complete for both.
+    """Differences of two models. base, other: model names. headlines: one per benchmark. rules: the
+    other aggregates. overall: mean over several headlines (benchmarks resampled independently).
+    unmatched: benchmarks of one model only. partial: benchmarks not complete for both.
     """
 
     base: str
@@ -316,22 +315,22 @@ def compare_all(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Comparison]:
-    """Compare models with one, item by item, on every benchmark that both were measured on.
+    """Compare models with a base, item by item, on their common benchmarks.
 
     Args:
         base: results of the model compared with, one per benchmark.
         others: results of each other model.
-        resamples: bootstrap draws for the intervals; 0 for none: "higher" and "lower" need no
-            draws, equivalence does.
+        resamples: bootstrap draws for the intervals; 0 for no intervals: "higher" and "lower" need
+            no draws, equivalence does.
         seed: of the draws.
 
     Returns:
-        One comparison per model. p-values are corrected over all of them; a family is all
-        sub-tasks, all headlines, all other rules, or all means of headlines.
+        One comparison per model. p-values are corrected over all models; a family is all sub-tasks,
+        all headlines, all other rules, or all means of headlines.
 
     Raises:
-        CompoclipError: they have no benchmark or no item in common, a model has two results for
-            one, or annotations, protocol, tie policy, rules or a retrieval gallery differ.
+        CompoclipError: the models have no benchmark or no item in common, a model has two results
+            for one benchmark, or annotations, protocol, tie policy, rules or a gallery differ.
     """
     found = [_compared(base, other, resamples, seed) for other in others]
     for name in ("headlines", "subtasks", "rules"):
@@ -405,7 +404,7 @@ def one_model(results: Sequence[Results], path: Path) -> list[Results]:
 
     Args:
         results: as `load_results` returns them.
-        path: where they lie, for the message.
+        path: their place, for the message.
     """
     models = sorted({each.model for each in results})
     if len(models) > 1:

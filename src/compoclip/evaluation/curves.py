@@ -18,7 +18,7 @@ _ITEMS_DRAWN = 2_000_000
 
 
 def roc_auc(scores: Reals, truth: Flags, tie: float = 0.5) -> float:
-    """Share of (true, false) pairs in which the true item scores more.
+    """Return the share of (true, false) pairs in which the true item scores higher.
 
     With tie = 1/2 this is the area under the ROC curve, and the Mann-Whitney statistic divided by
     its maximum.
@@ -26,7 +26,7 @@ def roc_auc(scores: Reals, truth: Flags, tie: float = 0.5) -> float:
     Args:
         scores: (n,).
         truth: (n,), True for the items that are true.
-        tie: what a pair of equal scores counts.
+        tie: credit for a pair of equal scores.
 
     Returns:
         The share; nan when one of the two kinds is missing.

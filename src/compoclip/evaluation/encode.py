@@ -1,4 +1,4 @@
-"""Encode each distinct image and each distinct token sequence once, over all benchmarks."""
+"""Encode each distinct image and token sequence once over all benchmarks."""
 
 from __future__ import annotations
 
@@ -61,11 +61,10 @@ def image_content_key(ref: ImageRef, members: Members) -> bytes:
 
 
 class FeatureCache:
-    """Float32 features of one model below `folder`, found by content key.
+    """Float32 features of one model below `folder`, looked up by content key.
 
-    `kind` is "images" or "texts". Models that share a tower, such as those of a training that left
-    it alone, share its features. Each `put` adds one file that is complete or not there, so several
-    runs may share a folder.
+    `kind` is "images" or "texts". Models that share a tower share its features. Each `put` adds one
+    file atomically, so several runs may share a folder.
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
@@ -79,7 +78,7 @@ class FeatureCache:
             self._folders[kind] = folder / name / kind
 
     def find(self, kind: str, keys: Sequence[bytes]) -> Iterator[tuple[list[int], Scores]]:
-        """Yield (positions in `keys`, their features (n, D)) of those stored, file by file."""
+        """Yield (positions in `keys`, features (n, D)) of the stored keys, file by file."""
         wanted: dict[bytes, list[int]] = {}
         for position, key in enumerate(keys):
             wanted.setdefault(key, []).append(position)
@@ -98,8 +97,8 @@ class FeatureCache:
         write_atomically(path, lambda place: save_arrays(place, arrays, kind))
 
     def scratch(self, shape: tuple[int, int]) -> Scores:
-        """Return zeros (float32) in a nameless file below `folder`, which is gone when nothing
-        uses it any more, even after a kill. Raises CompoclipError when the disk refuses."""
+        """Return zeros (float32) in an unnamed file below `folder`, which is deleted with its last
+        user, even after a kill. Raises CompoclipError when the disk refuses."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._folder) as file:
@@ -121,20 +120,20 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CHUNK = 1024
-"""Features are written to the cache when so many are new,"""
+"""Number of new features after which they are written to the cache,"""
 SAVE_SECONDS = 30.0
-"""or so long after the last time: what a killed run loses at most."""
+"""or seconds since the last write: the most that a killed run loses."""
 IN_MEMORY = 256_000_000
-"""Bytes of the features of all images, or of all texts, beyond which they are kept in a file that
-the system pages in and out, when there is a cache."""
+"""Bytes of the features of all images, or of all texts, above which they are memory-mapped from a
+file, if there is a cache."""
 _KEYS_AT_ONCE = 4096
 _SHARED_AT_ONCE = 8192
 
 
 THREADS = 8
-"""Readers from which on threads hold each other up: they take turns in a twelfth of the work."""
+"""Readers above which threads block each other: a twelfth of the work is serial."""
 PROCESSES_FROM = 16_384
-"""Images to read from which on more processes than that are worth the seconds of their start."""
+"""Images above which more processes than that are worth the seconds of their start."""
 _READ_AT_ONCE = 16
 
 
@@ -148,16 +147,16 @@ class Amounts(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """How to encode.
+    """Settings of the encoding.
 
     Args:
         batch_size: Images or texts encoded at once; None is 64, on a GPU 512 or 1,024.
-        workers: Threads that read images; None is 2, for a GPU one a core.
-        max_bad: Damaged images to leave out before giving up.
-        cache: Folder of features to keep and reuse.
-        ranks: The processes that share the work; rank 0 has all features then.
-        processes: Whether processes may read in the place of threads, where many images are read
-            for a GPU. They import the main module anew, so a script needs
+        workers: Threads that read images; None is 2, for a GPU one per core.
+        max_bad: Most damaged images to leave out.
+        cache: Folder of cached features.
+        ranks: The processes that share the work; rank 0 gets all features.
+        processes: Whether processes may read instead of threads, if many images are read for a
+            GPU. They import the main module again, so a script needs
             `if __name__ == "__main__"`.
     """
 
@@ -169,7 +168,7 @@ class EncodeOptions:
     processes: bool = False
 
     def amounts(self, device: torch.device) -> Amounts:
-        """Return how much is done at once: the options, or the usual amounts of the device."""
+        """Return batch size and workers: the options, or the defaults of the device."""
         usual = Amounts(64, 64, 2)
         if device.type == "cuda":
             usual = Amounts(512, 1024, own_cores())
@@ -183,20 +182,19 @@ class EncodeOptions:
 def encode_contents(
     encoder: Encoder, contents: Sequence[Content], options: EncodeOptions | None = None
 ) -> EncodedFeatures:
-    """Encode every image and text that some benchmarks mention, each distinct one once.
+    """Encode every distinct image and text of some benchmarks once.
 
-    Images with the same bytes and box are one image, wherever they lie, and texts with the same
-    tokens one text; they share a row. Texts go in order of length, so that batches hold little
-    padding. What has been encoded goes to the cache chunk by chunk, also when the run is
-    interrupted.
+    Images with equal bytes and box share a row, and so do texts with equal tokens. Texts are
+    encoded in order of length, so that batches hold little padding. Features are cached chunk by
+    chunk, also when the run is interrupted.
 
     Args:
         encoder: the model.
-        contents: what the benchmarks hold; every image file must exist.
+        contents: contents of the benchmarks; every image file must exist.
         options: batch size, workers, cache and ranks.
 
     Returns:
-        The features. Of several ranks, rank 0 has all of them, the others their own share.
+        The features. Of several ranks, rank 0 gets all of them, the others their share.
 
     Raises:
         CompoclipError: an image is damaged beyond `max_bad`, or a feature is not finite.

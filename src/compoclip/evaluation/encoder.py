@@ -1,4 +1,4 @@
-"""The encoder that evaluation needs, and the one over a loaded model."""
+"""The interface of encoders for evaluation, and its implementation for a loaded model."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from compoclip.models.weights import weights_hash
 
 Precision = Literal["fp32", "bf16"]
 Pending = Callable[[], Scores]
-"""Features (N, D) that a device may still be computing: calling it waits for them."""
+"""Call to wait for features (N, D) that a device may still be computing."""
 
 
 class TextKey(NamedTuple):
-    """A text as the model reads it. key: its tokens, equal for texts the model cannot tell apart.
-    length: number of tokens. truncated: whether the text lost words to the context length."""
+    """A text as the model reads it. key: its tokens, equal for texts with equal features.
+    length: number of tokens. truncated: whether the text exceeds the context length."""
 
     key: bytes
     length: int
@@ -43,14 +43,14 @@ class TextKey(NamedTuple):
 
 
 class Encoder(Protocol):
-    """A dual encoder as evaluation sees it. Features are unit-length float32.
+    """Interface of a dual encoder for evaluation. Features are unit-length float32.
 
-    `ModelEncoder` is the one for real models.
+    `ModelEncoder` implements it for loaded models.
     """
 
     @property
     def identity(self) -> ModelIdentity:
-        """Everything about the model that the features depend on; copied into every result."""
+        """Return everything about the model that features depend on; copied into every result."""
 
     @property
     def precision(self) -> Precision:
@@ -58,19 +58,19 @@ class Encoder(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where features are computed; says how many images and texts are encoded at once."""
+        """Return the device of the features; it decides the batch size."""
 
     def tower_weights(self, tower: Tower) -> str:
-        """Hash of one tower's weights, which keys its features in the cache."""
+        """Return a hash of one tower's weights, the key of its features in the cache."""
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """The state in which features are computed, entered once around many batches."""
+        """Enter the state for computing features, once around many batches."""
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
-        """One key per text."""
+        """Return one key per text."""
 
     def start_texts(self, texts: Sequence[str]) -> Pending:
-        """Begin to encode one batch."""
+        """Start to encode one batch of texts."""
 
     def read_image(self, ref: ImageRef) -> Any:
         """Decode, crop and resize one image; raise CompoclipError naming a damaged file.
@@ -79,12 +79,12 @@ class Encoder(Protocol):
         """
 
     def start_images(self, images: Sequence[Any]) -> Pending:
-        """Begin to encode one batch of what `read_image` returned."""
+        """Start to encode one batch of results of `read_image`."""
 
     def match(self, image: Any, texts: Sequence[str]) -> Scores:
-        """(T,) log-odds that each text matches one image of `read_image`, by a matching head.
+        """Return (T,) log-odds of a matching head that each text matches an image.
 
-        Raises UsageError for a model that has none.
+        Raises UsageError for a model without such a head.
         """
 
 
@@ -190,8 +190,8 @@ def _mark(device: torch.device) -> torch.cuda.Event | None:
 class ModelEncoder:
     """An `Encoder` over a loaded model, in evaluation mode.
 
-    The identity, which takes a hash of all weights, is taken when it is first asked for and then
-    kept: weights that train on need a new ModelEncoder. Encoding alone does not ask for it.
+    The identity, which hashes all weights, is computed on first use and cached: weights that change
+    later need a new ModelEncoder. Encoding does not compute it.
     Precision "fp32" is full float32 on every device; "bf16" runs the towers under autocast.
     """
 
@@ -207,22 +207,22 @@ class ModelEncoder:
 
     @cached_property
     def identity(self) -> ModelIdentity:
-        """Return what features depend on, with the weights at the time of the first call."""
+        """Return the identity, with the weights at the time of the first call."""
         return current_identity(self._loaded)
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters live."""
+        """Return the device of the model's parameters."""
         return self._loaded.encoder.device
 
     def tower_weights(self, tower: Tower) -> str:
-        """Hash of the tower's parameters and buffers."""
+        """Return a hash of the tower's parameters and buffers."""
         state = self._loaded.encoder.model.state_dict()
         return weights_hash({name: v for name, v in state.items() if part_of(name) == tower})
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode, no gradients, full float32; what is nested in it does nothing."""
+        """Enter evaluation mode, no gradients, full float32; nested calls do nothing."""
         if self._entered:
             yield
             return
@@ -234,7 +234,7 @@ class ModelEncoder:
                 self._entered = False
 
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
-        """Tokens up to the last one that is not padding."""
+        """Return the tokens of each text without padding."""
         keys = []
         for text, row in zip(texts, self._loaded.tokenizer(texts).numpy()):
             used = row.nonzero()[0]
@@ -248,20 +248,20 @@ class ModelEncoder:
         return self.start_texts(texts)()
 
     def start_texts(self, texts: Sequence[str]) -> Pending:
-        """Begin to encode one batch; see `Encoder`."""
+        """Start to encode one batch of texts; see `Encoder`."""
         ids = self._loaded.tokenizer(texts)
         return self._start(lambda: self._loaded.encoder.encode_texts(ids).pooled)
 
     def encode_images(self, images: Sequence[np.ndarray]) -> Scores:
-        """Return the features of one batch of what `read_image` returned, (N, D)."""
+        """Return the features (N, D) of one batch of results of `read_image`."""
         return self.start_images(images)()
 
     def start_images(self, images: Sequence[np.ndarray]) -> Pending:
-        """Begin to encode one batch of what `read_image` returned; see `Encoder`."""
+        """Start to encode one batch of results of `read_image`; see `Encoder`."""
         return self._start(lambda: self._loaded.encoder.encode_images(self._pixels(images)).pooled)
 
     def match(self, image: np.ndarray, texts: Sequence[str]) -> Scores:
-        """(T,) of one image with each text. Raises UsageError for a model without such a head."""
+        """Return (T,) log-odds of an image with each text; see `Encoder`."""
         encoder, network = self._loaded.encoder, self._loaded.encoder.model
         if not isinstance(network, Blip):
             raise UsageError(
@@ -275,9 +275,9 @@ class ModelEncoder:
         return scores
 
     def upload(self, images: Sequence[np.ndarray]) -> Tensor:
-        """Bring one batch of what `read_image` returned to the device.
+        """Copy one batch of results of `read_image` to the device.
 
-        Returns (N, H, W, 3) uint8; on a GPU possibly still on their way, on a CPU valid until the
+        Returns (N, H, W, 3) uint8; on a GPU the copy may still run, on a CPU it is valid until the
         call after the next.
         """
         gpu = self.device.type == "cuda"

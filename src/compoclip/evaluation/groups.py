@@ -1,4 +1,4 @@
-"""Means over parts of several benchmarks: one number a skill, compositionality, zero-shot accuracy.
+"""Means over parts of several benchmarks: per skill, compositionality, zero-shot accuracy.
 
 A group is a plain mean of its parts. Its interval comes from a bootstrap over photos in which
 parts of one benchmark share the draws and benchmarks are drawn independently, as in `compare`.
@@ -34,9 +34,9 @@ from compoclip.evaluation.tables import percent, span
 
 @dataclass(frozen=True)
 class ScorePart:
-    """One number of one benchmark: a metric of a sub-task, or an aggregate.
+    """One score of one benchmark: a metric of a sub-task, or an aggregate.
 
-    name: of the sub-task, or of the rule when `metric` is "". metric: "main" is the first one.
+    name: of the sub-task, or of the rule if `metric` is "". metric: "main" is the first one.
     """
 
     benchmark: str
@@ -50,7 +50,7 @@ Groups = Mapping[str, tuple[ScorePart, ...]]
 def skill_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
     """Group the sub-tasks of all benchmarks by skill.
 
-    A sub-task without a skill is one of its own, called "benchmark: sub-task".
+    A sub-task without a skill forms a group called "benchmark: sub-task".
 
     Args:
         results: one model's, one per benchmark.
@@ -84,12 +84,12 @@ def group_scores(
 ) -> dict[str, Score]:
     """Average one model's scores in each group.
 
-    A group of one part has that part's stored score. Of other groups n, expected and ties are sums
-    over the parts, photos are those of the benchmark with the fewest, all else plain means.
+    A group of one part has that part's stored score. In other groups n, expected and ties are sums
+    over the parts, photos is the minimum over benchmarks, all other fields are plain means.
 
     Args:
         results: one per benchmark, holding every part.
-        groups: name -> the parts that count alike.
+        groups: name -> its parts, equally weighted.
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
 
@@ -147,8 +147,8 @@ def group_differences(
 
     Args:
         base: results of the model compared with, one per benchmark, holding every part.
-        other: those of the other model.
-        groups: name -> the parts that count alike.
+        other: results of the other model.
+        groups: name -> its parts, equally weighted.
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
 
@@ -292,15 +292,15 @@ def overall_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...
 def overall_scores(
     results: Sequence[Results], resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, Score]:
-    """One model's means over whole suites (`overall_groups`).
+    """Average one model's scores over whole suites (`overall_groups`).
 
     Args:
-        results: one a benchmark.
+        results: one per benchmark.
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
 
     Returns:
-        Name of the mean -> score, of the suites measured in full.
+        Name of the mean -> score, for suites measured in full.
 
     Raises:
         CompoclipError: the items of a result cannot be read.

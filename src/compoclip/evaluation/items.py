@@ -1,4 +1,4 @@
-"""Scored items of one benchmark as columns: what the parquet file beside each result holds."""
+"""Scored items of one benchmark as columns: the content of the parquet file of each result."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Outcomes(NamedTuple):
     """One metric on n cases, each array (n,) in [0, 1].
 
     used: outcome under the official policy. strict: a tie is wrong. fractional: probability of
-    being right when equal scores are put in random order. chance: what is reached without looking:
-    the probability of being right for scores that are all drawn at random, or under a threshold
-    for the better constant answer, which beats them. nan: the metric does not apply to the case.
+    being right when ties are broken at random. chance: probability of being right with random
+    scores or, under a threshold, with the better constant answer, which beats them. nan: the
+    metric does not apply to the case.
     """
 
     used: Values
@@ -37,13 +37,13 @@ class Outcomes(NamedTuple):
 
     @property
     def tied(self) -> Flags:
-        """Cases whose outcome hangs on equal scores (n,)."""
+        """Return (n,) which outcomes depend on equal scores."""
         flags: Flags = (self.fractional != self.strict) & ~np.isnan(self.strict)
         return flags
 
     @classmethod
     def nowhere(cls, n: int) -> Outcomes:
-        """Return outcomes of a metric that applies to none of n cases."""
+        """Return the outcomes of a metric that applies to no case."""
         return cls(*(np.full(n, np.nan) for _ in cls._fields))
 
     @classmethod
@@ -73,20 +73,20 @@ POLICIES = ("used", "strict", "fractional")
 """Each metric has a column of numbers for each of them, "used.accuracy"; null where it does not
 apply. The first three fields of `Outcomes`."""
 MAIN = "main"
-"""The name, in rules, of each item's own main metric: the first of its form that applies."""
+"""Name, in rules, of each item's main metric: the first of its form that applies."""
 
 
 @dataclass(frozen=True)
 class Items:
-    """n scored items (cases, retrieval queries or classified images), one list entry each.
+    """n scored items (cases, retrieval queries or classified images), as columns.
 
     truth: index of the right candidate. images: keys (`case.image_key`). scores: cosines; for
     GROUP in the order s(0,0) s(0,1) s(1,0) s(1,1) with s(image, text), for TEXT_ONLY s(P1,P2)
     s(P1,N) s(P2,N); for retrieval and classification the right candidate, then its best rival; for
     classification by a curve ("auc", "ap11") the log odds that are ranked instead.
     clusters: items with the same value are not independent (`case_clusters`).
-    positive: mean cosine of the matching pairs, nan where none matches. extra: further columns,
-    e.g. "rank".
+    positive: mean cosine of the matching pairs, nan without any. extra: further columns, e.g.
+    "rank".
     """
 
     ids: list[str]
@@ -111,7 +111,7 @@ class Items:
         outcomes: dict[str, Outcomes],
         extra: Columns,
     ) -> Items:
-        """Return the items of cases, one each, with their scores and outcomes."""
+        """Return one item per case, with its scores and outcomes."""
         return cls(
             ids=[case.id for case in cases],
             forms=[str(case.form) for case in cases],
@@ -250,10 +250,10 @@ PAIRS_AT_ONCE = 8192
 class EncodedFeatures:
     """Unit-length float32 features of the distinct images (N, D) and token sequences (M, D).
 
-    image_rows, text_rows: where each image and each text stands; texts with the same tokens share
-    a row, so that their scores are bit-equal. bad: images that could not be used -> why.
-    truncated: texts longer than the model's context. matches: (row of an image, row of
-    a text) -> score, where a matching head and not the cosine gives it.
+    image_rows, text_rows: row of each image and each text; texts with equal tokens share a row, so
+    that their scores are bit-equal. bad: unusable image -> reason. truncated: texts longer than the
+    model's context. matches: (row of an image, row of a text) -> score of a matching head, if it
+    replaces the cosine.
     """
 
     images: Scores
@@ -265,11 +265,11 @@ class EncodedFeatures:
     matches: Mapping[tuple[int, int], float] | None = None
 
     def image_index(self, refs: Iterable[ImageRef]) -> Indices:
-        """Rows of `images`."""
+        """Return the rows of `images`."""
         return np.fromiter((self.image_rows[ref] for ref in refs), dtype=np.int64)
 
     def scores(self, images: Indices, texts: Indices) -> Scores:
-        """Return scores of the pairs (images[k], texts[k]) of rows, same shape, float32."""
+        """Return the scores of the pairs (images[k], texts[k]) of rows, same shape, float32."""
         if self.matches is not None:
             pairs = zip(images.ravel().tolist(), texts.ravel().tolist())
             found = np.array([self.matches[pair] for pair in pairs], dtype=np.float32)
@@ -277,7 +277,7 @@ class EncodedFeatures:
         return cosines(self.images, images, self.texts, texts)
 
     def text_index(self, texts: Iterable[str]) -> Indices:
-        """Rows of `texts`."""
+        """Return the rows of `texts`."""
         return np.fromiter((self.text_rows[text] for text in texts), dtype=np.int64)
 
 

@@ -1,4 +1,4 @@
-"""The result of one model on one benchmark; `compare` and `report` read only these."""
+"""The result of one model on one benchmark, the only input of `compare` and `report`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.errors import CompoclipError, UsageError, closest, shown
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
@@ -26,18 +26,18 @@ from compoclip.models.config import ModelIdentity
 from compoclip.models.formats.hub import CardResult
 
 SCHEMA = 2
-"""Raised when numbers of earlier files would not go together with new ones."""
+"""Format version, raised when numbers of earlier files do not compare with new ones."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number with everything needed to judge it. Values lie in [0, 1].
+    """One score with everything needed to judge it. Values lie in [0, 1].
 
-    n: items used; expected: items of the full benchmark (equal to n when nothing is known missing).
-    low, high: 95 % interval; interval: "wilson" or "bootstrap"; "none", and both None, for a single
-    photo. chance: what is reached without looking (`items.Outcomes`). photos: how many the items
-    are about; below `statistics.FEWEST` the value is not judged. ties: items whose outcome
-    hung on equal scores; strict, fractional: value under those policies.
+    n: items used; expected: items of the full benchmark (n if unknown). low, high: 95 % interval;
+    interval: "wilson" or "bootstrap"; "none", and both None, for a single photo. chance: expected
+    score of guessing (`items.Outcomes`). photos: number of distinct photos; below
+    `statistics.FEWEST` the value is not judged. ties: items whose outcome depends on equal scores;
+    strict, fractional: value under those policies.
     """
 
     metric: str
@@ -63,7 +63,7 @@ class Score:
         return "above" if self.low > self.chance else "below"
 
     def items(self, separator: str = "") -> str:
-        """ "30", or "12 of 30" where items are missing; separator: of thousands."""
+        """Return "30", or "12 of 30" if items are missing; separator: of thousands."""
         here = f"{self.n:{separator}}"
         return here if self.n == self.expected else f"{here} of {self.expected:{separator}}"
 
@@ -79,12 +79,12 @@ class Results:
 
     scores: sub-task -> metric -> Score, the sub-task's main metric first and "positive_score", the
     mean cosine of matching pairs, last. aggregates: rule name -> Score. rules: the rule of each
-    aggregate (`Aggregate.to_json`). missing: the first 20 image keys left out, absent or
-    damaged, and `missing_count` of all. left_out: reason -> rows that the reader made no items of.
-    partial: some items of the full benchmark are not in here. tie_policy: sub-task -> policy as
-    used for `value`. items: name of the parquet file. known_as: what the reader calls the benchmark
-    where `benchmark` is another name (id=NAME), else "". resamples, seed: of the bootstrap. score:
-    "itc", cosines of features, or "itm", a matching head's log-odds of pairs.
+    aggregate (`Aggregate.to_json`). missing: the first 20 keys of absent or damaged images, and
+    missing_count: their number. left_out: reason -> rows that became no items. partial: whether
+    items of the full benchmark are missing. tie_policy: sub-task -> policy of `value`. items: name
+    of the parquet file. known_as: the reader's name of the benchmark if `benchmark` is another
+    (id=NAME), else "". resamples, seed: of the bootstrap. score: "itc", cosines of features, or
+    "itm", a matching head's log-odds of pairs.
     images: hash of the names, sizes and modification times of the images.
     """
 
@@ -116,21 +116,21 @@ class Results:
 
     @property
     def reader_name(self) -> str:
-        """The name that the reader gives the benchmark: "sugarcrepe", "sugarcrepe@world"."""
+        """Return the reader's name of the benchmark: "sugarcrepe", "sugarcrepe@world"."""
         return self.known_as or self.benchmark
 
     @property
     def headline_score(self) -> Score:
-        """The score to quote."""
+        """Return the score to quote."""
         return self.aggregates[self.headline]
 
     def main(self, subtask: str) -> Score:
-        """The sub-task's score in its main metric."""
+        """Return the sub-task's score in its main metric."""
         return next(iter(self.scores[subtask].values()))
 
 
 def score_named(results: Sequence[Results], name: str) -> Score:
-    """Return one score of a model; raise UsageError, with those there are, for an unknown one.
+    """Return one score of a model; raise UsageError with the known names for an unknown one.
 
     Args:
         results: of a model, one per benchmark.
@@ -162,11 +162,11 @@ def split_score(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, str
         if name.startswith(f"{benchmark}:"):
             score = name.removeprefix(f"{benchmark}:")
             if score not in scores:
-                have = ", ".join(scores)
-                raise UsageError(f"{name}: {benchmark} has no '{score}'; it has {have}")
+                hint = closest(score, scores)
+                raise UsageError(f"{name}: {benchmark} has no '{score}'; {hint}")
             return benchmark, score
-    have = ", ".join(known)
-    raise UsageError(f"{name}: not measured; there are {have}, and BENCHMARK:NAME of each")
+    hint = closest(name.partition(":")[0], known)
+    raise UsageError(f"no score '{name}' was measured (BENCHMARK or BENCHMARK:NAME); {hint}")
 
 
 # --- Results on disk: `<out>/<model>/<benchmark>.json`, with the items as parquet beside it. ---
@@ -180,7 +180,7 @@ _MOST = 2**53  # no number in results comes near; JSON allows any
 def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
     """Write one result and its items.
 
-    The JSON file is written last and removed first: where it exists, both belong together.
+    The JSON file is written last and removed first: if it exists, both files belong together.
 
     Args:
         results: `results.items` names the parquet file.
@@ -221,7 +221,7 @@ def load_results(path: Path) -> list[Results]:
         The results sorted by path, with `items` as the full path of the parquet file.
 
     Raises:
-        CompoclipError: nothing is there, or a file is malformed.
+        CompoclipError: there are no results, or a file is malformed.
     """
     if not path.is_file() and not path.is_dir():
         raise CompoclipError(f"{path}: no such file or folder; give what evaluate wrote (--out)")
@@ -426,11 +426,11 @@ _hints = cache(get_type_hints)
 
 
 def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[CardResult, ...]:
-    """Return results as rows of a model card: each benchmark's headline, and whether it is partial.
+    """Return results as rows of a model card: each benchmark's headline, marked if partial.
 
     Args:
         results: of the model, in the order to show.
-        identity: of the model that the card is about.
+        identity: of the card's model.
 
     Raises:
         CompoclipError: results are of other weights.

@@ -58,11 +58,11 @@ _version = cache(version)
 
 @dataclass(frozen=True)
 class Options(EncodeOptions):
-    """How to encode and measure; of several ranks, rank 0 scores and writes.
+    """Settings of encoding and measuring; of several ranks, rank 0 scores and writes.
 
-    allow_partial: score what is there and mark it. resamples, seed: of the bootstrap. fresh: ignore
-    results already there. audits: benchmark -> its audit, whose faulty items are left out. score:
-    cosines of features ("itc"), or scores of pairs by a matching head ("itm").
+    allow_partial: score the available items and mark results. resamples, seed: of the bootstrap.
+    fresh: ignore existing results. audits: benchmark -> its audit, whose faulty items are left out.
+    score: cosines of features ("itc"), or scores of pairs by a matching head ("itm").
     """
 
     allow_partial: bool = False
@@ -150,22 +150,21 @@ def evaluate(
 ) -> list[Results]:
     """Measure a model on all benchmarks; results are written below `<out>/<name>/`.
 
-    All distinct images and texts of all benchmarks are encoded once, before any scoring. Results
-    that are already there for the same model, data and protocol are not computed again.
+    All distinct images and texts of all benchmarks are encoded once, before any scoring. Existing
+    results for the same model, data and protocol are reused.
 
     Args:
         name: of the model, in results.
         encoder: the model.
-        benchmarks: what to measure, each once.
+        benchmarks: the benchmarks, each once.
         out: folder of the results of all models.
-        options: how; by default as the command line does.
+        options: settings, by default the command line's.
 
     Returns:
-        One result a benchmark, in their order. Of several ranks all but rank 0 return nothing.
+        One result per benchmark, in order; [] on all ranks but rank 0.
 
     Raises:
-        UsageError: two benchmarks have one name, or a matching head is asked for what it cannot
-            score.
+        UsageError: two benchmarks share a name, or a matching head cannot score a benchmark.
         CompoclipError: images are missing without `allow_partial`, more than `max_bad` are damaged,
             or something cannot be read or written.
     """
@@ -219,11 +218,11 @@ def evaluate(
 
 
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
-    """Raise CompoclipError for what `evaluate` would refuse for lack of data; needs no model.
+    """Raise the CompoclipError that `evaluate` would raise for missing data; needs no model.
 
     Args:
-        benchmarks: what is to be measured.
-        allow_partial: whether a part of a benchmark will do.
+        benchmarks: the benchmarks to measure.
+        allow_partial: whether incomplete benchmarks are accepted.
     """
     for benchmark in benchmarks:
         _Job(benchmark, allow_partial)
@@ -236,17 +235,17 @@ def watch_model(
     out: Path,
     ranks: Ranks = SINGLE,
 ) -> Watch:
-    """Make what measures a model while it trains, as `evaluate` would measure its checkpoint.
+    """Return a `Watch` that measures a model in training as `evaluate` measures its checkpoint.
 
     Args:
-        model: what trains; measured in full float32, adapters as they are.
-        benchmarks: what to measure on.
-        settings: when to measure and what follows from it.
+        model: the model in training; measured in full float32, with its adapters.
+        benchmarks: the benchmarks.
+        settings: when to measure, and what to do with the results.
         out: the run folder; results go to OUT/eval/step-N.
         ranks: the processes that train together; they share the encoding.
 
     Returns:
-        It, for `training.run.run_training`.
+        The watch, for `training.run.run_training`.
 
     Raises:
         UsageError: When `keep_best` names a score that no benchmark has.
@@ -339,7 +338,7 @@ def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
     kept = [row for row, name in enumerate(named) if name not in faulty]
     if not kept:
         raise CompoclipError(
-            f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or mend the data"
+            f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or fix the data"
         )
     sizes = group_sizes(benchmark.content.cases, benchmark.joint)
     return with_joint(items.take(np.array(kept)), benchmark.joint, sizes)

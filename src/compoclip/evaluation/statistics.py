@@ -1,8 +1,8 @@
-"""Intervals and tests for benchmark scores: what a difference between two numbers is worth.
+"""Confidence intervals and tests for benchmark scores.
 
 All functions are deterministic for a seed and know nothing of benchmarks or files. Items about one
-photo are not independent, so everything here counts photos: intervals redraw them, the test changes
-their signs. `scripts/verdicts.py` simulates how often both err.
+photo are not independent, so photos are the sampling unit: intervals resample them, the test flips
+their signs. `scripts/verdicts.py` simulates the error rates of both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Interval = tuple[float | None, float | None]
 
 RESAMPLES = 2000
 FEWEST = 10
-"""Photos below which a number is shown and not judged."""
+"""Photos below which a number is printed but not judged."""
 _DRAWS_AT_ONCE = 4_000_000
 _MOST_SUMS = 2**16
 _SAME = 1e-9  # of the largest amount: sums closer than that are equal
@@ -30,7 +30,7 @@ def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]
     """Return the Wilson score interval of a proportion of n independent items.
 
     Args:
-        successes: how many are right; fractional where items with tied scores count in part.
+        successes: number of right items; fractional if tied items count in part.
         n: number of items; 0 gives (0, 1).
         level: confidence level.
 
@@ -56,7 +56,7 @@ def holm(pvalues: Sequence[float | None]) -> list[float | None]:
     """Return Holm's adjusted p-values, in the order given; reject those at or below the level.
 
     Args:
-        pvalues: of one family of tests. None, where nothing was tested, does not count and stays.
+        pvalues: of one family of tests. None, for no test, does not count and stays None.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
     """
@@ -88,12 +88,12 @@ def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats
 def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
     """Return the percentile interval of bootstrap draws.
 
-    The tails cut off are those that make the interval of a mean as wide as Student's: plain
-    percentiles are too narrow for few photos. (None, None) without draws, and for one photo.
+    The tails are adjusted so that the interval of a mean is as wide as Student's: plain percentiles
+    are too narrow for few photos. Returns (None, None) without draws, and for one photo.
 
     Args:
         draws: (r,) values in the draws; undefined ones (nan) are left out.
-        photos: number of photos that were redrawn.
+        photos: number of resampled photos.
         level: confidence level.
 
     Source: Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 4.3: the
@@ -111,17 +111,17 @@ def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Inte
 def sign_flip(adds: Floats) -> float:
     """Return the two-sided p-value that a difference is not zero.
 
-    Were two models alike, each photo could as well have added the same with the other sign. p is
-    the share of all 2^photos choices of signs whose sum is at least as far from zero as the
-    observed one.
+    If two models are equally good, each photo's contribution could as well have the other sign. p
+    is the share of all 2^photos sign assignments whose sum is at least as far from zero as the
+    observed sum.
 
-    The share is exact for up to 32 photos that add something, and for any number of them where
-    they add few distinct amounts, as with one item per photo (McNemar's exact test). Otherwise it
-    is the saddlepoint approximation with a continuity correction by the smallest amount: close far
-    out in the tail too, and not below the exact share where sums lie on a grid of that amount.
+    The share is exact for up to 32 photos with a contribution, and for any number of photos with
+    few distinct contributions, as with one item per photo (McNemar's exact test). Otherwise it is
+    the saddlepoint approximation with a continuity correction by the smallest amount: accurate in
+    the far tail too, and not below the exact share if sums lie on a grid of that amount.
 
     Args:
-        adds: (photos,) what each photo adds to the difference; 1 where none adds anything.
+        adds: (photos,) contribution of each photo to the difference; p is 1 if all are 0.
 
     Sources: Fisher, The Design of Experiments (1935), section 21; Lugannani and Rice, Saddle Point
     Approximation for the Distribution of the Sum of Independent Random Variables (1980).
@@ -179,7 +179,7 @@ def _signed_sums(groups: Sequence[tuple[float, int]]) -> tuple[Floats, Floats] |
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval, which is None where a bootstrap says nothing."""
+    """A number with its 95 % interval; None if a bootstrap gives no interval."""
 
     value: float
     low: float | None

@@ -26,7 +26,7 @@ _ESCAPES = {
 
 
 def span(low: float | None, high: float | None, sign: str = "") -> str:
-    """Return an interval of fractions in percent, "70.1 to 75.9", or "-" where there is none.
+    """Return an interval of fractions in percent, "70.1 to 75.9", or "-" without one.
 
     sign: "+" for differences.
     """

@@ -1,4 +1,4 @@
-"""Captions written by language models: asked for, checked, kept with where they come from."""
+"""Captions written by language models: prompted, checked, stored with their origin."""
 
 import lazy_loader
 

@@ -1,8 +1,7 @@
-"""Asking about every caption once: threads, further tries, a record of all answers.
+"""Prompt a language model once per caption: threads, retries, a record of all answers.
 
-The record is the file of `recordfile`: one line a distinct caption, in the order in which answers
-come, each safe from the end of the process. What is asked is looked up in it by number, so that a
-stopped run asks about the other captions only, and no caption counts twice.
+The record is a file of `recordfile`: one line per distinct caption, in order of the answers, each
+on disk at once. A resumed run looks up captions in it by number and asks only about the others.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ MOST_FAILURES = 12
 
 @dataclass(frozen=True)
 class Asking:
-    """How to ask.
+    """Settings of the sampling.
 
-    temperature: of the first try; further ones sample at `LIVELY` at least. seed: fixes, with
-    caption and try, how an answer is sampled. tries: questions about one caption whose answers are
-    of no use.
+    temperature: of the first try; further tries use at least `LIVELY`. seed: with caption and try,
+    fixes the sampling of an answer. tries: most prompts per caption without a usable answer.
     """
 
     temperature: float
@@ -50,10 +48,10 @@ class Asking:
 
 @dataclass
 class Collected:
-    """The answers on record.
+    """The recorded answers.
 
-    records: by number of the caption. before: how many were there at the start. unanswered: why a
-    caption has no answer this time; a further run asks about it again.
+    records: by number of the caption. before: number of records at the start. unanswered: why a
+    caption has no answer this time; the next run asks again.
     """
 
     records: dict[int, Record] = field(default_factory=dict)
@@ -61,7 +59,7 @@ class Collected:
     unanswered: dict[int, str] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
-        """Add a record; the first of a caption counts. Raises like damaged ones should."""
+        """Add a record; the first of a caption counts. Raises CompoclipError if it is damaged."""
         number, answers, refused = record["n"], record["answers"], record["refused"]
         if type(number) is not int or not isinstance(answers, list):
             raise TypeError("not a record of answers")
@@ -92,22 +90,22 @@ def collect(
     made_from: Mapping[str, Any],
     track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
 ) -> Collected:
-    """Ask about all captions that have no answers on record yet, and record theirs.
+    """Ask about all captions without a recorded answer, and record the answers.
 
     Args:
-        task: What to ask.
+        task: The prompt.
         captions: Distinct captions.
-        engine: Answers, from several threads if it allows.
-        asking: How to ask.
+        engine: Answers the prompts, from several threads if it allows.
+        asking: Settings of the sampling.
         path: The record, see `recordfile`.
-        made_from: What tells this work from other.
-        track: Wraps the stream of captions that are done.
+        made_from: Inputs of the record, to refuse a record made from others.
+        track: Wraps the stream of finished captions, for progress.
 
     Returns:
-        All answers on record.
+        All recorded answers.
 
     Raises:
-        CompoclipError: When asking on is pointless; the answers so far are kept.
+        CompoclipError: When no further prompt can succeed; the answers so far are recorded.
     """
     collected = Collected()
 
@@ -159,7 +157,7 @@ def _question(
 ) -> Record:
     """The answers about one caption, the last of which is of use if any is.
 
-    Raises AskError when there is none.
+    Raises AskError without one.
     """
     answers: list[tuple[Answer, Sampling]] = []
     refused = None

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, closest, pip_install
 
 # --- What a language model is asked to write: the prompts, one file a task. ---
 
@@ -24,21 +24,21 @@ Gives = Literal["positive", "negative", "sentences"]
 
 
 Message = dict[str, str]
-"""One turn of a conversation: its "role" and "content"."""
+"""One turn of a conversation: "role" and "content"."""
 
 
 @dataclass(frozen=True)
 class PromptTask:
-    """One prompt and what is expected of its answers.
+    """One prompt and the rules for its answers.
 
     Attributes:
         name: Of the task.
         source: Where the prompt comes from.
-        gives: What the texts are to `train`.
+        gives: Kind of text for `train`.
         change: How a text may differ from its caption (see `judge`).
-        most: Texts taken from one answer.
-        temperature: Unless another is asked for.
-        max_tokens: Unless others are asked for.
+        most: Most texts taken from one answer.
+        temperature: Default temperature.
+        max_tokens: Default token limit.
         instruction: The prompt.
         examples: (sentence, answer) pairs that the prompt shows.
         needs_word: Captions without this word are not asked about.
@@ -57,19 +57,19 @@ class PromptTask:
 
     @property
     def hash(self) -> str:
-        """Return what tells this prompt from any other wording of the task."""
+        """Return a hash of the prompt, which changes with its wording."""
         shown = {"instruction": self.instruction, "examples": self.examples}
         return hashlib.blake2b(json.dumps(shown).encode(), digest_size=8).hexdigest()
 
     def messages(self, caption: str) -> list[Message]:
-        """Return the conversation for a caption: one user turn, as every chat template knows it."""
+        """Return the conversation for a caption: one user turn, which every chat template takes."""
         parts = [self.instruction.strip()]
         parts += [f"Sentence: {one}\nAnswer: {other}" for one, other in self.examples]
         parts.append(f"Sentence: {caption}\nAnswer:")
         return [{"role": "user", "content": "\n\n".join(parts)}]
 
     def asks(self, caption: str) -> bool:
-        """Return whether there is anything to ask about a caption."""
+        """Return whether the prompt applies to a caption."""
         if not caption.strip():
             return False
         return re.search(rf"\b{self.needs_word}\b", caption, re.IGNORECASE) is not None
@@ -82,13 +82,13 @@ def task_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def load_task(name: str) -> PromptTask:
-    """Return the task of a name; raise UsageError for another than `task_names()`.
+    """Return the task of a name; raise UsageError for an unknown one.
 
     Args:
-        name: Of the task.
+        name: One of `task_names()`.
     """
     if name not in task_names():
-        raise UsageError(f"no task '{name}'; choose from: {', '.join(task_names())}")
+        raise UsageError(f"no task '{name}'; {closest(name, task_names())}")
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     examples = tuple((one, other) for one, other in data.pop("examples"))
     return PromptTask(name=name, examples=examples, **data)
@@ -99,7 +99,7 @@ def load_task(name: str) -> PromptTask:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an answer is sampled; temperature 0 takes the likeliest words."""
+    """Sampling parameters; temperature 0 takes the likeliest tokens."""
 
     temperature: float
     max_tokens: int
@@ -110,8 +110,8 @@ class Sampling:
 class Answer:
     """The answer of an engine.
 
-    cut_off: it ended at the token limit. tokens_in, tokens_out: tokens of prompt and answer as the
-    engine counts them; None when it does not say.
+    cut_off: whether it ended at the token limit. tokens_in, tokens_out: tokens of prompt and
+    answer as the engine counts them; None if it does not say.
     """
 
     text: str
@@ -121,9 +121,9 @@ class Answer:
 
 
 class AskError(Exception):
-    """One question got no answer. The message says why and holds no secret.
+    """A prompt got no answer. The message says why and holds no secret.
 
-    final: the engine will not answer this question however often it is asked.
+    final: whether a retry is pointless.
     """
 
     def __init__(self, message: str, *, final: bool = False) -> None:
@@ -134,8 +134,8 @@ class AskError(Exception):
 class Engine(Protocol):
     """Answers prompts, from several threads at once if `concurrency` is above 1.
 
-    `ask` raises AskError when a question stays without an answer, CompoclipError when asking on is
-    pointless (no such model, wrong key). name: kind of engine and where, for provenance.
+    `ask` raises AskError when a prompt gets no answer, CompoclipError when no prompt can succeed
+    (no such model, wrong key). name: kind and address of the engine, for provenance.
     """
 
     @property
@@ -154,18 +154,18 @@ class Engine(Protocol):
 
 
 class ChatServer:
-    """Asks any server with OpenAI's `/v1/chat/completions`, through the `openai` client.
+    """Engine for servers with OpenAI's `/v1/chat/completions`, through the `openai` client.
 
-    Retries, their waits, Retry-After and timeouts are the client's. The key goes to the named
-    server alone, since redirections are refused, and is in no message.
+    The client does retries, waits, Retry-After and timeouts. The key is sent to the named server
+    only, since redirections are refused, and appears in no message.
 
     Args:
-        url: Of the server, with or without /v1 or the whole path.
-        model: As the server calls it.
-        key_variable: Environment variable that holds the API key; without it none is sent.
-        concurrency: Questions at once.
-        timeout: Seconds of silence after which a request is given up.
-        retries: Further requests after errors that may pass.
+        url: Address of the server, with or without /v1 or the whole path.
+        model: Name of the model on the server.
+        key_variable: Environment variable with the API key; None sends no key.
+        concurrency: Prompts in flight.
+        timeout: Seconds without a response before a request is given up.
+        retries: Retries after transient errors.
 
     Raises:
         UsageError: For a malformed URL, one that holds a password, or an empty variable.
@@ -197,10 +197,10 @@ class ChatServer:
         self._create: Any = partial(client.chat.completions.create, extra_headers=headers)
 
     def ask(self, messages: Sequence[Message], sampling: Sampling) -> Answer:
-        """Return the answer of the server, asked again after what may pass.
+        """Return the answer of the server, with retries after transient errors.
 
-        Raises AskError when all tries failed or the server refuses this question, CompoclipError
-        when it would refuse any.
+        Raises AskError when all tries failed or the server refuses this prompt, CompoclipError
+        when it would refuse any prompt.
         """
         for _ in range(self._retries + 1):
             try:
@@ -294,11 +294,11 @@ def _key(variable: str | None) -> str:
 
 
 class InProcessModel:
-    """A causal language model of transformers, one prompt after the other.
+    """A causal language model of transformers, one prompt at a time.
 
-    Answers depend on prompt, sampling and device only: no batches, the seed set for each. Models
-    with a chat template get the conversation in it, others the plain text. Code in a model is not
-    run.
+    Answers depend on prompt, sampling and device only: prompts are not batched, and each sets the
+    seed. Models with a chat template get the conversation in it, others the plain text. Remote
+    code of a model is never run.
 
     Args:
         model: Folder or repository of the Hugging Face hub.

@@ -1,7 +1,7 @@
-"""Judging texts that a language model wrote.
+"""Checks of texts written by a language model.
 
-The rules on meaning are those of `rewrites.written`, which `train` applies again to positives; here
-come those that concern how chat models answer, and what each task asked for.
+`rewrites.written` has the rules on meaning, which `train` applies again to positives; here are
+the rules on the form of chat models' answers and on each task's request.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "`": "`"}
 
 
 def texts_of(answer: str, *, cut_off: bool = False) -> list[str]:
-    """The texts in a model's answer: lines, numbered lists, quotes or JSON, with or without talk.
+    """Return the texts in a model's answer (lines, lists, quotes or JSON) without talk around them.
 
     Args:
-        answer: As it came.
+        answer: The answer.
         cut_off: Whether it ended at the token limit, so that its last line or string is a fragment.
 
     Returns:
@@ -162,12 +162,12 @@ class Judged:
 
 
 def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
-    """Read and check the answers to a caption.
+    """Extract and check the texts in the answers to a caption.
 
     Args:
-        task: What was asked; at most `task.most` texts are accepted.
+        task: The prompt; at most `task.most` texts are accepted.
         caption: The caption.
-        answers: In order, each with whether it was cut off at the token limit.
+        answers: The answers in order, each with whether it was cut off at the token limit.
 
     Returns:
         The texts, accepted and rejected.

@@ -21,7 +21,7 @@ from compoclip.recordfile import Record, json_bytes
 from compoclip.rewrites.base import token_key
 
 Item = tuple[str, Sequence[str]]
-"""The id of a sample and its captions."""
+"""Id of a sample, and its captions."""
 
 NOT_ASKED, UNANSWERED, REFUSED = "not-asked", "no-answer", "refused-by-the-server"
 _BATCH = 4096
@@ -31,12 +31,12 @@ _COLUMNS = ("task", "prompt", "model", "temperature", "seed", "rules", "engine")
 
 @dataclass
 class AnswerTally:
-    """Counts of what was asked, answered and accepted.
+    """Counts of prompts, answers and accepted texts.
 
-    captions: distinct ones. with_text: captions that got a text. texts: accepted. not_asked:
-    captions that there is nothing to ask about. unanswered: without an answer this time. refused:
-    questions that the server refused. tokens_in, tokens_out: of all prompts and answers on record.
-    rejected: texts by reason.
+    captions: distinct captions. with_text: captions that got a text. texts: accepted texts.
+    not_asked: captions to which the prompt does not apply. unanswered: captions without an answer
+    this time. refused: prompts that the server refused. tokens_in, tokens_out: tokens of all
+    recorded prompts and answers. rejected: texts by reason.
     """
 
     captions: int = 0
@@ -54,13 +54,13 @@ class AnswerTally:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Files: rows for `train`; the rejected texts and the answers as they came lie beside it."""
+    """Output files: rows for `train`, and next to them the rejected texts and the raw answers."""
 
     rows: Path
 
     @property
     def rejected(self) -> Path:
-        """Return the file of texts that were not taken and captions without an answer."""
+        """Return the file of rejected texts and captions without an answer."""
         return self.rows.with_name(f"{self.rows.stem}.rejected.jsonl")
 
     @property
@@ -69,7 +69,7 @@ class Outputs:
         return self.rows.with_name(f"{self.rows.stem}.answers.jsonl")
 
     def require_free(self) -> None:
-        """Raise UsageError when the rows are there and the answers they came from are not."""
+        """Raise UsageError when the rows exist but their answers do not."""
         if self.rows.suffix not in (".jsonl", ".parquet"):
             raise UsageError(f"--out {self.rows}: name a .jsonl or .parquet file")
         part = self.answers.with_name(self.answers.name + ".part")
@@ -90,19 +90,19 @@ def write_outputs(
 ) -> AnswerTally:
     """Judge all answers and write rows and rejected texts, in the order of the items.
 
-    One row a caption, repeated captions included; of sentences, one a sample. A caption without a
-    usable text has an empty list.
+    There is one row per caption, repeated ones included; for sentences, one row per sample. A
+    caption without a usable text gets an empty list.
 
     Args:
-        task: What was asked.
+        task: The prompt.
         items: (id, captions) of every sample.
-        numbers: Of every distinct caption.
+        numbers: Number of every distinct caption.
         collected: All answers.
-        provenance: What all rows carry.
+        provenance: Fields added to every row.
         out: The files.
 
     Returns:
-        What became of the captions.
+        The counts.
     """
     verdicts = {
         number: judged(task, caption, collected.records[number])

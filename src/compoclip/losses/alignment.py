@@ -12,7 +12,7 @@ from compoclip.losses.contrastive import match_loss
 from compoclip.losses.rows import Selection, caption_index, captions, check, first_of, true_pairs
 
 Align = Literal["paraphrase", "transpose"]
-"""Whether paraphrases rank captions, or captions paraphrases."""
+"""Softmax over captions per paraphrase, or over paraphrases per caption."""
 
 
 def caption_alignment(
@@ -26,14 +26,14 @@ def caption_alignment(
     .. math::
         L = \frac{1}{|H|} \sum_{i \in H} \mathrm{CE}_j(s\, t'_i \cdot t_j,\ i)
 
-    with H the images that have a paraphrase, and j all images. Negatives take no part in it.
+    with H the images that have a paraphrase, and j over all images. Negatives are not read.
 
     Args:
         features: `text` (T, D) and `logit_scale` s.
         layout: The first CAPTION of each image is t_i, its first POSITIVE t'_i.
-        positives: The kinds of text that are paraphrases; all POSITIVE texts if none is named.
-        align: "transpose" lets caption i, i in H, rank the paraphrases j, j in H, as the paper
-            prints it; the released code, and the default, do the above.
+        positives: The kinds of text that are paraphrases; by default all POSITIVE texts.
+        align: "transpose" lets caption i, i in H, rank the paraphrases j, j in H, as printed in
+            the paper; the default is the released code, as above.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any paraphrase. ln B when all scores are

@@ -65,16 +65,16 @@ def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
     Args:
         features: `image` u, `text`, `logit_scale` s.
         layout: The texts of the batch.
-        bag: The kind of the sentences, which are POSITIVE texts, any number an image; an image
-            without any has its caption for a bag.
+        bag: The kind of the sentences: POSITIVE texts, any number per image. The bag of an image
+            without sentences is its caption.
 
     Returns:
         A scalar; ln(2 B) when all scores are equal and all bags have as many sentences.
 
     Relation: with bags of one, the two softmaxes of `clip_loss` share one denominator. Only the
-    best-fitting sentences of a bag need to score high, where `multi_text_loss` asks it of all. Of a
-    model with a bias b every sentence of another bag is a wrong pair of its own, and the bag of the
-    image a right one with the logit LSE_b(z_ib + b) (`pair_loss`).
+    best-fitting sentences of a bag need to score high; in `multi_text_loss` all do. For a model
+    with a bias b, every sentence of another bag is one negative pair, and the bag of the image one
+    positive pair with the logit LSE_b(z_ib + b) (`pair_loss`).
     Reference: Doveh et al., Dense and Aligned Captions (DAC) Promote Compositional Reasoning in VL
     Models (NeurIPS 2023), multiple-instance loss.
     """
@@ -107,7 +107,7 @@ def bag_loss(features: Features, layout: Layout, bag: str) -> Tensor:
 
 
 def bag_negative_loss(features: Features, layout: Layout, bag: str, bag_negative: str) -> Tensor:
-    r"""The sentences of a bag against their own negatives (L_MILneg).
+    r"""Contrast of a bag's sentences with their negatives (L_MILneg).
 
     .. math::
         L = \frac{1}{|R|} \sum_{i \in R} \Big[ \mathrm{LSE}_{b \in S_i \cup S^-_i} z_{ib}
@@ -119,8 +119,7 @@ def bag_negative_loss(features: Features, layout: Layout, bag: str, bag_negative
         features: As for `bag_loss`.
         layout: The texts of the batch.
         bag: The kind of the sentences.
-        bag_negative: The kind of their negatives, which are NEGATIVE texts; the negatives of
-            captions are of other kinds and not read.
+        bag_negative: The kind of their negatives: NEGATIVE texts. Other negatives are not read.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any negative of a bag. The mean of

@@ -1,7 +1,7 @@
 """Losses for composites of two images with several descriptions each and one negative (CLIC).
 
-Image i has the descriptions p_1i (its CAPTION) and p_2i, p_3i, ... (POSITIVE texts, told apart by
-their kind, which the caller names in this order), and its NEGATIVE texts.
+Image i has the descriptions p_1i (its CAPTION) and p_2i, p_3i, ... (POSITIVE texts, one kind each;
+the caller names the kinds in this order), and its NEGATIVE texts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _described_negatives(
 
 
 def composite_contrast_loss(features: Features, layout: Layout, positives: Sequence[str]) -> Tensor:
-    r"""A contrast of all images with each kind of description, averaged (L_cont).
+    r"""Mean over kinds of description of the contrast with all images (L_cont).
 
     .. math::
         L = \frac1L \sum_l \tfrac12 \Big[ \tfrac1B \sum_i \mathrm{CE}_j(s\, u_i \cdot p_{lj},\ i)
@@ -93,7 +93,7 @@ def single_negative_loss(
     .. math::
         L = \frac{1}{L |N|} \sum_l \sum_{(i, n) \in N} \ln(1 + e^{s\, u_i \cdot (n - p_{li})})
 
-    with N the pairs of an image and one of its negatives: one an image in the published method.
+    with N the pairs of an image and one of its negatives: one per image in the published method.
 
     Args:
         features: As for `composite_contrast_loss`.
@@ -105,7 +105,7 @@ def single_negative_loss(
         A scalar; exactly zero, with zero gradient, without any negative; ln 2 when all scores are
         equal.
 
-    Relation: `global_hn_loss` with one negative and one description an image is the same function.
+    Relation: equals `global_hn_loss` with one negative and one description per image.
     Reference: as for `composite_contrast_loss`.
     """
     check(features, layout)

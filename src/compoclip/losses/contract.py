@@ -1,4 +1,4 @@
-"""The inputs of a loss: features and batch layout, and nothing of text, files or configuration."""
+"""The inputs of a loss: features and batch layout, without text, files or configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Role(IntEnum):
-    """Why a text accompanies its image."""
+    """The role of a text for its image."""
 
     CAPTION = 0
     POSITIVE = 1
@@ -30,13 +30,13 @@ class Peers:
     """The processes that share a batch, each with some images and their texts; here only one.
 
     A loss is a sum over rows: an image against texts, a text against images. A process computes its
-    own rows against columns that are gathered from all processes, and divides by the rows of all.
-    It so returns its share: the shares of all processes add up to the loss of the batch.
+    rows against columns gathered from all processes, and divides by the rows of all. Its result is
+    its share: the shares of all processes add up to the loss of the batch.
 
     Attributes:
-        rank: Which of the processes this is.
-        world: How many there are.
-        asked: How often losses have asked for the sizes of parts.
+        rank: Number of this process.
+        world: Number of processes.
+        asked: Number of calls of `sizes` so far.
     """
 
     rank: int = 0
@@ -44,15 +44,15 @@ class Peers:
     asked: int = 0
 
     def sizes(self, request: IndexRequest, own: Sequence[int]) -> NDArray[np.int64]:
-        """Return the (n, world) lengths of the n arrays that answer a request; own: those here."""
+        """Return the (n, world) lengths of the n arrays of a request; own: lengths here."""
         return np.array(own, np.int64)[:, None]
 
     def before(self, sizes: Ints) -> int:
-        """Return how many rows stand before those of this process; sizes: (world,)."""
+        """Return the number of rows before this process's rows; sizes: (world,)."""
         return int(sizes[: self.rank].sum())
 
     def gathered(self, rows: Tensor, sizes: Ints) -> Tensor:
-        """Return the (n, ...) rows of all processes, with gradients; sizes: (world,), how many."""
+        """Return the (n, ...) rows of all processes, with gradients; sizes: (world,)."""
         return rows
 
     def summed(self, values: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Peers:
         return values.detach()
 
     def collected(self, arrays: Sequence[Ints]) -> list[Ints]:
-        """Return arrays (n,) int64 of all processes on the host, each of any length."""
+        """Return arrays (n,) int64 of all processes on the host; lengths may differ."""
         return list(arrays)
 
 
@@ -69,11 +69,11 @@ ALONE = Peers()
 
 @dataclass(frozen=True)
 class HostLayout:
-    """The fields of a `Layout` as arrays of the host, where indices are computed.
+    """The fields of a `Layout` as arrays on the host, where indices are computed.
 
-    keys: (T,) and (B,) int64, equal in all processes for equal texts and, if they are known, equal
-    photos. peers: the processes that share the batch. mask_duplicates: whether contrasts leave out
-    pairs that are true without being the target (`true_pairs`).
+    keys: (T,) and (B,) int64, equal in all processes for equal texts and, if known, equal photos.
+    peers: the processes that share the batch. mask_duplicates: whether contrasts leave out true
+    pairs other than the target (`true_pairs`).
     """
 
     owner: Ints
@@ -90,7 +90,7 @@ class HostLayout:
     mask_duplicates: bool = False
 
     def of(self, role: Role, *kinds: str) -> NDArray[np.int64]:
-        """Return the texts of a role, and of these kinds if any is named, in order."""
+        """Return the texts of a role, and of these kinds if given, in order."""
         found = self.role == int(role)
         return np.flatnonzero(found & self.kind(*kinds) if kinds else found)
 
@@ -118,7 +118,7 @@ class HostLayout:
         )
 
     def answer(self, request: IndexRequest) -> tuple[Ints, ...]:
-        """Compute the arrays that a request asks for."""
+        """Compute the arrays of a request."""
         host = self
         for kinds in request.only:
             host = host.only(kinds)
@@ -129,7 +129,7 @@ class HostLayout:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def layout(self, move: Callable[[Ints], Tensor]) -> Layout:
-        """Return the layout with tensors that `move` makes of the arrays."""
+        """Return the layout with tensors, each `move` of an array."""
         tensors: dict[str, Any] = {name: move(array) for name, array in self.arrays().items()}
         return Layout(images=self.images, kinds=self.kinds, **tensors).known_as(self)
 
@@ -155,15 +155,15 @@ class Layout:
             adjacent.
         role: (T,) int64, a `Role`.
         rewrite: (T,) int64, the kind of a text as an index into `kinds`; -1 for captions.
-        images: B, all images of the batch, also those that a method adds (neighbours, negative
-            images). Where several processes share a batch (`peers`), all is of this process's part.
-        kinds: The names of the kinds of text, by which losses ask for them (`kind`).
+        images: B, all images of the batch, with those added by a method (neighbours, negative
+            images). If several processes share a batch (`peers`), this process's part only.
+        kinds: The names of the kinds of text (see `kind`).
         text_id: (T,) int64, equal exactly where two texts are equal after tokenisation, or None.
         image_id: (B,) int64, equal exactly where two images are the same photo, or None.
-        side: (B,) int64, 0 for the images of the data, 1 for the generated negative image that a
-            row brought along (TripletCLIP), or None. Neighbours of NegCLIP are ordinary images.
-        pair: (B,) int64, for an image of side 1 the index of the image of side 0 that brought it
-            along, for one of side 0 its own index, or None when every image is of side 0.
+        side: (B,) int64, 0 for the images of the data, 1 for a row's generated negative image
+            (TripletCLIP), or None. Neighbours of NegCLIP are ordinary images.
+        pair: (B,) int64, for an image of side 1 the index of its row's image of side 0, for an
+            image of side 0 its own index; None if every image is of side 0.
     """
 
     owner: Tensor
@@ -190,9 +190,9 @@ class Layout:
         """Return indices (or masks) into the batch, computed on the host and only once.
 
         Args:
-            make: Computes them of a `HostLayout` and the arguments; a function of a module.
-            arguments: What else they depend on.
-            joint: Whether `make` asks the other processes that share the batch.
+            make: Computes them from a `HostLayout` and the arguments; a module-level function.
+            arguments: Further arguments.
+            joint: Whether `make` communicates with the other processes.
         """
         whole, only = self._place
         request = IndexRequest(make, arguments, only)
@@ -219,11 +219,11 @@ class Layout:
 
     @property
     def whole(self) -> HostLayout:
-        """Return, on the host, the layout that this one is a part of; by default itself."""
+        """Return the layout of the whole batch on the host; by default itself."""
         return self._place[0].host
 
     def shared_by(self, peers: Peers, mask_duplicates: bool = False) -> Layout:
-        """Make this layout a part of a batch that other processes share, in place."""
+        """Mark this layout, in place, as a part of a batch shared with other processes."""
         host = replace(self.host, peers=peers, mask_duplicates=mask_duplicates)
         return self.known_as(host)
 
@@ -239,29 +239,29 @@ class Layout:
         return keep, part
 
     def known_as(self, host: HostLayout) -> Layout:
-        """Note the same layout on the host, so that no device is waited for; returns itself."""
+        """Store the equal layout on the host, to avoid waiting for a device; returns itself."""
         self.__dict__["host"] = host
         return self
 
     @cached_property
     def host(self) -> HostLayout:
-        """Return the fields on the host; waits for the device of a layout that was made there."""
+        """Return the fields on the host; waits for the device if only that has them."""
         values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         arrays: Any = {k: v.cpu().numpy() for k, v in values.items() if isinstance(v, Tensor)}
         return HostLayout(**{**values, **arrays})
 
     @cached_property
     def answers(self) -> dict[IndexRequest, tuple[Tensor, ...]]:
-        """Return the indices that were asked for, or computed beforehand."""
+        """Return the requested and the precomputed indices."""
         return {}
 
     @cached_property
     def unforeseen(self) -> set[IndexRequest]:
-        """Return the requests that were not computed beforehand."""
+        """Return the requests that were not precomputed."""
         return set()
 
     def note_in(self, unforeseen: set[IndexRequest]) -> None:
-        """Note in this set the requests that were not computed beforehand."""
+        """Collect the requests that were not precomputed in this set."""
         self.__dict__["unforeseen"] = unforeseen
 
     @cached_property
@@ -292,26 +292,26 @@ class Features:
         tokens: (T, L, D) projected text tokens, not normalised, or None.
         token_mask: (T, L) bool, True for positions 1..EOT (start token and padding excluded), or
             None.
-        logit_bias: Scalar b of a model whose logits are s u . t + b (SigLIP), or None. With it,
-            contrasts of images with texts over the batch are sigmoid losses of every pair, without
-            it softmaxes (`symmetric_contrast`). Losses that rank the texts of one image among
-            themselves are softmaxes either way: a bias cancels there.
-        teacher_image: (B, D) float32, unit length, what the teacher makes of the images, without
-            gradient; None for a method without one.
-        teacher_text: (T, D), the same of the texts.
+        logit_bias: Scalar b of a model whose logits are s u . t + b (SigLIP), or None. With a bias,
+            image-text contrasts over the batch are sigmoid losses of every pair, else softmaxes
+            (`symmetric_contrast`). Losses that rank the texts of one image are always softmaxes: a
+            bias cancels there.
+        teacher_image: (B, D) float32, unit length, the teacher's image features, without gradient;
+            None for a method without a teacher.
+        teacher_text: (T, D), the teacher's text features.
         text_state: (T, W) float32, the state of each text at EOT after the last LayerNorm, before
             the projection, not normalised; None unless a head reads it.
-        masked_image: (B, D) float32, unit length, of the images with some of their patches hidden;
-            None unless a second pass was made, and without patches to hide.
-        masked_text: (B, D), the same of the first caption of each image with words hidden.
+        masked_image: (B, D) float32, unit length, of the images with some patches masked; None
+            without a second pass, or if it masks no patches.
+        masked_text: (B, D), of the first caption of each image with words masked.
         masked_patches: (B, P, D) projected tokens of the masked images, not normalised; None unless
             `patches` are there.
         masked_tokens: (B, M, D) projected tokens of the masked captions, not normalised, M
             positions with the start of text; None unless `tokens` are there.
-        hidden_tokens: (n,) int64, the positions in (B, M), laid out flat, that were hidden.
-        hidden_ids: (n,) int64, the tokens that stood there.
-        hidden_patches: (m,) int64, the same of positions in (B, P).
-        hidden_pixels: (m, p p 3) float32, the pixels that stood there, each patch with mean 0 and
+        hidden_tokens: (n,) int64, masked positions in the flattened (B, M).
+        hidden_ids: (n,) int64, the token ids at these positions.
+        hidden_patches: (m,) int64, masked positions in the flattened (B, P).
+        hidden_pixels: (m, p p 3) float32, the pixels of these patches, each patch with mean 0 and
             variance 1.
     """
 
@@ -338,9 +338,10 @@ class Features:
 class Loss(Protocol):
     """A pure function of features and layout that returns a scalar, in at least float32.
 
-    Masks mean minus infinity. Exactly zero, with zero gradient, without the texts it is about. Of a
-    batch that several processes share it sees this one's part, and returns its share (`Peers`).
-    Raises ValueError when features and layout do not fit, or when an image has no caption.
+    Masked logits are minus infinity. The loss is exactly zero, with zero gradient, if the batch has
+    none of its texts. In a batch shared by several processes it gets this one's part and returns
+    its share (`Peers`). Raises ValueError when features and layout do not fit, or when an image
+    has no caption.
     """
 
     def __call__(self, features: Features, layout: Layout) -> Tensor: ...
@@ -348,9 +349,9 @@ class Loss(Protocol):
 
 @runtime_checkable
 class StatefulLoss(Loss, Protocol):
-    """A loss that remembers numbers from one optimiser step to the next.
+    """A loss with a state between optimiser steps.
 
-    Called exactly once per step. Its state, the same in all processes, is part of the training
+    Called exactly once per step. Its state is equal in all processes and part of the training
     state.
     """
 
@@ -359,12 +360,12 @@ class StatefulLoss(Loss, Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Resume from `state`; the empty mapping stands for the start of a run."""
+        """Resume from `state`; an empty mapping is the start of a run."""
         ...
 
 
 class Head(Protocol):
-    """A module that computes a loss with parameters that do not join the model.
+    """A module that computes a loss with parameters outside of the model.
 
     It moves with the encoder, and its state is part of the training state.
     """
@@ -375,14 +376,14 @@ class Head(Protocol):
 
 
 class TowerSizes(NamedTuple):
-    """The sizes of a model that its heads depend on.
+    """The sizes of a model that heads need.
 
     Attributes:
-        text: W, of `Features.text_state`, which is also that of a token before the first layer.
+        text: W, the width of `Features.text_state` and of a token before the first layer.
         joint: D.
         vocabulary: Number of tokens.
-        image: Width of a patch before the first layer; 0 where patches cannot be hidden.
-        patch: Numbers in the pixels of a patch; 0 there, too.
+        image: Width of a patch before the first layer; 0 if patches cannot be masked.
+        patch: Number of values of a patch; 0 if patches cannot be masked.
     """
 
     text: int
@@ -393,12 +394,12 @@ class TowerSizes(NamedTuple):
 
 
 class HeadPlan:
-    """The plan of a `Head`, which a loss term states in place of a function.
+    """The plan of a `Head`, which a loss term has instead of a function.
 
     Attributes:
-        lr_scale: The head's learning rate over that of the model.
-        lr: The head's peak learning rate, whatever that of the model; 0 leaves it to `lr_scale`.
-        weight_decay: Of the head; None is that of the model.
+        lr_scale: The head's learning rate divided by the model's.
+        lr: The head's peak learning rate; 0 uses `lr_scale`.
+        weight_decay: Weight decay of the head; None is the model's.
     """
 
     lr_scale: float = 1.0
@@ -406,19 +407,19 @@ class HeadPlan:
     weight_decay: float | None = None
 
     def factor(self, lr: float) -> float:
-        """Return the factor of the model's learning rate, whose peak is `lr`, for the head."""
+        """Return the head's learning rate divided by the model's, whose peak is `lr`."""
         return self.lr / lr if self.lr and lr else self.lr_scale
 
     def build(self, sizes: TowerSizes, seed: int) -> torch.nn.Module:
-        """Make the `Head` on the CPU, its parameters drawn from `seed`."""
+        """Build the `Head` on the CPU with parameters initialised from `seed`."""
         raise NotImplementedError
 
     def record(self) -> dict[str, Any]:
-        """Return what the head depends on besides the seed, for checkpoints and signatures."""
+        """Return the head's inputs except the seed, for checkpoints and signatures."""
         raise NotImplementedError
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
-        """Raise TypeError: a head is built, and its `loss` is called."""
+        """Raise TypeError: build the head and call its `loss`."""
         raise TypeError("a loss with parameters of its own is computed by its head (`build`)")
 
 

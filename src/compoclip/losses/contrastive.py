@@ -131,14 +131,13 @@ def clip_loss(features: Features, layout: Layout) -> Tensor:
 
     Args:
         features: `image` u, `text`, `logit_scale` s.
-        layout: Of it the first CAPTION of each image, which is t_i; further captions, positives and
-            negatives are not read.
+        layout: The first CAPTION of each image is t_i; other texts are not read.
 
     Returns:
         A scalar, in at least float32; ln B when all scores are equal.
 
-    Relation: `negclip_loss` without negatives is this loss. Of a model with a bias it is the
-    sigmoid loss of SigLIP (`symmetric_contrast`), B ln 2 when all logits are 0.
+    Relation: equals `negclip_loss` without negatives. For a model with a bias it is the sigmoid
+    loss of SigLIP (`symmetric_contrast`), B ln 2 when all logits are 0.
     Reference: Radford et al., Learning Transferable Visual Models From Natural Language
     Supervision (ICML 2021), figure 3.
     """
@@ -173,15 +172,15 @@ def negclip_loss(
         features: `image` u, `text`, `logit_scale` s.
         layout: The first CAPTION of each image is t_i; n_1 .. n_N are all NEGATIVE texts of all
             images.
-        missing_hn: "mask" leaves out negatives that do not exist; "zero" puts a column of logit 0
-            in the place of each, which is what zero-filled features of the released code amount to.
-        kinds: The kinds of negative a caption should have; read under "zero" only.
+        missing_hn: "mask" leaves out missing negatives; "zero" gives each a column of logit 0, like
+            the zero-filled features of the released code.
+        kinds: The kinds of negative a caption should have; used with "zero" only.
 
     Returns:
         A scalar, in at least float32.
 
-    Relation: a batch without negatives gives `clip_loss` (under "mask"); unlike `global_hn_loss`
-    the negatives share the softmax with the other captions. Of a model with a bias every pair of an
+    Relation: equals `clip_loss` without negatives (with "mask"); unlike in `global_hn_loss`, the
+    negatives share the softmax with the other captions. For a model with a bias, every pair of an
     image and a text, negatives included, counts once (`symmetric_contrast`).
     Reference: Yuksekgonul et al., When and Why Vision-Language Models Behave like Bags-of-Words
     (ICLR 2023), section 4; negatives generated anew each step as in the NegCLIP baseline of Oh et

@@ -1,4 +1,4 @@
-"""Each image's caption against its own hard negatives, on global features."""
+"""Contrast of an image's caption with its hard negatives, on global features."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def global_hn_loss(
         gamma: Focal exponent, see `selective_calibrated_rows`.
         beta: Label smoothing, see there.
         reduction: Divide by the images that have a negative, or by all.
-        missing_hn: "mask" leaves out negatives that do not exist; "zero" gives each an entry of
-            logit 0 in the softmax of its row, as the released code does.
-        kinds: The kinds of negative a caption should have; read under "zero" only.
-        positive_share: m. Above 0 the POSITIVE texts of an image join its row, P_i of them: the
-            label is then (1 - m) on the caption and m / P_i on each of them, so that what says the
-            same is to score the same. An image without one is treated as before.
+        missing_hn: "mask" leaves out missing negatives; "zero" gives each an entry of logit 0 in
+            the softmax of its row, as the released code does.
+        kinds: The kinds of negative a caption should have; used with "zero" only.
+        positive_share: m. Above 0, the P_i POSITIVE texts of an image join its row: the label is
+            (1 - m) on the caption and m / P_i on each positive, so that paraphrases score alike.
+            Rows without a positive do not change.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without negatives.

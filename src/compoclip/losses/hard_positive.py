@@ -17,24 +17,24 @@ def hard_positive_loss(features: Features, layout: Layout, symmetric_pos: bool =
         L = \frac{1}{2 |H|} \sum_{i \in H} \Big[ \mathrm{CE}_{j \in H}(s\, u_i \cdot v_j,\ i)
             + \mathrm{CE}_{j \in H}(s\, t_i \cdot v_j,\ i) \Big]
 
-    with H the images that have a hard positive. The second term compares texts with texts. Images
-    without a positive are neither rows nor columns.
+    with H the images that have a hard positive; the others are left out. The second term compares
+    texts with texts.
 
     Args:
         features: `image` u, `text`, `logit_scale` s.
         layout: The first CAPTION t_i and the first POSITIVE v_i of each image; further ones and
             negatives are not read.
-        symmetric_pos: Average each of the two terms with its reverse, in which the positive v_i,
-            i in H, ranks all B images (or all B captions).
+        symmetric_pos: Average each term with its reverse, in which the positive v_i, i in H, ranks
+            all B images (or all B captions).
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any positive. ln |H| when all scores are
         equal, (ln |H| + ln B) / 2 with `symmetric_pos`.
 
-    Relation: added to `negclip_loss` (positives take no part in that) and to `global_hn_loss` with
-    gamma = beta = 0, which is the L_neg of the same objective. Of a model with a bias the first
-    term is the sigmoid loss of every pair of an image (of H; of the batch with `symmetric_pos`) and
-    a positive; texts with texts stay a softmax, which the bias is not meant for.
+    Relation: added to `negclip_loss`, which does not read positives, and to `global_hn_loss` with
+    gamma = beta = 0, the L_neg of this objective. For a model with a bias, the first term is the
+    sigmoid loss of every pair of an image (in H; in the batch with `symmetric_pos`) and a positive;
+    the contrast of texts with texts stays a softmax.
     Reference: Kamath et al., The Hard Positive Truth about Vision-Language Compositionality (ECCV
     2024); the form of the objective is that of Doveh et al., Teaching Structured Vision & Language
     Concepts to Vision & Language Models (CVPR 2023).

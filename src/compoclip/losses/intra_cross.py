@@ -15,7 +15,7 @@ from compoclip.losses.contrastive import match_loss
 from compoclip.losses.rows import caption_index, captions, check, negatives_by_image
 
 Imc = Literal["paper", "head"]
-"""Whether the image-caption score takes part, or, as in the last released code, does not."""
+"""With the image-caption score, or without it as in the last released code."""
 
 
 def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> Tensor:
@@ -29,10 +29,9 @@ def intra_modal_loss(features: Features, layout: Layout, imc: Imc = "paper") -> 
         features: `image` u, `text`, `logit_scale` s.
         layout: The first CAPTION of each image is t_i; n_1 .. n_N are all NEGATIVE texts of all
             images.
-        imc: "head" leaves out the first score, so that the target of every caption is a negative,
-            the first of the first image that has one. That is what the last released code
-            computes; it pulls all captions towards that text, depends on the order of the batch,
-            and is for comparison only.
+        imc: "head" leaves out the first score, as the last released code does. The target of every
+            caption is then one negative, the first in the batch: all captions are pulled towards
+            it, and the loss depends on the order of the batch. For comparison only.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without negatives; ln(1 + N) when all scores are
@@ -73,9 +72,9 @@ class RankingLoss:
             - \frac{1}{|V_k|} \sum_{(i,n) \in V_k} s\, u_i \cdot n,\ 0,\ \theta_{\max}\Big)
 
     with V the pairs of an image and one of its NEGATIVE texts of these kinds, V_k those of kind k.
-    A call uses the margins that the call before left, without gradient, and leaves new ones: the
-    gap between captions and negatives of kind k that the batch had, in units of logits. A margin
-    stays when the batch lacks its kind, or when the gap is not finite.
+    A call uses the margins set by the previous call, without gradient, and sets new ones: this
+    batch's gap between captions and negatives of kind k, in units of logits. A margin does not
+    change if the batch lacks its kind, or if the gap is not finite.
 
     The margins start at 0. A call reads `image` u (B, D), `text` (T, D) and `logit_scale` s, and
     raises ValueError when an image has no caption; without negatives it gives exactly zero, with
@@ -95,7 +94,7 @@ class RankingLoss:
         self._margins = torch.zeros(len(self.kinds))
 
     def __call__(self, features: Features, layout: Layout) -> Tensor:
-        """The loss of this batch under the margins of the batch before; see the class."""
+        """Return the loss of this batch with the margins of the previous one; see the class."""
         check(features, layout)
         caption = caption_index(layout)
         negative, owner, kind = layout.indices(_ranked, self.kinds)
@@ -123,13 +122,13 @@ class RankingLoss:
         return torch.where((count > 0) & gap.isfinite(), wanted, margins)
 
     def state_dict(self) -> dict[str, float]:
-        """The margin of every kind, by its place among `kinds`."""
+        """Return the margin of every kind, by its index in `kinds`."""
         return {str(kind): margin for kind, margin in enumerate(self._margins.tolist())}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on with saved margins; kinds that are not named start at 0.
+        """Restore saved margins; kinds without one start at 0.
 
-        Raises: ValueError for a kind that this loss does not have or a margin that is not finite.
+        Raises: ValueError for an unknown kind or a margin that is not finite.
         """
         margins = [0.0] * len(self.kinds)
         for name, margin in state.items():

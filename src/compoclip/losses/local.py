@@ -21,7 +21,7 @@ from compoclip.losses.rows import (
 )
 
 Attention = Literal["minmax", "minmax_sparse", "softmax"]
-"""How token-patch similarities become weights over patches."""
+"""Conversion of token-patch similarities into weights over patches."""
 
 
 def patch_attention(similarity: Tensor, attention: Attention = "minmax") -> Tensor:
@@ -97,25 +97,25 @@ def local_hn_loss(
     kinds: Sequence[str] = (),
     positive_share: float = 0.0,
 ) -> Tensor:
-    r"""Local hard-negative loss (LHN): as `global_hn_loss`, on log local scores.
+    r"""Local hard-negative loss (LHN): `global_hn_loss` on log local scores.
 
     .. math::
         z_{i0} = \log S(i, t_i), \quad z_{ik} = \log S(i, n_{ik}), \quad
         L = \mathrm{SCR}(z;\ \gamma, \beta)
 
-    Every text meets the patches of its own image only: memory grows with T, not with B T.
+    A text attends to the patches of its image only: memory grows with T, not with B T.
 
     Args:
         features: `patches` (B, P, D), `tokens` (T, L, D), `token_mask` (T, L), `logit_scale` s.
         layout: The first CAPTION of each image is t_i; its NEGATIVE texts, any number, are n_ik.
-        attention: How token-patch similarities become weights, see `patch_attention`.
+        attention: Conversion of similarities into weights, see `patch_attention`.
         attention_grad: Let gradient flow through these weights.
         gamma: Focal exponent, see `selective_calibrated_rows`.
         beta: Label smoothing, see there.
         reduction: Divide by the images that have a negative, or by all.
-        missing_hn: What stands for a negative that does not exist, see `global_hn_loss`.
-        kinds: The kinds of negative a caption should have; read under "zero" only.
-        positive_share: Of the label that is the positives', see `global_hn_loss`.
+        missing_hn: Treatment of missing negatives, see `global_hn_loss`.
+        kinds: The kinds of negative a caption should have; used with "zero" only.
+        positive_share: Share of the label on positives, see `global_hn_loss`.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without negatives.
@@ -123,8 +123,8 @@ def local_hn_loss(
     Raises:
         ValueError: When the features hold no patches or tokens.
 
-    Relation: the fine-grained companion of `global_hn_loss`; adds resistance to the loss of
-    multi-modal ability that hard negatives on global features cause.
+    Relation: the fine-grained companion of `global_hn_loss`; reduces the loss of multi-modal
+    ability caused by hard negatives on global features.
     Reference: Oh et al. (EMNLP 2024), local hard-negative (LHN) loss.
     """
     check(features, layout)

@@ -1,4 +1,4 @@
-"""Contrast of a batch with its masked second pass: texts and images with a part hidden."""
+"""Contrast of a batch with a second pass in which parts of texts and images are masked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compoclip.losses.rows import caption_index, captions, check, true_pairs
 
 
 def masked_contrast(features: Features, layout: Layout) -> Tensor:
-    r"""Images and captions with their masked forms, which are both wrong answers and questions.
+    r"""Contrast of images and captions, with their masked forms as further rows and negatives.
 
     With U = [u; u'] and T = [t; t'], where a prime stands for masked,
 
@@ -19,8 +19,8 @@ def masked_contrast(features: Features, layout: Layout) -> Tensor:
         L = \tfrac12 \Big[ \tfrac{1}{2B} \sum_{k} \mathrm{CE}(s\, U_k \cdot T,\ k \bmod B)
             + \tfrac{1}{2B} \sum_{k} \mathrm{CE}(s\, T_k \cdot U,\ k \bmod B) \Big]
 
-    So every row, masked or not, has to find the whole partner among all, and the masked partner is
-    one of the wrong ones. Where only words are hidden, U is u.
+    Every row, masked or not, must rank its unmasked partner first; its masked partner is a
+    negative. If only words are masked, U is u.
 
     Args:
         features: `image`, `text`, `logit_scale`, `masked_text` and `masked_image`, which may be
@@ -28,13 +28,13 @@ def masked_contrast(features: Features, layout: Layout) -> Tensor:
         layout: The first CAPTION of each image is t_i; no other text is read.
 
     Returns:
-        A scalar, in at least float32; ln 2 more than `clip_loss` where nothing is hidden.
+        A scalar, in at least float32; `clip_loss` + ln 2 if nothing is masked.
 
     Raises:
         ValueError: When there was no masked pass.
 
-    Relation: of a model with a bias every pair counts once, as in SigLIP: a pair of which one is
-    masked is right like the pair itself, one of which both are is left out.
+    Relation: for a model with a bias every pair counts once, as in SigLIP. A true pair with one
+    masked member is positive; with both masked it is left out.
     Reference: MACCO (ACL 2026, arXiv 2606.13288), masked-augmented cross-modal alignment.
     """
     check(features, layout)
@@ -78,7 +78,7 @@ def masked_match(features: Features, layout: Layout) -> Tensor:
     .. math::
         L = \tfrac12 \big[ L_{clip}(t', t) + L_{clip}(u', u) \big]
 
-    with the symmetric contrast L_clip(a, b) of rows a_i with b_i. Where only words are hidden, L is
+    with the symmetric contrast L_clip(a, b) of rows a_i with b_i. If only words are masked, L is
     its first part.
 
     Args:
@@ -91,7 +91,7 @@ def masked_match(features: Features, layout: Layout) -> Tensor:
     Raises:
         ValueError: When there was no masked pass.
 
-    Relation: softmaxes within one modality, where a bias cancels: the same for SigLIP.
+    Relation: softmaxes within one modality, where a bias cancels: unchanged for SigLIP.
     Reference: MACCO (ACL 2026, arXiv 2606.13288), masked-augmented intra-modal regularisation.
     """
     check(features, layout)

@@ -1,4 +1,4 @@
-"""Contrast of images with several positives and several negatives each."""
+"""Contrast of images with several positives and negatives per image."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def multi_text_loss(
         L_{t2i} = \frac{1}{|P|} \sum_{j \in P} [\mathrm{LSE}_i z_{ij} - z_{o(j) j}], \quad
         L = \tfrac12 (L_{i2t} + L_{t2i})
 
-    The softmax of an image runs over all texts, its own other positives among them; the softmax of
-    a positive text over all images. Negatives are columns only, so it does not matter which image
-    owns one: sentences of earlier batches (a sentence cache) join as NEGATIVE texts of any image.
+    The softmax of an image runs over all texts, including its other positives; the softmax of a
+    positive text over all images. Negatives are columns only, so their owner does not matter:
+    sentences of earlier batches (a sentence cache) join as NEGATIVE texts of any image.
 
     Args:
         features: `image` u (B, D), `text` v (T, D), `logit_scale` s.
-        layout: Of all texts; every image has a CAPTION.
+        layout: Roles and owners of all texts; every image has a CAPTION.
         reduction: "sum" drops the factors 1/B and 1/|P| (but not 1/|P(i)|), as printed in the
             paper.
 
     Returns:
         A scalar, in at least float32.
 
-    Relation: with captions alone this is `clip_loss`. Unlike `negclip_loss`, positives are targets
-    too. Of a model with a bias it is the sigmoid loss of every pair of an image and a text, over
-    |P| (`pair_loss`).
+    Relation: equals `clip_loss` with captions only. Unlike in `negclip_loss`, positives are targets
+    too. For a model with a bias it is the sigmoid loss of every pair of an image and a text,
+    divided by |P| (`pair_loss`).
     Reference: Singh et al., Coarse-to-Fine Contrastive Learning in Image-Text-Graph Space for
     Improved Vision-Language Compositionality (EMNLP 2023), the multi-caption loss.
     """

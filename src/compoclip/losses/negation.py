@@ -1,4 +1,4 @@
-"""Losses on what is not there: CoN-CLIP, SemCLIP, and denials alone."""
+"""Losses on negated captions: CoN-CLIP, SemCLIP, and negated captions alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compoclip.losses.triplet import of_sides, sides
 
 
 def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 1.0) -> Tensor:
-    r"""Captions against their negations, for images and for distractor images.
+    r"""Contrast of captions with their negations, for images and distractor images.
 
     With image u, caption t, negated caption t- and a distractor image u-:
 
@@ -32,22 +32,21 @@ def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 
             + \tfrac1B \sum_i \mathrm{CE}(s\, t_i \cdot [u; u^-],\ i)
             + \tfrac{w}{|G|} \sum_{i \in G} \mathrm{CE}(s\, u^-_i \cdot [t^-; t],\ i) \Big]
 
-    with G the rows that have a distractor. A row without one has its NEGATIVE texts for t-, which
-    are columns like the others.
+    with G the rows that have a distractor. In a row without one, the NEGATIVE texts are t-.
 
     Args:
         features: `image` (B, D), `text` (T, D), `logit_scale` s.
-        layout: `side` tells images of the data (0) from distractors (1), `pair` which image a
-            distractor goes with; the caption of a distractor is t-. NEGATIVE texts of rows that
-            have a distractor are not read.
-        distractor_weight: w. The third term pairs a distractor with t-, which is not true of it in
-            general ("a dog, not a cat" beside any photo without a cat); 0 leaves it out.
+        layout: `side` is 0 for images of the data and 1 for distractors, `pair` the image of a
+            distractor; the caption of a distractor is t-. NEGATIVE texts of rows with a distractor
+            are not read.
+        distractor_weight: w. The third term pairs a distractor with t-, which is often false of it
+            ("a dog, not a cat" for a photo without a dog); 0 leaves it out.
 
     Returns:
         A scalar; ln(2 B) when all scores are equal in B full rows and w is 1.
 
     Raises:
-        ValueError: When a distractor has no image to go with, or two go with the same.
+        ValueError: When a distractor has no image, or two have the same.
 
     Relation: the first two terms without negations and distractors are two thirds of `clip_loss`.
     Reference: Singh et al., Learn "No" to Say "Yes" Better: Improving Vision-Language Models via
@@ -85,28 +84,29 @@ def conclip_loss(features: Features, layout: Layout, distractor_weight: float = 
 
 
 def denial_loss(features: Features, layout: Layout) -> Tensor:
-    r"""Of all denials of the batch, that of what an image shows is the least like it.
+    r"""An image's negated caption must score lowest among all negated captions of the batch.
 
-    With image u and a text d that denies a thing in it ("There is no cat."), the contrast of
-    `clip_loss` with the opposite of the denials:
+    With image u and a text d that negates an object in it ("There is no cat."), the contrast of
+    `clip_loss` with -d for d:
 
     .. math::
         L = \tfrac1{2|R|} \sum_{i \in R} \Big[ \mathrm{CE}_j(-s\, u_i \cdot d_j,\ i)
             + \mathrm{CE}_j(-s\, d_i \cdot u_j,\ i) \Big], \quad j \in R
 
-    with R the images that have a denial. A model that reads a denial as a mention has its own on
-    top. What is denied of one image is true of most others, so no text has to name what is absent.
-    Where two images have the same denial, the one is left out of the other's softmax.
+    with R the images that have a negated caption. A model that ignores the negation scores it
+    highest. The negation is false of its image and true of most others, so that no text with an
+    absent object is needed. Equal negated captions are left out of each other's softmax.
 
     Args:
         features: `image` u, `text`, `logit_scale` s.
-        layout: The first NEGATIVE of each image is d; those of one `text_id` are the same.
+        layout: The first NEGATIVE of each image is d; equal `text_id` means equal texts.
 
     Returns:
-        A scalar, in at least float32; exactly zero, with zero gradient, without any denial, and
-        ln |R| when all scores are equal and all denials differ.
+        A scalar, in at least float32; exactly zero, with zero gradient, without negated captions;
+        ln |R| when all scores are equal and all negated captions differ.
 
-    Relation: `clip_loss` of the texts -d, with its sigmoid form for a model with a bias. Our own.
+    Relation: `clip_loss` of the texts -d, with its sigmoid form for a model with a bias. Not
+    published elsewhere.
     """
     check(features, layout)
     text, image = layout.indices(first_of, Role.NEGATIVE)
@@ -138,24 +138,24 @@ def _same_denial(host: HostLayout) -> tuple[Ints, ...]:
 def paraphrase_loss(
     features: Features, layout: Layout, directions: int = 2, seed: int = 0
 ) -> Tensor:
-    r"""A caption and its paraphrase point the same way in a fixed random projection.
+    r"""Align a caption with its paraphrase in a fixed random projection.
 
     .. math::
         L = \tfrac1{|R|} \sum_{i \in R} \big( 1 - \cos(P t_i,\ P p_i) \big)
 
-    with R the images whose caption has a paraphrase p, and P (k, D) orthonormal random
-    directions that never learn.
+    with R the images whose caption has a paraphrase p, and P (k, D) fixed orthonormal random
+    directions.
 
     Args:
-        features: Of them `text` (T, D).
+        features: `text` (T, D).
         layout: The first CAPTION and the first POSITIVE of each image are t and p.
         directions: k.
-        seed: Of P.
+        seed: Seed of P.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any paraphrase.
 
-    Relation: beside `clip_loss` and `projected_negation_loss`, a third each, this is SemCLIP.
+    Relation: SemCLIP is the mean of `clip_loss`, `projected_negation_loss` and this loss.
     Reference: SemCLIP (submission to AAAI 2026), paraphrase term.
     """
     cosine, total = _projected(features, layout, Role.POSITIVE, directions, seed)
@@ -165,7 +165,7 @@ def paraphrase_loss(
 def projected_negation_loss(
     features: Features, layout: Layout, directions: int = 2, seed: int = 0
 ) -> Tensor:
-    r"""A caption and its negation are at least at right angles in a fixed random projection.
+    r"""Push a caption and its negation to at least a right angle in a fixed random projection.
 
     .. math::
         L = \tfrac1{|R|} \sum_{i \in R} \max\big( 0,\ \cos(P t_i,\ P n_i) \big)
@@ -173,10 +173,10 @@ def projected_negation_loss(
     with R the images whose caption has a negation n, and P as for `paraphrase_loss`.
 
     Args:
-        features: Of them `text` (T, D).
+        features: `text` (T, D).
         layout: The first CAPTION and the first NEGATIVE of each image are t and n.
-        directions: How many directions P has.
-        seed: Of P.
+        directions: Number of directions of P.
+        seed: Seed of P.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any negation.

@@ -1,4 +1,4 @@
-"""Noun phrases of captions against images and their patches, without hard negatives (C2LIP)."""
+"""Contrast of captions' noun phrases with images and patches, without hard negatives (C2LIP)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor:
     .. math::
         L = - \frac1M \sum_{im} \ln \sigma(y_{im} z_{im})
 
-    Of a model without a bias b, with P(i) the phrases of image i:
+    For a model without a bias b, with P(i) the phrases of image i:
 
     .. math::
         L = \tfrac12 \Big[ \mathrm{mean}_i \tfrac{1}{|P(i)|} \sum_{m \in P(i)} \mathrm{CE}(z_i, m)
@@ -38,15 +38,15 @@ def phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor:
 
     Args:
         features: `image` u (B, D), `text` (T, D), `logit_scale` s, `logit_bias` b or None.
-        layout: Phrases are POSITIVE texts of the kind `phrase`, any number an image.
+        layout: Phrases are POSITIVE texts of the kind `phrase`, any number per image.
         phrase: Their kind.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any phrase; B ln 2 in the first form
         when all logits are 0.
 
-    Relation: with one phrase an image this is `clip_loss` on the phrases. `patch_phrase_loss` is
-    the same loss on patches.
+    Relation: equals `clip_loss` on the phrases with one phrase per image. `patch_phrase_loss` is
+    this loss on patches.
     Reference: C2LIP, arXiv 2603.25722 (CVPR 2026), noun-phrase contrast.
     """
     check(features, layout)
@@ -57,7 +57,7 @@ def phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor:
 
 
 def patch_phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor:
-    r"""Contrast of noun phrases with what each attends to in an image (XAC).
+    r"""Contrast of noun phrases with the patches they attend to (XAC).
 
     With unit patches v_ip of image i and phrase c_m:
 
@@ -66,8 +66,8 @@ def patch_phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor
         x_{im} = \frac{\sum_p a_{imp} v_{ip}}{\lVert \sum_p a_{imp} v_{ip} \rVert}, \quad
         z_{im} = s\, c_m \cdot x_{im} + b
 
-    and the losses of `phrase_loss`. The softmax has no temperature, and lets gradient through. x is
-    never made: c . sum a v = sum a (c . v), and the length follows from the products of patches.
+    and the losses of `phrase_loss`. The softmax has no temperature and passes gradients. x is never
+    formed: c . sum a v = sum a (c . v), and the length follows from the products of patches.
 
     Args:
         features: As for `phrase_loss`, and `patches` (B, P, D), not normalised.
@@ -80,7 +80,7 @@ def patch_phrase_loss(features: Features, layout: Layout, phrase: str) -> Tensor
     Raises:
         ValueError: Without patches.
 
-    Relation: of images of one patch this is `phrase_loss` on that patch.
+    Relation: equals `phrase_loss` for images of one patch.
     Reference: C2LIP, arXiv 2603.25722 (CVPR 2026), cross-attention contrast.
     """
     check(features, layout)

@@ -26,7 +26,7 @@ from compoclip.losses.contract import (
 )
 
 MissingHN = Literal["mask", "zero"]
-"""What stands for a negative that a rewrite could not make: nothing, or a logit of 0."""
+"""Treatment of a negative that a rewrite could not make: no entry, or a logit of 0."""
 
 Reduction = Literal["valid", "batch"]
 """Divide the sum over rows by the number of rows that have a negative, or by all rows."""
@@ -90,7 +90,7 @@ def check(features: Features, layout: Layout) -> None:
 def by_owner(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int64], Ints]:
     """Return per image its texts of one role (and of these kinds, if any), in list order.
 
-    (B, K) indices into the texts (0 where there is none) and a (B, K) mask, with K the largest
+    (B, K) indices into the texts (0 without one) and a (B, K) mask, with K the largest
     number that any image has.
     """
     position = host.of(role, *kinds)
@@ -105,7 +105,7 @@ def by_owner(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int6
 def first(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int64], Ints]:
     """Return per image its first text of one role (and of these kinds, if any).
 
-    (B,) indices into the texts (0 where there is none) and a (B,) mask.
+    (B,) indices into the texts (0 without one) and a (B,) mask.
     """
     position = host.of(role, *kinds)[::-1]
     index, valid = np.zeros(host.images, np.int64), np.zeros(host.images, bool)

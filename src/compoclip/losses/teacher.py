@@ -1,4 +1,4 @@
-"""Losses that compare with a teacher, a copy of the model that does not learn by them (DeGLA)."""
+"""Losses against a teacher, a copy of the model that they do not train (DeGLA)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from compoclip.losses.rows import (
 )
 
 OwnNegatives = Literal["own", "tiled"]
-"""Whether a caption's negatives are its own, or those that a mask of the released code gives it."""
+"""Negatives of a caption: the ones made from it, or the ones the released code's mask selects."""
 
 
 def feature_distillation(features: Features, layout: Layout, vectors: int | None = None) -> Tensor:
-    r"""Squared distance of every embedding of the batch to the teacher's (L_SD).
+    r"""Squared distance of every embedding to the teacher's (L_SD).
 
     .. math::
         L = \frac1N \Big[ \sum_i \lVert u_i - u^*_i \rVert^2
             + \sum_j \lVert x_j - x^*_j \rVert^2 \Big]
 
-    over the B images and all T texts of the batch, of whatever role.
+    over the B images and all T texts of the batch, whatever their role.
 
     Args:
         features: `image` u and `teacher_image` u* (B, D), `text` x and `teacher_text` x* (T, D).
-        layout: Read only for the size of the batch.
-        vectors: N; by default as many as there are, B + T of all processes. A fixed number makes
-            the loss a sum, as published, whose weight grows with the batch.
+        layout: Used for the size of the batch only.
+        vectors: N; by default B + T of all processes. A fixed number makes the loss a sum, as
+            published, whose weight grows with the batch.
 
     Returns:
-        A scalar; exactly zero, with zero gradient, where model and teacher agree.
+        A scalar; exactly zero, with zero gradient, if model and teacher agree.
 
     Raises:
         ValueError: When the features come without a teacher's.
@@ -71,12 +71,12 @@ def teacher_text_contrast(
 
     Args:
         features: `text` (T, D), captions t and negatives n, both with gradient, and `teacher_text`
-            (T, D), of it the captions t*.
+            (T, D), whose captions are t*.
         layout: The first CAPTION of each image is t_i; its NEGATIVE texts, any number, are n_ik.
         scale: a.
-        negatives: "tiled" contrasts caption i with those negatives whose number m, counted over the
-            batch image by image, has m mod B = i: what the released code computes, whose negatives
-            are ordered one way and whose mask is ordered the other. For comparison only.
+        negatives: "tiled" contrasts caption i with the negatives number m of the batch, counted
+            image by image, with m mod B = i. This is the released code, whose mask and negatives
+            are ordered differently. For comparison only.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without negatives; ln(1 + K) when all scores are

@@ -12,23 +12,22 @@ from compoclip.losses.rows import captions, check, true_pairs
 
 
 def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
-    r"""Two contrasts with hard negatives; in the second, caption and negative change roles.
+    r"""Two contrasts with hard negatives; in the second, caption and negative swap roles.
 
     .. math::
         L = \mathrm{neg}(I, T, T') + \mathrm{neg}(I', T', T)
 
     where neg(I, T, T') is `negclip_loss` of images I with captions T and negative texts T'. A row
-    of the data is an image I with its caption T; its T' is the caption of its generated image I'
-    or, in a row without I', the NEGATIVE texts of I.
+    of the data is an image I with its caption T; T' is the caption of its generated image I' or,
+    in a row without I', the NEGATIVE texts of I.
 
     The first term ranks, for every I, all captions T and all T'. The second ranks, for every I',
     the captions of all generated images and all captions T.
 
     Args:
         features: `image` (B, D), `text` (T, D), `logit_scale`.
-        layout: `side` tells data images (0) from generated ones (1), `pair` which data image a
-            generated one belongs to. NEGATIVE texts of rows that have an I', and of the I'
-            themselves, are not read.
+        layout: `side` is 0 for data images and 1 for generated ones, `pair` the data image of a
+            generated one. NEGATIVE texts of rows with an I', and of I', are not read.
 
     Returns:
         A scalar; ln(2 B) + ln B when all scores are equal in B full rows.
@@ -36,7 +35,7 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
     Raises:
         ValueError: When a generated image belongs to no data image, or two to the same.
 
-    Relation: without generated images only the first term is left, which is `negclip_loss`.
+    Relation: equals `negclip_loss`, the first term, without generated images.
     Reference: Patel et al., TripletCLIP: Improving Compositional Reasoning of CLIP via Synthetic
     Vision-Language Negatives (NeurIPS 2024).
     """
@@ -69,7 +68,7 @@ def triplet_clip_loss(features: Features, layout: Layout) -> Tensor:
 
 
 def grouping_loss(features: Features, layout: Layout) -> Tensor:
-    r"""Contrast of all images, counterfactual ones too, with the captions of all.
+    r"""Contrast of all images with all captions, counterfactual ones included.
 
     A pair (x, c) and its counterpart (x', c'), which differs in one fact, share the batch, so that
     each member is the hardest negative of the other in both directions:
@@ -82,9 +81,9 @@ def grouping_loss(features: Features, layout: Layout) -> Tensor:
 
     Args:
         features: `image` (B, D), `text` (T, D), `logit_scale`.
-        layout: `side` tells data images (0) from counterparts (1), `pair` which data image a
-            counterpart belongs to; the caption of a counterpart is c'. NEGATIVE texts of rows that
-            have an x', and of the x' themselves, are not read.
+        layout: `side` is 0 for data images and 1 for counterparts, `pair` the data image of a
+            counterpart; the caption of a counterpart is c'. NEGATIVE texts of rows with an x', and
+            of x', are not read.
 
     Returns:
         A scalar; ln(2 B) when all scores are equal in B full rows.

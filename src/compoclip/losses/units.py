@@ -1,4 +1,4 @@
-"""Units of captions against images, each with a foil of its own (CS-CLIP)."""
+"""Contrast of captions' units, each with one foil, with images (CS-CLIP)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compoclip.losses.contrastive import symmetric_contrast
 from compoclip.losses.rows import caption_index, check, first, first_of, true_pairs
 
 Slots = Literal["filled", "all"]
-"""Average over the slots that any image of the batch has a unit in, or over all of them."""
+"""Average over the slots with any unit in the batch, or over all slots."""
 
 
 def _images(host: HostLayout, unit: str) -> tuple[Ints, ...]:
@@ -21,7 +21,7 @@ def _images(host: HostLayout, unit: str) -> tuple[Ints, ...]:
 
 
 def _slot(host: HostLayout, unit: str, foil: str) -> tuple[Ints, ...]:
-    """The units of a slot, their images, the foils of these (0 where there is none), and whether
+    """The units of a slot, their images, the foils of these (0 without one), and whether
     there is one."""
     text, image = first_of(host, Role.POSITIVE, unit)
     index, valid = first(host, Role.NEGATIVE, foil)
@@ -35,7 +35,7 @@ def unit_loss(
     foils: Sequence[str],
     slots: Slots = "filled",
 ) -> Tensor:
-    r"""Contrast of images with their units, slot by slot; an image also meets the foil of its own.
+    r"""Contrast of images with units, slot by slot, with the foil of each image's unit.
 
     With V_k the images that have a unit v_ik in slot k, w_ik its foil, and i, j in V_k:
 
@@ -49,8 +49,8 @@ def unit_loss(
         layout: Units are POSITIVE texts, foils NEGATIVE ones; others are not read.
         units: The kind of the units of each slot.
         foils: The kind of the foils of each slot, in the same order.
-        slots: "filled" averages over the slots in which any image of the batch has a unit; "all"
-            over all of them, an empty one being 0, as the released code does.
+        slots: "filled" averages over the slots with any unit in the batch; "all" over all slots, an
+            empty one counting 0, as the released code does.
 
     Returns:
         A scalar; exactly zero, with zero gradient, without any unit. (ln(B + 1) + ln B) / 2 when
@@ -59,8 +59,8 @@ def unit_loss(
     Raises:
         ValueError: When there are not as many kinds of foils as of units.
 
-    Relation: added to `negclip_loss`, where an image meets the negatives of all. Of a model with a
-    bias each slot is the sigmoid loss of its pairs (`symmetric_contrast`).
+    Relation: added to `negclip_loss`, where an image is contrasted with all negatives. For a model
+    with a bias each slot is the sigmoid loss of its pairs (`symmetric_contrast`).
     Reference: CS-CLIP, arXiv 2602.23906 (2026), unit-level supervision.
     """
     check(features, layout)

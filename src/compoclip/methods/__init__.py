@@ -1,7 +1,7 @@
-"""Training recipes: one file a published method, each a function that returns a `Method`.
+"""Training recipes: one file per published method, each a function that returns a `Method`.
 
-A recipe is found by name (`load_recipe("fsc-clip")`), its parameters are the options of
-`compoclip train`; `recipe` and `variant` make a function one.
+`load_recipe("fsc-clip")` finds a recipe by name. Its parameters are options of `compoclip train`.
+The decorators `recipe` and `variant` turn a function into a recipe.
 """
 
 import lazy_loader

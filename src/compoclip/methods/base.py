@@ -28,15 +28,15 @@ class LossTerm:
     """A weighted loss.
 
     Args:
-        name: In logs and for `--set terms.NAME.weight`.
+        name: Name in logs and in `--set terms.NAME.weight`.
         loss: The function, or the plan of a head that computes the loss.
         weight: Factor of the loss; `recipe` leaves out terms of weight 0.
         needs_local: Whether it reads patch and token features.
-        on: The kind of batch ("composed", "single") that it is part of; "" is every batch.
+        on: The kind of batch ("composed", "single") that it applies to; "" is every batch.
         reads: The roles of the texts it reads, besides captions.
-        needs_patches: Whether it reads patch features alone, which more models have.
+        needs_patches: Whether it reads patch features only, which more models have.
         needs_teacher: Whether it reads the features of the method's teacher.
-        extra: The plan of a further pass of the batch that it reads.
+        extra: The plan of the further pass that it reads.
     """
 
     name: str
@@ -51,22 +51,22 @@ class LossTerm:
 
     @property
     def head(self) -> HeadPlan | None:
-        """Return the plan of the head that computes the loss, if one does."""
+        """Return the plan of the head that computes the loss, or None."""
         return self.loss if isinstance(self.loss, HeadPlan) else None
 
 
 Matrix = Literal["", "projection", "after"]
-"""Of a text tower that is frozen otherwise: none, its projection, or one that comes after it."""
+"""The matrix that learns in a frozen text tower: none, its projection, or one after that."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A copy of the model that follows the one that learns.
+    """A copy of the model whose weights follow the model's.
 
-    After every step each of its weights w becomes decay w + (1 - decay) v, v being the model's.
+    After every step each of its weights w becomes decay w + (1 - decay) v, with the model's v.
 
     Args:
-        decay: 1 freezes the copy as it is before the first step.
+        decay: 1 freezes the copy before the first step.
     """
 
     decay: float = 1.0
@@ -82,14 +82,14 @@ class Trains:
     """The parameters that learn.
 
     Args:
-        image_tower: All of the image tower, with its projection.
-        text_tower: All of the text tower, with its projection.
+        image_tower: The whole image tower, with its projection.
+        text_tower: The whole text tower, with its projection.
         logit_scale: The temperature.
-        text_norm: The last LayerNorm of the text tower, where that tower learns.
+        text_norm: The last LayerNorm of the text tower, if that tower learns.
         matrix: One matrix of an otherwise frozen text tower: its projection, or a square matrix
-            after that, which starts as the identity and is merged into it in the end.
-        start_scale: s that a new temperature starts from, while the model's stays; 0 trains the
-            model's.
+            after it, which starts as the identity and is merged into it at the end.
+        start_scale: Initial s of a new temperature, which leaves the model's unchanged; 0 trains
+            the model's.
     """
 
     image_tower: bool = True
@@ -160,14 +160,14 @@ class Optim:
 
 @dataclass(frozen=True)
 class PaperDifference:
-    """An option over which a paper and its released code differ, or one of them is silent.
+    """An option for which paper and released code differ, or one of them gives no value.
 
     Args:
         option: A parameter of the recipe, a field of its optimiser, "crop", "mask_duplicates", or
             one of the adapters ("lora_init").
         why: The reason for the default.
-        paper: The paper's value; None where it states none.
-        released: The released code's value; None where it has none.
+        paper: The paper's value, or None.
+        released: The released code's value, or None.
     """
 
     option: str
@@ -179,7 +179,7 @@ class PaperDifference:
 WHOLE_IMAGES = PaperDifference(
     "crop", "As the published runs showed images: whole.", released=False
 )
-"""Of methods whose released code trains on the transform of evaluation."""
+"""The difference in crops of methods whose released code trains on evaluation's transform."""
 
 LORA_DIFFERENCES = (
     PaperDifference(
@@ -193,29 +193,29 @@ LORA_DIFFERENCES = (
         released="xavier_ab",
     ),
 )
-"""Of the released code that FSC-CLIP, TSVLC and DAC share."""
+"""The difference in adapters of the released code shared by FSC-CLIP, TSVLC and DAC."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One published recipe: texts, images, weighted losses, what trains, optimiser defaults.
+    """One published recipe: texts, images, weighted losses, trainable parts, optimiser defaults.
 
     Args:
         losses: The terms of the loss.
         plan: The texts besides captions.
-        name: As on the command line; `recipe` fills it in.
+        name: Name on the command line; `recipe` fills it in.
         optim: Optimiser and schedule defaults.
-        trains: Which parameters learn.
-        images: Which images make a batch.
+        trains: The parameters that learn.
+        images: The image plan.
         settings: The values of the recipe's options; `recipe` fills them in.
-        lora: Adapters that learn in place of all weights of the towers that train; the rest, the
-            temperature too, is then frozen.
-        teacher: What terms with `needs_teacher` compare with.
-        crop: Whether images are shown as random crops of themselves, or whole as in evaluation.
-        composed: What was changed in the recipe.
-        paper: Where it was published.
-        stand_ins: Rewrite -> what it takes the place of, said at the start of training.
-        differences: Where released code differs from the paper, and which the defaults follow.
+        lora: Adapters that learn instead of the weights of the trained towers; everything else,
+            including the temperature, is then frozen.
+        teacher: The teacher of terms with `needs_teacher`.
+        crop: Whether training uses random crops, or whole images as in evaluation.
+        composed: Changes of the recipe by options such as `--terms`.
+        paper: Its publication.
+        stand_ins: Rewrite -> the published text source it replaces; logged at the start.
+        differences: Differences between paper and released code, with the defaults' choice.
         made_in: Path -> hash of the local sources of the recipe; `recipe` fills them in.
     """
 
@@ -238,7 +238,7 @@ class Method:
     def with_lora(self, lora: Lora, lr: float | None = None) -> Method:
         """Return this method with adapters, at a learning rate of lr.
 
-        None is its own, ten times as much if it had no adapters before.
+        By default the method's, times ten if it had no adapters.
         """
         if lr is None:
             lr = self.optim.lr if self.lora else _LORA_LR * self.optim.lr
@@ -251,10 +251,10 @@ class Method:
         return replace(self, losses=tuple(losses))
 
     def for_data(self, brings: frozenset[str]) -> Method:
-        """Return this method for data that brings these columns (see `Source.brings`).
+        """Return this method for data with these columns (see `Source.brings`).
 
-        One whose images the data lacks trains on the texts alone, under the name NAME-text; what is
-        left out is noted.
+        If the data lack the images that the method needs, it trains on its texts only, under the
+        name NAME-text, and a note says so.
         """
         images, lacking = self.images.for_data(brings)
         if not lacking:
@@ -265,7 +265,7 @@ class Method:
         return replace(self, name=name, images=images)
 
     def terms_on(self, kind: str) -> tuple[LossTerm, ...]:
-        """Return the losses of a batch of this kind."""
+        """Return the loss terms of a batch of this kind."""
         return tuple(term for term in self.losses if term.on in ("", kind))
 
     @property
@@ -290,7 +290,7 @@ class Method:
 
     @property
     def heads(self) -> dict[str, HeadPlan]:
-        """Return the heads by the names of their terms, and the further passes by their own."""
+        """Return the heads by term name, and the further passes by pass name."""
         heads = {term.name: term.head for term in self.losses if term.head is not None}
         return heads | {each.name: each for each in self.passes}
 
@@ -306,15 +306,15 @@ class Method:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Return file -> hash of each local source, with the local modules that it imports."""
+        """Return file -> hash of each local source and the local modules it imports."""
         losses = own.sources_of(*(term.loss for term in self.losses))
         rewrites = rewrite_sources(self.plan.all_rewrites)
         return own.named_sources({**self.made_in, **losses, **rewrites})
 
     def record(self) -> dict[str, Any]:
-        """Return what the method is made of, for logs, checkpoints and signatures.
+        """Return the record of the method for logs, checkpoints and signatures.
 
-        Terms, texts, images, what was composed; teacher, heads and local sources if there are any.
+        It holds terms, texts, images and changes; teacher, heads and local sources if any.
         """
         terms = [{"name": term.name, "weight": term.weight, "on": term.on} for term in self.losses]
         more = {

@@ -36,25 +36,25 @@ def c2lip(
 ) -> Method:
     r"""Contrast of images with the noun phrases of captions, globally and by attention.
 
-    No negatives are made: every noun phrase must match its image and no other, once by the vector
-    of the image, once by its patches as the phrase attends to them. With phrases c_m, labels y of
-    which phrase is of which image, unit patches v and bias b,
+    There are no negatives: every noun phrase must match its image and no other, by the vector of
+    the image and by its patches as the phrase attends to them. With phrases c_m, labels y_im = 1
+    for the phrases of image i, else -1, unit patches v and bias b,
 
     .. math::
         L = L_{clip} - \tfrac1M \sum_{im} \big[ w_1 \ln \sigma(y_{im} (s\, u_i \cdot c_m + b))
             + w_2 \ln \sigma(y_{im} (s\, c_m \cdot x_{im} + b)) \big], \quad
         x_{im} \propto \sum_p \mathrm{softmax}_p(c_m \cdot v_{ip})\, v_{ip}.
 
-    For SigLIP, as published. Of a model without a bias, and with `contrast=softmax`, all three
-    terms are softmaxes with several positives, which is a choice of this program. Phrases are base
-    noun phrases with their articles; a caption without any is its own. The released code labels the
-    phrases of several GPUs wrongly and gathers without gradient; here they are those of the whole
-    batch. C2LIP, arXiv 2603.25722 (CVPR 2026).
+    This is for SigLIP, as published. For a model without a bias, and with `contrast=softmax`, all
+    three terms are softmaxes with several positives, which is our choice. Phrases are base noun
+    phrases with their articles, or the caption if it has none. The released code labels the phrases
+    of several GPUs wrongly and gathers without gradient; here the batch is the global one. C2LIP,
+    arXiv 2603.25722 (CVPR 2026).
 
     Args:
         phrase_weight: Weight of the contrast of images with phrases; 0 leaves it out.
         patch_weight: Weight of the contrast of phrases with patches; 0 leaves it out.
-        phrases: Most noun phrases of a caption and epoch.
+        phrases: Most noun phrases per caption and epoch.
     """
     phrase, patch_phrase = (
         partial(loss, phrase=NOUN_PHRASE) for loss in (phrase_loss, patch_phrase_loss)

@@ -11,8 +11,8 @@ from compoclip.methods.registry import recipe
 
 PLAN = CaptionPlan(rewrites=("ce-swap", "ce-adj", "ce-noun", "ce-verb"))
 STAND_INS = {
-    "ce-noun": "`ce-adj`, `ce-noun` and `ce-verb` take words from a lexicon, where the published "
-    "run had them of a masked language model"
+    "ce-noun": "`ce-adj`, `ce-noun` and `ce-verb` take words from a lexicon; the paper used a "
+    "masked language model"
 }
 DIFFERENCES = (
     PaperDifference(
@@ -33,7 +33,7 @@ def ce_clip(
     largest_margin: float = 10.0,
     imc: Imc = "paper",
 ) -> Method:
-    r"""Four negatives a caption, ranked by margins that adapt, and contrasted with captions.
+    r"""Four negatives per caption, in a ranking loss with adaptive margins and a text contrast.
 
     With captions t and negatives n of kind k,
 
@@ -42,7 +42,7 @@ def ce_clip(
             - s\, u_i \cdot t_i) + 0.3\, \mathrm{mean}_i \mathrm{CE}([s\, u_i \cdot t_i;\
             s\, t_i \cdot n], 0),
 
-    where the margins follow the gap of the step before. Negatives: nouns exchanged; an adjective, a
+    where the margins follow the gap of the previous step. Negatives: nouns swapped; an adjective, a
     noun, a verb replaced (published: by a masked language model). Zhang et al., Contrasting
     Intra-Modal and Ranking Cross-Modal Hard Negatives to Enhance Visio-Linguistic Compositional
     Understanding (CVPR 2024); batch of 4 x 378 on COCO.
@@ -51,8 +51,8 @@ def ce_clip(
         ranking_weight: Weight of the ranking loss; 0 leaves it out.
         intra_weight: Weight of the intra-modal contrast; 0 leaves it out.
         largest_margin: Upper limit of the margins, in units of logits.
-        imc: Intra-modal contrast as in the paper, or as in the last released code (head), whose
-            target is a negative; for comparison only.
+        imc: Intra-modal contrast of the paper, or of the last released code (head), whose target is
+            a negative; for comparison only.
     """
     ranking = RankingLoss(PLAN.kinds, largest=largest_margin)
     terms = (

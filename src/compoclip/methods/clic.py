@@ -52,22 +52,23 @@ def clic(
             \mathrm{softplus}(s (u_i \cdot n_i - u_i \cdot p_{li}))
             + \mathrm{mean}_i \lVert p_{1i} - p_{2i} \rVert^2;
 
-    every other step is the CLIP loss of single images, shown whole. The image tower is frozen. The
-    first caption of a sample is its main one, the others are the extra sentences; long captions are
-    cut into sentences. Peleg et al., Advancing Compositional Awareness in CLIP with Efficient
+    every other step is the CLIP loss of single, uncropped images. The image tower is frozen. The
+    first caption of a sample is its main caption, the others are extra sentences; long captions are
+    split into sentences. Peleg et al., Advancing Compositional Awareness in CLIP with Efficient
     Fine-Tuning (2025).
 
     Args:
         contrast_weight: Weight of the contrast of composites with each of their texts.
         negative_weight: Weight of the loss that ranks texts above the negative.
         uni_weight: Weight of the distance of the two orders of the main captions.
-        layout: squash gives each image its half whatever its shape, letterbox keeps its shape.
-        normalisation: Of composites: the model's own, or ImageNet's as in the released code.
-        alternate: Show single images every other step.
-        sentences: auto cuts captions into sentences where most images have one long caption;
-            images of fewer than two sentences are then left out.
-        paraphrases: File of paraphrases of the main captions, to be extra sentences: JSON lines or
-            Parquet {"caption", "positive"}, a text, several, or "None".
+        layout: squash resizes each image to its half, letterbox keeps its shape.
+        normalisation: Normalisation of composites: the model's, or ImageNet's as in the released
+            code.
+        alternate: Use single images in every other step.
+        sentences: auto splits captions into sentences if most images have one long caption, and
+            leaves out images with fewer than two sentences; never does not.
+        paraphrases: File of paraphrases of the main captions, used as extra sentences: JSON lines
+            or Parquet {"caption", "positive"}, with a text, several, or "None".
     """
     contrast = partial(composite_contrast_loss, positives=CLIC_TEXTS)
     negative = partial(single_negative_loss, positives=CLIC_TEXTS, negative=CROSS_SWAP)

@@ -31,8 +31,8 @@ def clip() -> Method:
 def clip_ft() -> Method:
     """Plain fine-tuning on image-caption pairs, the baseline without negatives.
 
-    Image-caption contrastive loss; defaults of the baselines in Oh et al. (EMNLP 2024). Any gain
-    that other methods show over this one is due to their negatives or losses, not to the data.
+    Image-caption contrastive loss; defaults of the baselines in Oh et al. (EMNLP 2024). Gains of
+    other methods over this one are due to their negatives or losses, not to the data.
     """
     return Method(
         paper="Oh et al., EMNLP 2024 (baseline)",

@@ -9,7 +9,7 @@ from compoclip.methods.registry import recipe
 
 @recipe
 def clove() -> Method:
-    """Contrastive loss with one replaced word a caption; interpolate with the base afterwards.
+    """Contrastive loss with one word replaced per caption; interpolate with the base afterwards.
 
     The loss of `negclip` on negatives of the rewrite `replace`. Castro et al., CLoVe: Encoding
     Compositional Language in Contrastive Vision-Language Models (2024): LAION-COCO, 100 epochs of

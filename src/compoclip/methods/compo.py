@@ -58,44 +58,43 @@ def compo(
     image_tower: bool = False,
     adapters: bool = False,
 ) -> Method:
-    r"""Calibrated hard negatives, paraphrases, denials, held by the base: our own.
+    r"""Calibrated hard negatives, paraphrases, negated captions, base distillation: our own method.
 
-    The text tower learns. With captions t, negatives n, a paraphrase p, a denial d ("no cat"), and
-    x* what the model made of an image or text x before training,
+    The text tower learns. With captions t, negatives n, a paraphrase p, a negated caption d ("no
+    cat"), and x* the embedding of an image or text x before training,
 
     .. math::
         L = L_{clip} + 1.5\, \mathrm{SCR}(s\, u_i \cdot [t_i, p_i, n_i]) + 3\, L_{denial}(u, d)
             + 2.56\, \mathrm{mean}\, \lVert x - x^* \rVert^2,
 
-    where the calibrated loss (`fsc-clip`) puts two thirds of the label on the paraphrase, of all
-    denials of a batch that of an image's own thing is to score lowest, and the last mean is over
-    all images and texts but denials (`degla`, with a teacher that stays). Which part does what, and
-    why the others are off, is told on the page "compo"; all can be switched, so that what is told
-    there can be repeated.
+    where the calibrated loss (`fsc-clip`) puts two thirds of the label on the paraphrase. An
+    image's negated caption must score lowest of all in the batch. The last mean is over all images
+    and texts except negated captions (`degla` with a frozen teacher). The page "compo" explains the
+    parts, and why others are off; all can be switched, to reproduce that page.
 
     Args:
-        strength: The dial from what is kept (0: plain fine-tuning of the text tower, held by the
-            base) to what is learnt (3): a factor of the weights of hard negatives and denials.
-        contrast_negatives: Whether the contrast of the batch has the negatives in it (`negclip`).
+        strength: Factor on the weights of hard negatives and negated captions, from 0 (plain
+            fine-tuning of the text tower with distillation) to 3 (most compositional).
+        contrast_negatives: Whether the contrast of the batch includes the negatives (`negclip`).
         global_weight: Weight of the global hard-negative loss; 0 leaves the loss out.
         local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
         gamma: Focal exponent of both hard-negative losses.
         beta: Label smoothing of both.
-        positive_share: Of their label, what is on the paraphrase; 0 leaves it out of them.
+        positive_share: Share of the label on the paraphrase in both; 0 leaves it out.
         align_weight: Weight of the alignment of paraphrases with captions (`read-clip`); 0 leaves
             it out.
         distill_weight: Weight of the distance to the model before training; 0 leaves it out.
-        denial_weight: Weight of the contrast of denials; 0 leaves it out.
+        denial_weight: Weight of the contrast of negated captions; 0 leaves it out.
         unit_weight: Weight of the loss on units of captions (`cs-clip`); 0 leaves it out.
-        shuffle: Whether captions with their words in another order are among the negatives.
-        converse: Whether a relation told from its other side may be the paraphrase.
-        denials: Whether captions that deny what is there are among the negatives.
-        absent: Whether captions that deny what is absent are among the positives.
-        fluent: Whether of the swaps only those are taken whose words captions show together.
-        neighbours: Similar images that each sample brings into its batch, of the 3 nearest by the
-            model's image features.
-        image_tower: Whether the image tower learns, too.
-        adapters: Whether adapters learn in place of all weights.
+        shuffle: Whether captions with shuffled words are among the negatives.
+        converse: Whether the paraphrase may be the converse of a relation.
+        denials: Whether captions that negate a shown object are among the negatives.
+        absent: Whether captions that negate an absent object are among the positives.
+        fluent: Whether to take only swaps whose words occur together in captions.
+        neighbours: Similar images per sample in its batch, of the 3 nearest by the model's image
+            features.
+        image_tower: Whether the image tower learns too.
+        adapters: Whether adapters learn instead of all weights.
     """
     weights = (
         *(strength, global_weight, local_weight, align_weight, unit_weight, distill_weight),

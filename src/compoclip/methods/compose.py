@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -19,7 +18,7 @@ from compoclip.data.caption_plan import (
 )
 from compoclip.data.images import SINGLE
 from compoclip.data.texts import BY_VALUE
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.losses.contract import Role
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods.base import LossTerm, Method, Teacher
@@ -284,8 +283,5 @@ def _converted(current: Any, value: str) -> Any:
 def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
     """The error about a name that is not known, with the closest ones."""
     short = [each.removesuffix(_SUFFIX) for each in known if each.endswith(_SUFFIX)]
-    candidates = list(dict.fromkeys([*known, *short]))
-    close = difflib.get_close_matches(name.replace("_", "-").lower(), candidates)
-    close = close or difflib.get_close_matches(name, candidates)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    hint = closest(name, dict.fromkeys([*known, *short]))
     return UsageError(f"no {what}{' ' if what else ''}'{name}'; {hint}")

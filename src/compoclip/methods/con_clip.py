@@ -53,9 +53,9 @@ def con_clip(
     via Negations (WACV 2025). The released loader does not shuffle; this one does.
 
     Args:
-        negatives: given takes the negations of the data, crepe-negate makes them by rule.
-        distractors: given takes neg_image of the data, mined one of the three nearest other images
-            by the model's features before training.
+        negatives: given takes the data's negations; crepe-negate makes them by rule.
+        distractors: given takes the data's neg_image; mined takes one of the three nearest other
+            images by the model's features before training.
         distractor_weight: w.
     """
     loss = partial(conclip_loss, distractor_weight=distractor_weight)

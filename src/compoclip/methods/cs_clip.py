@@ -63,32 +63,32 @@ def cs_clip(
     negatives: Literal["made", "given"] = "made",
     slots: Slots = "filled",
 ) -> Method:
-    r"""Contrast with units of captions, entities and relations, each against its own foil.
+    r"""Contrast with units of captions, entities and relations, each against one foil.
 
     A unit is "black cat", "black cat and red mat" or "cat on mat"; its foil has one thing,
-    attribute or relation changed. With one foil caption an image in `negclip_loss`, and with v_ik
-    the unit of image i in slot k, w_ik its foil, V_k the images that have one,
+    attribute or relation changed. With one foil caption per image in `negclip_loss`, v_ik the unit
+    of image i in slot k, w_ik its foil, and V_k the images that have one,
 
     .. math::
         L = L_{negclip} + \tfrac{w}{2 N} \sum_k \big[ \mathrm{mean}_{i \in V_k} \mathrm{CE}([s\, u_i
             \cdot v_{jk},\ s\, u_i \cdot w_{ik}],\ i) + \mathrm{mean}_{i \in V_k} \mathrm{CE}_j(s\,
             v_{ik} \cdot u_j,\ i) \big].
 
-    A slot takes a relation where the caption has one, else an entity, half of the time beside
-    another. They come from scene graphs, or from CS-CLIP's own file, whose texts a language model
-    wrote. The foil caption is a swap, or a replaced word where there is none. A slot without a unit
-    stays empty (released: another unit of the batch is copied into it), and foils edit words, not
-    the first string that matches ("man" in "woman"). CS-CLIP, arXiv 2602.23906 (2026).
+    A slot takes a relation if the caption has one, else an entity, half of the time with another
+    one. Units come from scene graphs, or from CS-CLIP's file, written by a language model. The foil
+    caption is a swap, or else has one word replaced. A slot without a unit stays empty (released
+    code: a copy of another unit of the batch), and foils edit words, not the first matching string
+    ("man" in "woman"). CS-CLIP, arXiv 2602.23906 (2026).
 
     Args:
         unit_weight: Weight of the loss on units; 0 leaves it out.
-        unit_slots: Units of a caption and epoch.
-        pair_share: How often an entity comes with another one.
-        units: File with CS-CLIP's training data, JSON: its units and foils in place of those of
-            scene graphs. It can be --data, too.
-        negatives: made makes foil captions by rule; given takes those that came with the data (the
-            swap negatives of CS-CLIP's file), and makes one where there is none.
-        slots: Average over the slots that have a unit (filled), or over all (all).
+        unit_slots: Units per caption and epoch.
+        pair_share: Share of entities that come with another one.
+        units: JSON file with CS-CLIP's training data, whose units and foils replace scene graphs'.
+            It can be --data too.
+        negatives: made makes rule-based foil captions; given takes the data's (swap negatives of
+            CS-CLIP's file), and makes missing ones.
+        slots: Average over the slots with a unit (filled), or over all slots (all).
     """
     plan = UnitPlan(unit_slots, pair_share=pair_share, file=units)
     of = (*((GIVEN,) if negatives == "given" else ()), "negclip", "replace")

@@ -53,7 +53,7 @@ def dac(
     bag_weight: float = 1.0,
     bag_negative_weight: float = 1.0,
 ) -> Method:
-    r"""Low-rank adapters; a bag of sentences an image, of which only some need to fit.
+    r"""Low-rank adapters; a bag of sentences per image, of which only some need to fit.
 
     To the losses of `tsvlc` come, with the bag b_i of image i and its negatives,
 
@@ -71,20 +71,20 @@ def dac(
     Aligned Captions (DAC) Promote Compositional Reasoning in VL Models (NeurIPS 2023).
 
     Args:
-        bags: File of JSON lines {"id", "sentences"} and optionally "negatives", one a sentence
-            (null for none), which are made otherwise. "id" is a sample's image. Or "captions": the
-            other captions of the image.
-        bag_size: Sentences an image and epoch, drawn from its bag.
-        bag_draw: replacement draws them from the bag and the caption, and may draw one again, as
-            the released code does. distinct draws each sentence of the bag at most once.
+        bags: File of JSON lines {"id", "sentences"} and optionally "negatives", one per sentence or
+            null; rewrites make missing ones. "id" is a sample's image. Or "captions": the other
+            captions of the image.
+        bag_size: Sentences per image and epoch, sampled from its bag.
+        bag_draw: replacement samples with replacement from the bag and the caption, as the released
+            code does; distinct samples each sentence of the bag at most once.
         neg_type: rand_both makes half of the negatives by rule and half by replacing any word (or
-            the one that applies), rule_based all by rule.
-        negatives: File of negatives that were written for captions and sentences of bags: JSON
-            lines {"caption", "negative"}, a text, several, or "None".
+            by the one that applies); rule_based makes all by rule.
+        negatives: File of written negatives of captions and sentences of bags: JSON lines
+            {"caption", "negative"}, with a text, several, or "None".
         actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
             exclude the old one. released has the 47 words of the released code's list of actions
             (in, on, with, holding, wearing), and puts any other word of a list for one of it.
-        negative_weight: Weight of the loss on a caption's own negative; 0 leaves the loss out.
+        negative_weight: Weight of the loss on a caption's negative; 0 leaves the loss out.
         bag_weight: Weight of the contrast of images with bags; 0 leaves the loss out.
         bag_negative_weight: Weight of bags against their negatives; 0 leaves the loss out.
     """

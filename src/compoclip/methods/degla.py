@@ -25,8 +25,8 @@ PLAN = CaptionPlan(rewrites=("bigram-shuffle", EXCHANGE, "ce-adj", "ce-noun"))
 GIVEN_PLAN = CaptionPlan(rewrites=(GIVEN, GIVEN, GIVEN, GIVEN))
 VECTORS = 1536  # of a published batch: 256 images, each with a caption and four negatives
 STAND_INS = {
-    "ce-noun": "negatives are by rule, where the published runs had four a caption of a language "
-    "model; --negatives given takes those of the data"
+    "ce-noun": "using rule-based negatives; the paper used four per caption from a language model "
+    "(--negatives given takes the data's)"
 }
 DIFFERENCES = (
     PaperDifference(
@@ -63,31 +63,31 @@ def degla(
     tgc_mask: OwnNegatives = "own",
     distill: Literal["mean", "sum"] = "mean",
 ) -> Method:
-    r"""Hard negatives, while a teacher that follows slowly holds the embeddings in place.
+    r"""Hard negatives, with distillation from a slowly updated copy of the model.
 
-    With captions t, negatives n, and u*, x* what the teacher makes of images and of all texts,
+    With captions t, negatives n, and the teacher's embeddings u*, x* of images and of all texts,
 
     .. math::
         L = L_{clip+neg} + 0.1\, \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot [t_i, n_i],\ 0)
             + 0.1\, \mathrm{mean}_i \mathrm{CE}(a\, t_i \cdot [t^*_i, n_i],\ 0)
             + 7.68\, \mathrm{mean}\, \lVert x - x^* \rVert^2,
 
-    where the last mean is over all images and texts of the batch, and the teacher's weights become
-    0.9996 of themselves and 0.0004 of the model's after every step. Four negatives a caption: words
-    reordered, two of them exchanged, an adjective replaced, a noun replaced. Decoupled Global-Local
-    Alignment for Improving Compositional Understanding (ACM Multimedia 2025, arXiv 2504.16801).
+    where the last mean is over all images and texts of the batch, and the teacher's weights are a
+    moving average of the model's with decay 0.9996. Four negatives per caption: words reordered,
+    two words swapped, an adjective replaced, a noun replaced. Decoupled Global-Local Alignment for
+    Improving Compositional Understanding (ACM Multimedia 2025, arXiv 2504.16801).
 
     Args:
-        negatives: rules makes them; given takes four of those that come with the data.
+        negatives: rules makes them; given takes four of the data's negatives.
         image_weight: Weight of images against the negatives of their captions; 0 leaves it out.
         text_weight: Weight of captions against their negatives; 0 leaves it out.
         distill_weight: Weight of the distance to the teacher; 0 leaves it out.
-        decay: Of the teacher; 1 freezes it.
+        decay: Decay of the teacher's moving average; 1 freezes it.
         text_scale: a.
-        tgc_mask: Whose negatives a caption is contrasted with: its own, or (tiled) those of other
-            captions as in the released code; for comparison only.
+        tgc_mask: Negatives of a caption in the text contrast: own are made from it, tiled are other
+            captions' as in the released code; for comparison only.
         distill: mean over the embeddings of a batch; sum divides by 1,536, the embeddings of a
-            published batch, whatever there are: 0.005 times the sum, as published.
+            published batch: 0.005 times the sum, as published.
     """
     contrast = partial(teacher_text_contrast, scale=text_scale, negatives=tgc_mask)
     distance = partial(feature_distillation, vectors=VECTORS if distill == "sum" else None)

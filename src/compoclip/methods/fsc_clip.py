@@ -59,7 +59,7 @@ def fsc_clip(
 ) -> Method:
     """CLIP loss plus calibrated hard-negative losses on global and on patch-token features.
 
-    Three negatives a caption (swap, replacement, bigram shuffle). Defaults are those of the paper:
+    Three negatives per caption (swap, replacement, bigram shuffle), with the defaults of the paper:
     Oh et al., Preserving Multi-Modal Capabilities of Pre-trained VLMs for Improving
     Vision-Linguistic Compositionality (EMNLP 2024).
 
@@ -68,12 +68,13 @@ def fsc_clip(
         local_weight: Weight of the local hard-negative loss; 0 leaves the loss out.
         gamma: Focal exponent of both hard-negative losses; 0 switches it off.
         beta: Label smoothing over the valid negatives of both losses; 0 switches it off.
-        attention: How token-patch similarities become weights over patches.
-        attention_grad: Let gradient flow through these weights; off in the released code.
+        attention: Conversion of token-patch similarities into weights over patches.
+        attention_grad: Let gradient flow through the weights of --attention; off in the released
+            code.
         hn_reduction: Divide hard-negative losses by the captions that have a negative (valid,
             released code) or by all (batch, paper).
-        missing_hn: What stands for a negative that could not be made. mask: nothing. zero: a
-            logit of 0, as in released code; for comparison only.
+        missing_hn: Treatment of missing negatives. mask: left out. zero: a logit of 0, as in the
+            released code; for comparison only.
     """
     if not (gamma >= 0 and 0 <= beta <= 1):
         raise UsageError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")

@@ -34,21 +34,21 @@ def gnm_clip(
     caption_words: int = 50,
     cleaned: Literal["variations", "all"] = "variations",
 ) -> Method:
-    """Plain contrastive loss on batches in which variations of one object meet.
+    """Plain contrastive loss on batches with several variations of one object.
 
-    A group of a batch holds variations of one image with an object exchanged, and ordinary pairs:
-    20 groups of 2 + 8 are the published batch of 200 (100 of 1 + 1 its other mode). The variations,
-    images with captions, must be supplied: a table with a column `group` (equal for variations of
-    one object, empty for ordinary pairs) and optionally `score` (mean image-text matching), by
-    which they are drawn, and `image_score`. Variations stay if score > 0 and image_score > 14.
-    Images are shown whole, not cropped. Released: Adam with L2; here weight decay is decoupled.
+    A group of a batch holds variations of one image with an object replaced, and ordinary pairs: 20
+    groups of 2 + 8 are the published batch of 200 (100 of 1 + 1 its other mode). The data must have
+    the variations, images with captions: a table with a column `group` (equal for variations of one
+    object, empty for ordinary pairs) and optionally `score` (mean image-text matching), the
+    sampling weight, and `image_score`. Variations are used if score > 0 and image_score > 14.
+    Images are not cropped. Released: Adam with L2; here weight decay is decoupled.
 
     Args:
-        variations: Of one object, in a group.
-        pairs: Ordinary pairs in a group.
-        caption_words: Captions are lower-cased, cleaned of marks and cut to so many words; 0 leaves
-            them as they are.
-        cleaned: Which captions: those of variations alone, as in the released code, or all.
+        variations: Variations of one object per group.
+        pairs: Ordinary pairs per group.
+        caption_words: Lower-case captions, remove marks and cut them to this many words; 0 leaves
+            them unchanged.
+        cleaned: Clean captions of variations only, as in the released code, or all captions.
     """
     return Method(
         plan=CaptionPlan(pre_caption=caption_words, cleaned=cleaned),

@@ -1,4 +1,4 @@
-"""Hard positives beside hard negatives."""
+"""Hard positives with hard negatives."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
 WRITTEN = OneOf("hard-positive", (WRITTEN_POSITIVE,))
 STRICT = OneOf("hard-positive", ("synonym-strict", "and-swap"))
 STAND_INS = {
-    "and-swap": "positives are by rule, where the published runs had them of a language model; "
-    "--positives FILE takes texts of one"
+    "and-swap": "using rule-based positives; the paper used a language model (--positives FILE "
+    "reads its texts)"
 }
 DIFFERENCES = (
     PaperDifference(
@@ -49,7 +49,7 @@ def hard_positives(
     strict_synonyms: bool = False,
     symmetric_positives: bool = False,
 ) -> Method:
-    r"""Contrastive loss with one hard negative and one hard positive a caption.
+    r"""Contrastive loss with one hard negative and one hard positive per caption.
 
     With negatives n, hard positives v+ and captions t,
 
@@ -58,18 +58,18 @@ def hard_positives(
             + \mathrm{mean}_i \mathrm{CE}(s\, t_i \cdot v^+,\ i) \big]
             + w_- \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot [t_i, n_i],\ 0).
 
-    Hard positive: a synonym or exchanged conjuncts; negative: a swap, replacement or negation of
-    the CREPE kind; each drawn uniformly among those that apply. Kamath et al., The Hard Positive
-    Truth about Vision-Language Compositionality (ECCV 2024). The authors wrote positives with an
-    LLM; weights and optimiser are not stated and taken as 1 and those of `fsc-clip`.
+    The hard positive has a synonym or swapped conjuncts; the negative is a swap, replacement or
+    negation as in CREPE; each is sampled uniformly among the applicable ones. Kamath et al., The
+    Hard Positive Truth about Vision-Language Compositionality (ECCV 2024). The authors wrote
+    positives with an LLM. They state no weights and optimiser: weights are 1, the optimiser is that
+    of `fsc-clip`.
 
     Args:
-        positives: File (or several: pattern, folder) of positives that were written for the
-            captions, in the place of those by rule: JSON lines {"caption", "positive"}, a text,
-            several, or "None". Each is checked: the same content words, or one of them another,
-            and at most 1.5 times the words.
-        positive_weight: Weight of the loss on hard positives; 0 leaves these out.
-        negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
+        positives: File (or several: pattern, folder) of written positives instead of rule-based
+            ones: JSON lines {"caption", "positive"}, with a text, several, or "None". Each is
+            checked: equal content words, or one replaced, and at most 1.5 times the words.
+        positive_weight: Weight of the loss on hard positives; 0 leaves it out.
+        negative_weight: Weight of the loss on an image's negatives; 0 leaves the loss out.
         hn_fraction: Share of captions that have negatives (paper: 0, 0.25, 0.5, 1).
         strict_synonyms: Leave out loose synonyms such as "by" for "near".
         symmetric_positives: Contrast hard positives with images and captions in both directions.

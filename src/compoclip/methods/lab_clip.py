@@ -1,4 +1,4 @@
-"""LABCLIP: one matrix behind the text tower, and all else as it is."""
+"""LABCLIP: one trained matrix after the text tower, all else frozen."""
 
 from __future__ import annotations
 
@@ -24,25 +24,24 @@ DIFFERENCES = (WHOLE_IMAGES,)
 
 @recipe
 def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0) -> Method:
-    r"""One matrix behind the text tower learns, against shuffled captions; both towers are frozen.
+    r"""Train one matrix after the text tower, against shuffled captions; both towers are frozen.
 
-    With W the matrix, the identity at first, and t = W x / |W x| of what the text tower makes of a
+    With W the matrix, initially the identity, and t = W x / |W x| for the text feature x of a
     caption or negative,
 
     .. math::
         L = \tfrac12 \big[ \mathrm{mean}_i \mathrm{CE}(e^q\, u_i \cdot [t; n],\ i)
             + \mathrm{mean}_i \mathrm{CE}(e^q\, t_i \cdot u,\ i) \big],
 
-    with a temperature q of its own that starts at 0. In a negative all nouns of the caption have
-    changed places, and all adjectives, by chance. What it reaches is what the towers know of
-    which word belongs to which, before any of them learns; merged, the result is a plain
-    checkpoint. With --cache-frozen each image and text is encoded once. CLIP Behaves like a
-    Bag-of-Words Model Cross-modally but not Uni-modally (ICLR 2026, arXiv 2502.03566).
+    with a separate temperature q that starts at 0. In a negative all nouns of the caption are
+    permuted at random, and all adjectives. The score measures how much the frozen towers know about
+    binding. The merged result is a plain checkpoint. With --cache-frozen each image and text is
+    encoded once. CLIP Behaves like a Bag-of-Words Model Cross-modally but not Uni-modally (ICLR
+    2026, arXiv 2502.03566).
 
     Args:
-        matrix: after trains a square matrix behind the projection; projection trains the projection
-            itself.
-        start_scale: Temperature e^q to start from; 0 trains the model's own.
+        matrix: after trains a square matrix after the projection; projection trains the projection.
+        start_scale: Initial temperature e^q; 0 trains the model's temperature.
     """
     return Method(
         paper="Koishigarina et al., ICLR 2026",

@@ -17,20 +17,19 @@ DIFFERENCES = (
 
 @recipe
 def mirror_pairs() -> Method:
-    r"""Contrast of photos with their mirror images, each with the caption that is true of it.
+    r"""Contrast of photos with their mirror images, each with its true caption.
 
-    A photo x with a caption c that says which of two things stands to the left, its mirror image
-    x', and the caption c' that is true of that:
+    With a photo x, a caption c that says which of two things is on the left, the mirror image x',
+    and the caption c' that is true of x':
 
     .. math::
         L = L_{clip}([x; x'],\ [c; c']).
 
-    Data: what `compoclip data mirror-pairs` writes from photos with boxes, or any table with the
-    columns neg_caption and mirror. Rows of which one is above the other have a negative caption
-    alone, which competes for every image; rows of ordinary captions may be among them. Use it so:
-    at most a quarter of such rows beside captions that people wrote, for alone they ruin retrieval.
-    After Zhang et al., CounterCurate (Findings of ACL 2024), whose above and below photos and
-    counts are generated and who have no such mixture.
+    Data: the output of `compoclip data mirror-pairs` for photos with boxes, or any table with the
+    columns neg_caption and mirror. Rows about above and below have only a negative caption, which
+    competes for every image. Mix such rows with captions written by people, at most one in four:
+    on their own they ruin retrieval. After Zhang et al., CounterCurate (Findings of ACL 2024),
+    which generates photos of above and below and of counts, and has no such mixture.
     """
     return Method(
         paper="Zhang et al., Findings of ACL 2024",

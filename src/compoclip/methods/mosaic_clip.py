@@ -46,7 +46,7 @@ def mosaic_clip(
     filter_negatives: bool = True,
     vocabulary: str = "",
 ) -> Method:
-    r"""Contrast with scene-graph texts: several positives and negatives an image, in two stages.
+    r"""Contrast with scene-graph texts: several positives and negatives per image, in two stages.
 
     With all M texts v of the batch, P(i) the caption and the sub-graph texts of image i,
 
@@ -61,12 +61,12 @@ def mosaic_clip(
     Vision-Language Compositionality (EMNLP 2023), fine-tuning.
 
     Args:
-        object_share: How often a negative is of an object's attributes; relations and exchanged
+        object_share: Share of negatives about an object's attributes; relations and swapped
             attributes share the rest. The paper tried 0, 0.08 and 0.15.
-        second_stage: Epoch (from 0) in which the second stage starts; 0 is no curriculum.
-        reduction: Average over images and texts, or sum up as the paper prints.
+        second_stage: Epoch (from 0) in which the second stage starts; 0 turns the curriculum off.
+        reduction: Average over images and texts, or sum as printed in the paper.
         filter_negatives: Refuse negatives that may be true; the paper takes them all.
-        vocabulary: File with the words of negatives; the built-in list when not given.
+        vocabulary: File with the words of negatives; a built-in list by default.
     """
     loss = partial(multi_text_loss, reduction=reduction)
     graph = GraphPlan.published(object_share, second_stage, vocabulary, filter_negatives)
@@ -96,9 +96,9 @@ def mosaic_clip_pretrain(
     the same number of texts, and here a batch has as many as there are, on a ragged `TextBlock`.
 
     Args:
-        object_share: How often a negative is of an object's attributes; relations and exchanged
+        object_share: Share of negatives about an object's attributes; relations and swapped
             attributes share the rest.
-        vocabulary: File with the words of negatives; the built-in list when not given.
+        vocabulary: File with the words of negatives; a built-in list by default.
     """
     graph = GraphPlan.published(object_share, second_stage=0, vocabulary=vocabulary)
     return Method(

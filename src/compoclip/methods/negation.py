@@ -55,7 +55,7 @@ def neg_mcq(
     contrast_weight: float = 0.99,
     choice_weight: float = 0.01,
 ) -> Method:
-    r"""Contrast on captions with negations, and a choice of one of four options (NegBench).
+    r"""Contrast on captions with negations, and a multiple choice of four options (NegBench).
 
     With captions t that say what is absent, and false options n_1 .. n_3,
 
@@ -70,9 +70,9 @@ def neg_mcq(
     separate sets of photos, here a photo has both.
 
     Args:
-        statements: made shows captions with ", but no {object}" and makes the options by rule: a
-            denied thing that is there, a thing that is not, a replaced word. given takes both of
-            the data.
+        statements: made adds ", but no {object}" to captions and makes rule-based options: a
+            negated thing that is there, a thing that is absent, a replaced word. given takes both
+            from the data.
         contrast_weight: alpha.
         choice_weight: beta.
     """
@@ -117,8 +117,8 @@ def negation_clip(*, statements: Made = "made") -> Method:
     Better: A Data-Driven Approach for Enhancing Negation Awareness in CLIP (ICCV 2025).
 
     Args:
-        statements: made adds an absent object by rule, one often seen with what the caption names;
-            given takes captions as they are (NegationCLIP's JSON, whose updated_caption is read).
+        statements: made adds an absent object that often occurs with the named ones; given uses the
+            captions unchanged (updated_caption in NegationCLIP's JSON).
     """
     return Method(
         paper="Park et al., ICCV 2025",
@@ -156,7 +156,7 @@ def sem_clip(
     directions: int = 2,
     directions_seed: int = 0,
 ) -> Method:
-    r"""Text tower trained to keep paraphrases and to part from negations in a fixed projection.
+    r"""Text tower trained to match paraphrases and reject negations in a fixed projection.
 
     With captions t, paraphrases p, negations n, and P two orthonormal random directions that never
     learn,
@@ -171,9 +171,9 @@ def sem_clip(
     LAION-2B ViT-B/32.
 
     Args:
-        statements: given takes paraphrases and negations of the data; made makes them by rule.
-        directions: How many directions P has.
-        directions_seed: Of their draw.
+        statements: given takes paraphrases and negations from the data; made makes them by rule.
+        directions: Number of directions of P.
+        directions_seed: Seed of P.
     """
     if directions < 1:
         raise UsageError(f"--directions {directions}: must be at least 1")

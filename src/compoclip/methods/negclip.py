@@ -25,13 +25,13 @@ DIFFERENCES = (
 def negclip(*, missing_hn: MissingHN = "mask") -> Method:
     """Contrastive loss in which swapped captions compete for every image.
 
-    One swap negative a caption, drawn anew every epoch, no hard images; all negatives of the batch
-    are columns of the image-to-text softmax. This is the NegCLIP baseline of Oh et al. (EMNLP
+    One swap negative per caption, sampled again every epoch, no hard images; all negatives of the
+    batch are columns of the image-to-text softmax. This is the NegCLIP baseline of Oh et al. (EMNLP
     2024); loss after Yuksekgonul et al. (ICLR 2023).
 
     Args:
-        missing_hn: What stands for a negative that could not be made. mask: nothing. zero: a
-            logit of 0, as in released code; for comparison only.
+        missing_hn: Treatment of missing negatives. mask: left out. zero: a logit of 0, as in the
+            released code; for comparison only.
     """
     loss = partial(negclip_loss, missing_hn=missing_hn, kinds=PLAN.kinds)
     return Method(
@@ -80,8 +80,8 @@ def negclip_original(
 
     Args:
         negatives: given takes one of the negatives of the file, negclip generates swaps instead.
-        hard_images: Similar images a sample, drawn from its 3 nearest; 0 to 3 (released: 1).
-        neighbours: given reads neg_image; mined finds the nearest images with the model itself.
+        hard_images: Similar images per sample, sampled from its 3 nearest; 0 to 3 (released: 1).
+        neighbours: given reads neg_image; mined finds the nearest images with the model.
     """
     return Method(
         paper="Yuksekgonul et al., ICLR 2023",

@@ -1,8 +1,7 @@
-"""Recipes: the decorator, and how they are found by name."""
+"""Recipes: the decorators, and the look-up by name."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import inspect
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from compoclip import own
 from compoclip.config import Option, described
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 
 if TYPE_CHECKING:
     from compoclip.methods.base import Method, Optim
@@ -87,14 +86,14 @@ class Recipe:
 
 
 def recipe(function: Callable[..., Method]) -> Recipe:
-    """Make a function a recipe: what it is called with is recorded in `Method.settings`.
+    """Turn a function into a recipe; its arguments are recorded in `Method.settings`.
 
-    The name of the function is that of the method, `fsc_clip` for `compoclip train fsc-clip`; the
-    first line of its docstring is the summary, its parameters are the options.
+    The function's name is the method's, `fsc_clip` for `compoclip train fsc-clip`; the first line
+    of its docstring is the summary, its parameters are the options.
 
     Args:
-        function: Returns a `Method`; takes keyword arguments with defaults alone, each described
-            under `Args:`. One called `optim` is the optimiser's and no option.
+        function: Returns a `Method`; takes only keyword arguments with defaults, each described
+            under `Args:`. An argument `optim` gets the optimiser and is not an option.
 
     Returns:
         The recipe.
@@ -105,18 +104,18 @@ def recipe(function: Callable[..., Method]) -> Recipe:
 def variant(
     of: Recipe, optim: Optim | None = None, **defaults: Any
 ) -> Callable[[Callable[..., Method]], Recipe]:
-    """Make a function a recipe that is another one with other defaults, and perhaps more options.
+    """Turn a function into a recipe that changes another one's defaults, and may add options.
 
-    The function takes the method that the other recipe makes, and options of its own by keyword,
-    and returns the method changed. It may describe an option of the other recipe anew.
+    The function takes the other recipe's method, and further options by keyword, and returns the
+    changed method. Its docstring may describe options of the other recipe again.
 
     Args:
         of: The recipe to start from.
-        optim: The optimiser settings, where they differ.
-        **defaults: Options of the other recipe with other defaults.
+        optim: Optimiser settings that differ.
+        **defaults: New defaults for options of the other recipe.
 
     Returns:
-        A decorator, which gives the recipe.
+        A decorator that returns the recipe.
     """
 
     def decorate(function: Callable[..., Method]) -> Recipe:
@@ -204,14 +203,14 @@ def method_names() -> list[str]:
 def method_summaries() -> dict[str, str]:
     """Return name -> first line of the recipe's docstring, sorted by name. Imports no recipe.
 
-    Of a method that another package adds it says which package.
+    The summary of a method from another package names the package.
     """
     added = {name: f"(of {own.origin(each)})" for name, each in own.installed("methods").items()}
     return dict(sorted((added | {name: recipe_card(name).summary for name in _recipes()}).items()))
 
 
 def method_origin(name: str) -> str:
-    """Return where a method comes from: "compoclip", a package with its version, or a file.
+    """Return the origin of a method: "compoclip", a package with its version, or a file.
 
     Args:
         name: As for `load_recipe`.
@@ -228,15 +227,15 @@ def load_recipe(name: str) -> Recipe:
     """Load the recipe of a method: options by keyword in, `Method` out.
 
     Args:
-        name: As written on the command line; or the path of a Python file of one's own with a
-            recipe in it, FILE.py, or FILE.py:NAME of several.
+        name: Name on the command line; or the path of a Python file with a recipe, FILE.py, or
+            FILE.py:NAME if it has several.
 
     Returns:
         The recipe.
 
     Raises:
-        UsageError: For an unknown method, with the closest names, and a file without such a recipe.
-        CompoclipError: When the file, or the package that adds the method, cannot be read or run.
+        UsageError: For an unknown method, with the closest names, and a file without the recipe.
+        CompoclipError: When the file, or the package of the method, cannot be read or run.
     """
     if own.is_file(name):
         own.refresh(name)
@@ -250,10 +249,7 @@ def load_recipe(name: str) -> Recipe:
     elif name in (added := own.installed("methods")):
         found = own.imported(added[name], "method")
     else:
-        names = method_names()
-        close = difflib.get_close_matches(name.replace("_", "-").lower(), names)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
-        raise UsageError(f"no method '{name}'; {hint}")
+        raise UsageError(f"no method '{name}'; {closest(name, method_names())}")
     if not isinstance(found, Recipe):
         raise CompoclipError(f"method {name!r} must name a function under @recipe, not {found!r}")
     return found

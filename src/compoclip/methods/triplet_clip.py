@@ -32,7 +32,7 @@ def triplet_clip(
     negatives: Literal["given", "negclip"] = "given",
     negative_images: bool = True,
 ) -> Method:
-    r"""Two contrasts, of images and of generated negative images, each with both captions.
+    r"""Two contrasts, for images and for generated negative images, each with both captions.
 
     With image I, caption T, negative caption T' and the image I' made from it,
 
@@ -47,9 +47,8 @@ def triplet_clip(
     fine-tune.
 
     Args:
-        negatives: given takes the negatives of the data, negclip generates swaps instead, which no
-            image belongs to.
-        negative_images: Show those that the data has.
+        negatives: given takes the data's negatives; negclip makes swaps instead, without images.
+        negative_images: Use the negative images of the data.
     """
     images = negative_images and negatives == "given"
     return Method(

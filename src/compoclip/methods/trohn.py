@@ -16,9 +16,9 @@ PAPER = "Miranda et al., NeurIPS 2024"
 
 @recipe
 def trohn_text(*, negatives: Literal["given", "negclip"] = "given") -> Method:
-    r"""NegCLIP's loss with one generated negative a caption (TROHN-Text).
+    r"""NegCLIP's loss with one generated negative per caption (TROHN-Text).
 
-    With all negatives n of the batch beside the captions t,
+    With all captions t and all negatives n of the batch,
 
     .. math::
         L = \tfrac12 [\mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot [t; n],\ i)
@@ -30,7 +30,7 @@ def trohn_text(*, negatives: Literal["given", "negclip"] = "given") -> Method:
     captions that do not end in a full stop; here all are kept.
 
     Args:
-        negatives: given takes the negatives of the data, negclip generates swaps instead.
+        negatives: given takes the data's negatives; negclip makes swaps instead.
     """
     return Method(
         paper=PAPER,
@@ -60,8 +60,7 @@ def trohn_img(
     2024).
 
     Args:
-        negatives: given takes the counterparts of the data, negclip generates swaps instead, which
-            no image belongs to.
+        negatives: given takes the data's counterparts; negclip makes swaps instead, without images.
     """
     given = negatives == "given"
     return Method(

@@ -53,7 +53,7 @@ def tsvlc(
     positive_weight: float = 0.0,
     actions: Actions = "spatial",
 ) -> Method:
-    r"""Low-rank adapters, and a negative with one word of a category replaced by another.
+    r"""Low-rank adapters, and a negative with one word replaced by another of its category.
 
     With negatives n and captions t,
 
@@ -61,14 +61,14 @@ def tsvlc(
         L = L_{clip+neg} + w_- \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot [t_i, n_i],\ 0),
 
     where L_clip+neg has all negatives of the batch in its image-to-text direction. Negatives
-    exchange a word for a colour, size, state, material or action. Doveh et al., Teaching Structured
-    Vision & Language Concepts to Vision & Language Models (CVPR 2023). Warm-up: 10,000 steps, at
-    most a tenth of the run.
+    replace a colour, size, state, material or action. Doveh et al., Teaching Structured Vision &
+    Language Concepts to Vision & Language Models (CVPR 2023). Warm-up: 10,000 steps, at most a
+    tenth of the run.
 
     Args:
-        negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
-        positive_weight: Weight of the loss on synonyms and exchanged conjuncts; 0 leaves these
-            out, as the published runs on negatives do.
+        negative_weight: Weight of the loss on an image's negatives; 0 leaves the loss out.
+        positive_weight: Weight of the loss on synonyms and swapped conjuncts; 0 leaves it out, as
+            in the published runs on negatives.
         actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
             exclude the old one. released has the 47 words of the released code's list of actions
             (in, on, with, holding, wearing), and puts any other word of a list for one of it.
@@ -93,8 +93,8 @@ def tsvlc(
 
 FILLED = "replace"  # what stands in for the masked language model
 STAND_INS = {
-    FILLED: "`replace`, which takes words from a lexicon, stands in for the masked language model "
-    "of the published runs; --negatives FILE takes texts of one"
+    FILLED: "`replace` takes words from a lexicon; the paper used a masked language model "
+    "(--negatives FILE reads its texts)"
 }
 TSVLC_LLM_DIFFERENCES = (
     PaperDifference(
@@ -112,16 +112,16 @@ def tsvlc_llm(
     negative_weight: float = 1.0,
     actions: Actions = "spatial",
 ) -> Method:
-    """TSVLC whose negatives are by rule or, half of the time, a replacement of any word.
+    """TSVLC with half rule-based negatives and half replacements of any word.
 
-    The published method lets a masked language model fill in a noun, adposition, adjective or verb;
-    here such negatives are read from a file, or else the rewrite `replace` makes them, from a
-    lexicon. All else as `tsvlc`: Doveh et al. (CVPR 2023), RB+LLM.
+    In the published method a masked language model fills in a noun, adposition, adjective or verb;
+    here such negatives are read from a file, or else made from a lexicon by the rewrite `replace`.
+    Otherwise like `tsvlc`: Doveh et al. (CVPR 2023), RB+LLM.
 
     Args:
-        negatives: File of negatives that were written for the captions: JSON lines {"caption",
-            "negative"}, a text, several, or "None".
-        negative_weight: Weight of the loss on an image's own negatives; 0 leaves the loss out.
+        negatives: File of written negatives: JSON lines {"caption", "negative"}, with a text,
+            several, or "None".
+        negative_weight: Weight of the loss on an image's negatives; 0 leaves the loss out.
         actions: spatial exchanges verbs and prepositions of place, verbs verbs alone, by words that
             exclude the old one. released has the 47 words of the released code's list of actions
             (in, on, with, holding, wearing), and puts any other word of a list for one of it.
@@ -142,7 +142,7 @@ def tsvlc_llm(
 
 @variant(tsvlc, positive_weight=1.0)
 def tsvlc_pos(method: Method) -> Method:
-    r"""TSVLC, and a synonym or exchanged conjuncts of each caption that are as true.
+    r"""TSVLC, and a positive per caption with a synonym or swapped conjuncts.
 
     To the losses of `tsvlc` comes, with hard positives v+ and captions t,
 
@@ -150,7 +150,7 @@ def tsvlc_pos(method: Method) -> Method:
         w_+ \tfrac12 \big[ \mathrm{mean}_i \mathrm{CE}(s\, u_i \cdot v^+,\ i)
             + \mathrm{mean}_i \mathrm{CE}(s\, t_i \cdot v^+,\ i) \big].
 
-    All else as `tsvlc`: Doveh et al. (CVPR 2023).
+    Otherwise like `tsvlc`: Doveh et al. (CVPR 2023).
 
     Args:
         positive_weight: Weight of the loss on hard positives; 0 is `tsvlc`.

@@ -22,7 +22,7 @@ from timm.models import is_model, list_models, register_model
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, closest, pip_install
 from compoclip.files import reason
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
@@ -76,9 +76,10 @@ ACTIVATIONS = ("quick_gelu", "gelu")
 
 def named_config(name: str) -> dict[str, Any]:
     """open_clip's built-in configuration. Raises UsageError when there is none of that name."""
-    config = open_clip.get_model_config(name) if name in open_clip.list_models() else None
+    known = open_clip.list_models()
+    config = open_clip.get_model_config(name) if name in known else None
     if config is None:
-        raise UsageError(f"open_clip has no architecture '{name}' (see open_clip.list_models())")
+        raise UsageError(f"open_clip has no architecture '{name}'; {closest(name, known)}")
     return dict(config)
 
 

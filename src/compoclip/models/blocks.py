@@ -96,11 +96,11 @@ _weights = attrgetter(
     "mlp.c_fc.bias",
     "mlp.c_proj.weight",
 )
-"""The same of a block, as a tuple."""
+"""Names of a block's tensors, as a tuple."""
 
 
 def _turns(block: Any) -> bool:
-    """Whether a plain block is made of the usual layers, and no hook wants to see them called."""
+    """Return whether a plain block has the usual layers and no hooks on them."""
     names = [name for name, _ in block.mlp.named_children()]
     if names != ["c_fc", "gelu", "c_proj"] or type(block.mlp) is not nn.Sequential:
         return False
@@ -268,8 +268,8 @@ def within_texts(qkv: Tensor, heads: int, starts: Tensor, longest: int) -> Tenso
 
 
 def attends_to_lists(device: torch.device, dtype: torch.dtype, head: int) -> bool:
-    """Whether `within_texts` can be had: flash attention, which takes half precision and heads of
-    some sizes, on a GPU that has it, from a torch that offers it for lists."""
+    """Return whether `within_texts` is available: it needs flash attention, that is half
+    precision, a supported head size, a GPU with it, and a torch that offers it for lists."""
     return (
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)

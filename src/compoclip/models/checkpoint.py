@@ -1,9 +1,9 @@
-"""Models loaded by what a user writes for them, and saved; the formats that do either.
+"""Load models by name or path, and save them, in any of the formats of `models/formats`.
 
-A `LoadedModel` is a network with all that its features depend on. `load_model` and `save_model` are
-the door to models for every verb. Both ask the table of `formats`: a file of `models/formats` holds
-a format, an object that recognises what is its own, loads it, writes it and describes it. Nobody
-else knows which formats there are.
+A `LoadedModel` is a network with everything its features depend on. All verbs load and save models
+with `load_model` and `save_model`. Both use the table of `formats`: a file of `models/formats`
+defines a format, an object that recognises, loads, writes and describes its models. No other code
+depends on the list of formats.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with all that its features depend on.
+    """A model with everything its features depend on.
 
     Attributes:
         encoder: The network, in eval mode when it is loaded.
@@ -74,9 +74,9 @@ class LoadedModel:
         preprocess: Images to pixels.
         config: The open_clip configuration that the network was built from.
         identity: Describes the weights as loaded; `current_identity` describes them now.
-        name: What the user asked for.
-        path: The directory or file it came from, if any.
-        provenance: How it was made (method, settings, data, steps); empty when unknown.
+        name: Name given by the user.
+        path: Its directory or file, if any.
+        provenance: Record of its training (method, settings, data, steps); empty if unknown.
     """
 
     encoder: DualEncoder
@@ -92,24 +92,23 @@ class LoadedModel:
 def load_model(
     spec: str | Path, *, activation: str | None = None, device: str | torch.device = "cpu"
 ) -> LoadedModel:
-    """Load a model by what a user writes for it.
+    """Load a model by its name or path.
 
     Args:
         spec: A checkpoint directory (open_clip's layout, or a folder of transformers); an adapter
-            directory (own or PEFT, merged into the base that it names);
+            directory (compoclip or PEFT, merged into its base);
             `ViT-B-32-quickgelu@file.pt` (an open_clip state dict); `ViT-B-32-quickgelu:openai`
             (weights that open_clip publishes); `hf-hub:org/repo` or `local-dir:FOLDER` (any of
             these folders); `bundled` (the small base of compoclip-world);
             `random:ViT-B-32[:SEED]`.
-        activation: "quick_gelu" or "gelu", to override what the source says; recorded in the
-            identity.
-        device: Where the network is put.
+        activation: "quick_gelu" or "gelu", overrides the source; recorded in the identity.
+        device: Device of the network.
 
     Returns:
         The model in eval mode, its identity verified against the checkpoint's record.
 
     Raises:
-        UsageError: `spec` is none of these.
+        UsageError: `spec` is not one of these.
         CompoclipError: Files are missing, damaged or of another architecture, or do not say which
             activation they were trained with.
     """
@@ -135,14 +134,14 @@ def save_model(
     dtype: str = "float32",
     adapter: str | None = None,
 ) -> ModelIdentity:
-    """Write a model folder in one step: it is complete or not there.
+    """Write a model folder atomically.
 
     Args:
-        loaded: The model; its weights are taken as they are now.
+        loaded: The model, with its present weights.
         directory: Folder to write, which must not exist.
-        form: What `compoclip convert --to` calls the layout: "open-clip", "hf", "hf-vision",
+        form: Name of the layout as in `compoclip convert --to`: "open-clip", "hf", "hf-vision",
             "hf-text", "onnx".
-        provenance: JSON-ready record of how the weights were made (default: what was loaded).
+        provenance: JSON-ready record of the training (default: the loaded model's).
         dtype: "float32" or "float16", which halves the files: matrices are rounded, vectors and
             scalars stay float32.
         adapter: Description of the adapter that was merged into the weights.
@@ -151,7 +150,7 @@ def save_model(
         The identity as saved.
 
     Raises:
-        CompoclipError: The model has no such form, the place is taken or not writable, or a value
+        CompoclipError: The model has no such form, the folder exists or is not writable, or a value
             does not fit float16.
     """
     if provenance is not None:
@@ -168,7 +167,7 @@ def create_model(
 
     Args:
         config: The open_clip configuration, as `read_config` reads it.
-        seed: Parameters are drawn from it.
+        seed: Seed of the parameters.
         image_weights: Pretrained weights of the image trunk (timm's parameter names); a classifier
             in the file is dropped.
 
@@ -262,13 +261,13 @@ def assemble(
 
 
 def current_identity(loaded: LoadedModel) -> ModelIdentity:
-    """Return the identity of a model with its weights as they are now.
+    """Return the identity of a model with its present weights.
 
     Args:
-        loaded: The model, trained further or not since it was loaded.
+        loaded: The model, trained since it was loaded or not.
 
     Returns:
-        The loaded identity when no weight has changed; else one with the new hash, the loaded
+        The loaded identity if no weight has changed; else an identity with the new hash, the loaded
         weights as base, and no adapter.
     """
     now = weights_hash(loaded.encoder.model.state_dict())
@@ -326,21 +325,20 @@ class Inspection:
     """The facts about a checkpoint that `compoclip inspect` prints.
 
     Attributes:
-        source: What the user wrote.
+        source: Name or path given by the user.
         kind: The format, in words.
-        architecture: open_clip's name, or the names its tensors fit.
+        architecture: open_clip's name, or the names that fit its tensors.
         activation: "quick_gelu", "gelu" or "not recorded".
-        activation_by: How the activation is known.
-        context: Tokens of a text, as far as the tensors or the identity say.
-        image_size: Height in pixels, as far as known.
-        vocabulary: Number of token ids, as far as known.
+        activation_by: Source of the activation.
+        context: Tokens per text, if known.
+        image_size: Height in pixels, if known.
+        vocabulary: Number of token ids, if known.
         adapter: Description of LoRA weights, "" without any.
         parameters: Numbers by part (image, text, temperature, adapter, total).
-        dtypes: Tensors by number format, as stored (as loaded when that is not known).
-        provenance: How the weights were made.
-        identity: As `ModelIdentity.to_json`; empty when it cannot be loaded without the user's
-            word.
-        base: Distance to the base that was named (name, image, text, changed, verdict).
+        dtypes: Number of tensors by stored dtype (loaded dtype if unknown).
+        provenance: Record of the training.
+        identity: As `ModelIdentity.to_json`; empty if the activation is unknown.
+        base: Distance to the given base (name, image, text, changed, verdict).
     """
 
     source: str
@@ -380,23 +378,23 @@ def compared(state: Mapping[str, Tensor], base: LoadedModel, source: str) -> dic
 
 
 class Format(ABC):
-    """One way in which models lie on disk or are named, and all that is asked about it.
+    """A format of models: names or files, and how to load, save and describe them.
 
-    A subclass in a file of `models/formats` is part of the table; `formats` finds it there. What a
-    format leaves out falls back to these members: it refuses, or has nothing to say.
+    `formats` finds every subclass in the files of `models/formats`. Members that a format does not
+    define refuse, or return nothing.
 
     Attributes:
         kind: The format, in words.
-        known_by: What tells the activation, where there is no record of this program.
-        order: Formats are asked in ascending order whether a model is theirs.
-        prefix: What the names of models of this format start with, if they are no folders.
-        markers: Files that a folder of this format has, all of them.
-        stored: The file of a folder that holds the tensors.
-        downloads: Patterns of weights in a repository of the hub; the first that is there is
-            fetched, beside all small files.
-        beside: Files that go to the hub with `markers` and `stored` when they are there.
-        forms: What `compoclip convert --to` calls it; empty for what is read only.
-        adapters_only: Whether what is written are adapters without their base.
+        known_by: Source of the activation in folders without a compoclip record.
+        order: `sniff` is called in ascending order.
+        prefix: Prefix of the names of this format's models, if they are not folders.
+        markers: Files that every folder of this format has.
+        stored: File of a folder with the tensors.
+        downloads: Patterns of weight files in a repository of the hub; the first match is fetched,
+            with all small files.
+        beside: Optional files that go to the hub with `markers` and `stored`.
+        forms: Names for `compoclip convert --to`; () if it cannot be written.
+        adapters_only: Whether folders hold adapters without their base.
     """
 
     kind: ClassVar[str]
@@ -411,7 +409,7 @@ class Format(ABC):
     adapters_only: ClassVar[bool] = False
 
     def sniff(self, source: str) -> bool:
-        """Return whether a model of that name is of this format, by names and small files alone."""
+        """Return whether a model has this format, from its name and small files only."""
         if self.prefix:
             return source.startswith(self.prefix)
         return bool(self.markers) and all((Path(source) / each).is_file() for each in self.markers)
@@ -420,57 +418,57 @@ class Format(ABC):
     def load(self, source: str, name: str, activation: str | None, above: Above) -> LoadedModel:
         """Load a model, on the CPU in eval mode.
 
-        name: what it is called. activation: the user's word, to override what the source says.
-        above: the adapters whose base this is. Raises CompoclipError when files are missing or
-        damaged, or disagree about the identity.
+        name: name of the model. activation: overrides the source. above: the adapters whose base
+        this is. Raises CompoclipError when files are missing or damaged, or their identities
+        differ.
         """
 
     def load_on(self, source: str, base: str, activation: str | None) -> LoadedModel:
-        """Load a model where the user names the base that the weights were trained from."""
+        """Load a model whose base the user names."""
         raise UsageError(
             f"{source}: says itself what it is; --base is for weights files and PEFT adapters"
         )
 
     def has_adapter(self, source: str) -> bool:
-        """Return whether there are adapters that `load` merges."""
+        """Return whether the folder has adapters, which `load` merges."""
         return self.adapters_only
 
     def adapted(self, source: str, base: str | None, activation: str | None) -> Adapted:
-        """Return the adapters and their base apart. Raises CompoclipError when there are none, or
-        they are not of that base."""
+        """Return the adapters and their base, unmerged. Raises CompoclipError without adapters, or
+        for adapters of another base."""
         raise CompoclipError(
             f"{source}: has no adapters (an adapter folder, a PEFT folder, or a file with LoRA "
             "inside)"
         )
 
     def fits(self, loaded: LoadedModel) -> bool:
-        """Return whether a model can be written so, among the formats that share a form."""
+        """Return whether a model can be written by this format, of all formats with the form."""
         return True
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
-        """Write a model as `form`, in one step; return the identity as saved. Raises CompoclipError
-        when it has no such form, or the place is taken or not writable."""
+        """Write a model as `form`, atomically; return the identity as saved. Raises CompoclipError
+        if it has no such form, or the folder exists or is not writable."""
         raise UsageError(f"{loaded.name}: is no adapter, and {form} is a form of adapters")
 
     def save_adapted(self, adapted: Adapted, folder: Path) -> None:
-        """Write adapters without their base, in one step. Raises like `save`."""
+        """Write adapters without their base, atomically. Raises like `save`."""
         raise NotImplementedError
 
     def made(self, identity: ModelIdentity, folder: Path) -> dict[str, Any]:
-        """Return JSON-ready facts about a folder that `save` wrote."""
+        """Return JSON-ready facts about a saved folder."""
         return {"architecture": identity.architecture, "weights": identity.weights}
 
     def hub_files(self, folder: Path) -> tuple[list[str], tuple[str, ...]]:
-        """Return the files of a folder that go to the hub: those it must have, and others."""
+        """Return the files of a folder for the hub: required ones, and optional ones."""
         return [*self.markers, self.stored], self.beside
 
     def snippet(self, folder: Path) -> tuple[str, str]:
-        """Return the library, by the hub's name, that loads a folder without compoclip, and the
-        code for that with FOLDER for the place; ("", "") when there is none."""
+        """Return the hub's name of a library that loads a folder without compoclip, and the code
+        for it with FOLDER as path; ("", "") if there is no such library."""
         return "", ""
 
     def describe(self, source: str, base: LoadedModel | None, activation: str | None) -> Inspection:
-        """Return the facts about a model, compared with `base`. Raises like `load`."""
+        """Return the facts about a model and its distance to `base`. Raises like `load`."""
         loaded = load_model(source, activation=activation)
         identity, network = loaded.identity, loaded.encoder.model
         state = network.state_dict()

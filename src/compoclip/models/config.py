@@ -1,6 +1,6 @@
-"""Configuration, identity and record of a model, as its files state them.
+"""Configuration, identity and record of a model, as stored in its files.
 
-Torch is not imported here, so that results can name the model they are of without it.
+Torch is not imported here, so that results can name their model without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compoclip.version import __version__
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 RECORD, MERGES = "compoclip.json", "bpe.txt.gz"
-"""Names of the record, and of merges that are not CLIP's own, in every form of a checkpoint."""
+"""File names of the record, and of merges other than CLIP's, in every form of a checkpoint."""
 # What taking values of another type apart raises.
 _MALFORMED = (
     AttributeError,
@@ -38,9 +38,9 @@ class ModelConfig:
 
     Attributes:
         model_cfg: The architecture, in open_clip's words.
-        preprocess_cfg: Image preprocessing; what it leaves out has open_clip's default.
-        freeze_batch_norm: Keep batch norms in eval mode always (see `DualEncoder`).
-        folder: Where relative file names in it lead from.
+        preprocess_cfg: Image preprocessing; missing keys have open_clip's defaults.
+        freeze_batch_norm: Always keep batch norms in eval mode (see `DualEncoder`).
+        folder: Folder of relative file names in it.
     """
 
     model_cfg: Mapping[str, Any]
@@ -50,7 +50,7 @@ class ModelConfig:
 
     @property
     def merges(self) -> Path | None:
-        """The merges file of the tokenizer; None for CLIP's own."""
+        """Return the merges file of the tokenizer; None for CLIP's."""
         options = self.model_cfg["text_cfg"].get("tokenizer_kwargs") or {}
         stated = options.get("bpe_path")
         return None if stated is None else (self.folder or Path()) / stated
@@ -112,7 +112,7 @@ def require_small(path: Path) -> None:
 
 
 def section(data: Mapping[str, Any], key: str, source: object) -> dict[str, Any]:
-    """Return the object under `key`, empty when there is none. Raises CompoclipError naming
+    """Return the object under `key`, empty without one. Raises CompoclipError naming
     `source` for anything else."""
     value = data.get(key)
     if value is None:
@@ -186,16 +186,16 @@ class ModelIdentity:
     verified on load, copied into every result.
 
     Attributes:
-        architecture: Its name, or a hash of the model configuration when that has no name.
+        architecture: Its name, or a hash of the model configuration without one.
         activation: "quick_gelu" or "gelu".
         tokenizer: Id of the tokenizer (kind and hash of the vocabulary).
-        context_length: Tokens of a text.
+        context_length: Tokens per text.
         image_size: (height, width) in pixels.
         image_mean: Per channel, for pixels in [0, 1].
         image_std: Per channel.
         interpolation: "bicubic" or "bilinear".
         resize_mode: "shortest" (resize the short side, centre crop), "longest" or "squash".
-        base: Hash of the weights that training started from, "" when unknown.
+        base: Hash of the weights before training, "" if unknown.
         adapter: Description of merged adapters, "" without any.
         weights: blake2b hash over all tensors (names, shapes, values) of the state dict.
     """
@@ -219,8 +219,7 @@ class ModelIdentity:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ModelIdentity:
-        """The inverse of `to_json`. Raises CompoclipError when a field is missing or of another
-        type."""
+        """Invert `to_json`. Raises CompoclipError when a field is missing or of another type."""
         values: dict[str, Any] = {}
         for f in fields(cls):
             value: Any = data.get(f.name)
@@ -242,8 +241,8 @@ class ModelIdentity:
     def require(
         self, other: ModelIdentity, models: str, remedy: str, ignore: tuple[str, ...] = ()
     ) -> None:
-        """Raise CompoclipError with "field: ours vs theirs" for every field that differs, but for
-        the base, the adapter and those to ignore. models: which two differ, in words."""
+        """Raise CompoclipError with "field: ours vs theirs" for every field that differs, except
+        the base, the adapter and the fields to ignore. models: names of both, for the message."""
         wrong = [
             f"{f.name}: {getattr(self, f.name)} vs {getattr(other, f.name)}"
             for f in fields(self)

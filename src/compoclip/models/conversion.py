@@ -1,4 +1,4 @@
-"""Models looked at and made of others: inspected, converted, interpolated, averaged.
+"""Inspect, convert, interpolate and average models.
 
 Weight interpolation with the base (WiSE-FT) is theta(alpha) = (1 - alpha) theta_base + alpha
 theta_tuned; Wortsman et al., Robust fine-tuning of zero-shot models (CVPR 2022). The mean of
@@ -37,12 +37,12 @@ WiseLora = Literal["merged", "squared"]
 def inspect_model(
     source: str, base: str | None = None, activation: str | None = None
 ) -> Inspection:
-    """Find out what a checkpoint is.
+    """Return the facts about a checkpoint.
 
     Args:
-        source: Anything that `load_model` takes, or a weights file alone.
-        base: A model to compare the weights with; near weights tell the activation of a file.
-        activation: The user's word on the activation.
+        source: A model as for `load_model`, or a weights file.
+        base: A model to compare the weights with; close weights determine a file's activation.
+        activation: The activation, if the file does not record it.
 
     Raises:
         CompoclipError: Files are missing or damaged, or the base is of another architecture.
@@ -64,15 +64,15 @@ def convert(
     """Write a model in another form.
 
     Args:
-        source: As for `load_model`; with `base` also a weights file alone or a PEFT folder.
+        source: As for `load_model`; with `base` also a weights file or a PEFT folder.
         destination: Folder to write, which must not exist.
         form: "open-clip", "hf", "hf-vision", "hf-text", "merged", "lora", "peft" or "onnx".
-        base: What the weights were trained from.
-        activation: The user's word on the activation of weights that do not record it.
+        base: The model before training.
+        activation: The activation of weights that do not record it.
         dtype: "float32" or "float16", of the tensors of whole models.
 
     Returns:
-        What was written, JSON-ready.
+        Facts about the written folder, JSON-ready.
 
     Raises:
         CompoclipError: The model has no such form, or cannot be read or written.
@@ -115,17 +115,17 @@ def interpolate(
         tuned: The model at alpha 1.
         alpha: Position between the two, in [0, 1].
         scope: "all" interpolates every weight, "image" or "text" one tower with its projection;
-            the rest is that of `tuned`.
-        mix_scale: Interpolate the temperature, too; else it is that of `tuned`.
+            all other weights are from `tuned`.
+        mix_scale: Interpolate the temperature too; else it is from `tuned`.
         wise_lora: "squared" scales the change by alpha^2, the axis of published curves of LoRA
-            runs, whose code scaled A and B alike.
+            runs, whose code scaled both A and B.
 
     Returns:
-        A new model on the CPU. Its identity has the base's weights as base, its provenance is that
-        of `tuned` plus "wise_ft".
+        A new model on the CPU. Its identity has the base's weights as base, its provenance is
+        `tuned`'s plus "wise_ft".
 
     Raises:
-        UsageError: alpha is outside [0, 1], or "squared" is asked without an adapter on this base.
+        UsageError: alpha is outside [0, 1], or "squared" is given without an adapter on this base.
         CompoclipError: The models differ in anything but weights.
     """
     ours, theirs = current_identity(base), current_identity(tuned)
@@ -160,11 +160,11 @@ def average(models: Iterable[LoadedModel]) -> LoadedModel:
     """Average the weights of several models (a uniform soup).
 
     Args:
-        models: Two or more, taken one by one; of one base, or nothing is to be expected of it.
+        models: Two or more, loaded one at a time. They should share one base.
 
     Returns:
         A new model on the CPU. Its provenance names the models under "soup"; its identity has their
-        base if they have it in common.
+        common base, if any.
 
     Raises:
         UsageError: For fewer than two models.

@@ -1,4 +1,4 @@
-"""The dual encoder: open_clip's parameters, driven faster and with local features."""
+"""The dual encoder: a faster forward pass over open_clip's parameters, with local features."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacke
 
 
 class DualEncoder(nn.Module):
-    """An open_clip model (CLIP, CustomTextCLIP), driven without touching its state dict.
+    """An open_clip model (CLIP, CustomTextCLIP) with its state dict unchanged.
 
-    Outputs equal open_clip's own to float32 rounding.
+    Outputs equal open_clip's to float32 rounding.
 
-    A tower none of whose parameters requires a gradient is encoded without one, and what is frozen
-    stays in eval mode: dropout and running statistics belong to what learns.
+    A tower without a trainable parameter is encoded without gradient. Frozen modules stay in eval
+    mode: dropout and running statistics change in trained modules only.
 
     Attributes:
         model: The open_clip model: `encoder.model.state_dict()` has plain open_clip keys.
         freeze_bn: Keep every batch norm in eval mode, for towers whose running statistics are not
             statistics of the data (folded batch norms).
-        recomputes: Whether activations are computed again in backward.
-        teacher: What a method compares the model with while it trains; no part of the model.
-        heads: What learns beside the model while it trains, by name; no part of it, either.
+        recomputes: Whether activations are recomputed in the backward pass.
+        teacher: The teacher of a method during training; not part of the model.
+        heads: Heads that train with the model, by name; not part of it.
     """
 
     def __init__(self, model: nn.Module, freeze_bn: bool = False) -> None:
@@ -65,21 +65,21 @@ class DualEncoder(nn.Module):
 
     @property
     def logit_scale(self) -> nn.Parameter:
-        """The logarithm of the scale."""
+        """Return the logarithm of the scale."""
         parameter = self.model.logit_scale
         assert isinstance(parameter, nn.Parameter)
         return parameter
 
     @property
     def logit_bias(self) -> nn.Parameter | None:
-        """The learnable bias of the logits (SigLIP), None for a model without one."""
+        """Return the learnable bias of the logits (SigLIP), or None."""
         found: nn.Parameter | None = getattr(self.model, "logit_bias", None)
         return found
 
     @property
     def learner(self) -> nn.Module:
-        """Return the module of optimisers and training states: the network, or this encoder where
-        there is more beside it."""
+        """Return the module for optimisers and training states: the network, or this encoder if it
+        has a teacher or heads."""
         return self if self.heads or self.teacher is not None else self.model
 
     @property
@@ -99,12 +99,12 @@ class DualEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters live."""
+        """Return the device of the parameters."""
         return self.logit_scale.device
 
     def train(self, mode: bool = True) -> DualEncoder:
-        """Like `nn.Module.train`, but frozen parts stay in eval mode: modules without a parameter
-        that requires a gradient, with all that is in them, and all batch norms if `freeze_bn`.
+        """Like `nn.Module.train`, but frozen parts stay in eval mode: modules without a trainable
+        parameter, with their children, and all batch norms if `freeze_bn`.
         """
         super().train(mode)
         for module in self.model.modules():
@@ -115,18 +115,18 @@ class DualEncoder(nn.Module):
         return self
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute activations in backward, in both towers. open_clip offers it for transformers
-        and most timm trunks; a ModifiedResNet ignores it."""
+        """Recompute activations in the backward pass, in both towers. open_clip supports it for
+        transformers and most timm trunks; a ModifiedResNet ignores it."""
         self.model.set_grad_checkpointing(enable)  # type: ignore[operator]
         self.recomputes = enable
         if enable:  # blocks are computed again outside of `attention_kernels`
             torch.backends.cuda.enable_cudnn_sdp(False)
 
     def compile_towers(self) -> tuple[Tower, ...]:
-        """Compile both towers (`torch.compile`), from the next call on; the towers that could be.
+        """Compile both towers (`torch.compile`), from the next call on; return the compiled ones.
 
-        A text tower needs open_clip's usual causal blocks. Raises CompoclipError when there is no
-        working compiler for the model's device, UsageError for a network with adapters.
+        A text tower needs open_clip's usual causal blocks. Raises CompoclipError without a working
+        compiler for the model's device, UsageError for a network with adapters.
         """
         if lora_state(self.model):
             raise UsageError(
@@ -137,8 +137,8 @@ class DualEncoder(nn.Module):
         return ("image", "text") if self._text.compile() else ("image",)
 
     def require_local(self, purpose: str = "local losses", tower: Tower | None = None) -> None:
-        """Raise CompoclipError, naming the `purpose`, when a tower cannot give patch or token
-        features. tower: that one alone."""
+        """Raise CompoclipError, naming the `purpose`, if a tower has no patch or token features.
+        tower: check this tower only."""
         if tower != "text":
             self._image.require_local(purpose)
         if tower != "image":
@@ -149,10 +149,10 @@ class DualEncoder(nn.Module):
 
         Args:
             pixels: (B, 3, H, W) normalised pixels, on the model's device.
-            patches: Return projected patches, too; see `ImageTower` for each kind of tower.
+            patches: Return projected patches too; see `ImageTower` for each kind of tower.
 
         Raises:
-            CompoclipError: Patches are asked of a tower that has none.
+            CompoclipError: The tower has no patch features.
         """
         return self.image_work(pixels, patches).all()
 
@@ -162,19 +162,19 @@ class DualEncoder(nn.Module):
         """Encode texts.
 
         Args:
-            ids: (T, context) int64 token ids. Ids on the CPU are fastest: the plan is made there,
-                without waiting for a device.
-            tokens: Return projected tokens and their mask, too.
-            deduplicate: Encode equal rows once; False is for measurements.
+            ids: (T, context) int64 token ids. Ids on the CPU are fastest: the layout is planned
+                there, without waiting for a device.
+            tokens: Return projected tokens and their mask too.
+            deduplicate: Encode equal rows once; False is for timing.
 
         Raises:
-            CompoclipError: Tokens are asked of a tower that has none, or `ids` are malformed.
+            CompoclipError: The tower has no token features, or `ids` are malformed.
         """
         return self.text_work(self._inputs(ids, deduplicate), tokens).all()
 
     @torch.no_grad()
     def text_states(self, ids: Tensor, micro_batch: int = 0) -> Tensor:
-        """Return what the text projection is given, without gradient: (T, W) the state of each text
+        """Return the inputs of the text projection, without gradient: (T, W) the state of each text
         at EOT, after the last LayerNorm.
 
         ids: (T, context) int64 token ids. micro_batch: see `work`. Raises CompoclipError for a
@@ -190,46 +190,45 @@ class DualEncoder(nn.Module):
         return TextFeatures(self._text.project(states))
 
     def text_planner(self, micro_batch: int = 0) -> TextPlanner:
-        """Return how the text tower wants its texts, as it is now and on its device, to be planned
-        by other processes. micro_batch: see `work`."""
+        """Return a planner of the text tower's inputs for other processes, valid for its present
+        state and device. micro_batch: see `work`."""
         return self._text.planner(self.device, micro_batch)
 
     def text_layers(self) -> TextLayers:
         """Return the text tower layer by layer, for analyses.
 
-        Raises CompoclipError for a tower that is no native open_clip transformer.
+        Raises CompoclipError for a tower other than open_clip's native transformer.
         """
         return self._text.layers()
 
     def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
-        """Encode images and texts to all that a loss may see.
+        """Encode images and texts into the features for losses.
 
         Args:
             pixels: (B, 3, H, W) normalised pixels.
             ids: (T, context) int64 token ids.
-            local: Return patches, tokens and token mask, too (float32, not normalised).
+            local: Return patches, tokens and token mask too (float32, not normalised).
 
         Returns:
-            Unit-length float32 features, the exponentiated scale, and the bias of a model that has
-            one.
+            Unit-length float32 features, the exponentiated scale, and the bias, if any.
         """
         return self.work(pixels, ids, local).all()
 
     def require_trunk(self) -> None:
-        """Raise UsageError when the image tower cannot go on from features of its trunk."""
+        """Raise UsageError if the image tower cannot start from features of its trunk."""
         self._image.require_trunk()
 
     @torch.no_grad()
     def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
-        """Encode images as far as a frozen tower does it, for `work` to go on from.
+        """Encode images with the frozen part of the tower; `work` continues from the result.
 
         Args:
             pixels: (B, 3, H, W) normalised pixels, on the model's device.
-            patches: Features of patches, too.
+            patches: Return features of patches too.
             at: "trunk" before the last projection, "tower" after it.
 
         Returns:
-            (B, 1 + P, C) the pooled feature of each image, then those of its patches if asked.
+            (B, 1 + P, C) the pooled feature of each image, then its patches (P = 0 without).
         """
         if patches:
             self._image.require_local()
@@ -248,21 +247,21 @@ class DualEncoder(nn.Module):
         state: bool = False,
         kept: KeptAt = "",
     ) -> FeatureWork:
-        """`features`, in pieces that can be computed one by one.
+        """Split `features` into pieces that can be computed one by one.
 
         Args:
-            pixels: (B, 3, H, W) normalised pixels, or what `kept` says.
-            ids: (T, context) int64 token ids, or what `text_planner` made of them, in pieces of its
-                own, on the model's device; or texts that something else encodes.
+            pixels: (B, 3, H, W) normalised pixels, or cached features (see `kept`).
+            ids: (T, context) int64 token ids, or the plan of `text_planner`, already in pieces, on
+                the model's device; or texts that something else encodes.
             local: As for `features`.
-            micro_batch: Images a piece, and texts with no more positions than that many texts of
-                full length; 0 is one piece a tower.
-            patches: Return patches even if tokens are not asked for.
-            state: Return text states, too (float32, not normalised).
-            kept: Where features of `kept_features` were taken that stand for pixels.
+            micro_batch: Images per piece, and texts with at most as many positions as this number
+                of full-length texts; 0 is one piece per tower.
+            patches: Return patches even without tokens.
+            state: Return text states too (float32, not normalised).
+            kept: The `at` of `kept_features` if its result replaces pixels.
 
         Returns:
-            The pieces, not computed yet.
+            The pieces, not yet computed.
         """
         image = self.image_work(pixels, local or patches, micro_batch, kept)
         if isinstance(ids, Tensor):
@@ -293,8 +292,8 @@ class DualEncoder(nn.Module):
         kept: KeptAt = "",
         learns: bool = False,
     ) -> Work[ImageFeatures]:
-        """Return the image part of `work`. learns: whether something that a method brings into the
-        tower learns, even where the tower does not."""
+        """Return the image part of `work`. learns: whether an addition of the method in the tower
+        learns, even if the tower is frozen."""
         learns = learns or pixels.requires_grad or self._learns("image")
         work = self._image.work(pixels, patches, limit, kept)
         return work.within(lambda encode: self._run(encode, learns), learns)
@@ -328,7 +327,7 @@ class DualEncoder(nn.Module):
             return encode()
 
     def forward(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
-        """`features`, so that wrappers which hook `forward` (DDP) work."""
+        """Compute `features`, for wrappers that hook `forward` (DDP)."""
         return self.features(pixels, ids, local)
 
     def _learns(self, part: Part) -> bool:

@@ -1,4 +1,4 @@
-"""The image tower: open_clip's ViTs, ResNets and timm models, with a vector a place."""
+"""The image tower: open_clip's ViTs, ResNets and timm models, with one vector per patch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ImageFeatures:
 
     Attributes:
         pooled: (B, D).
-        patches: (B, P, D) projected; None unless asked.
+        patches: (B, P, D) projected; None unless requested.
     """
 
     pooled: Tensor

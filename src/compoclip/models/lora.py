@@ -1,8 +1,8 @@
 """Low-rank adaptation (Hu et al., LoRA, ICLR 2022) of the weights of an open_clip network.
 
 An adapted weight is W' = W + (alpha / r) * B A with A (r, d_in) and B (d_out, r); W stays frozen.
-The adapters are torch parametrizations of the very parameters, so every path through the network
-(this package's, open_clip's own, fused attention) computes with W'. As published for CLIP, the
+The adapters are torch parametrizations of the parameters, so every path through the network
+(this package's, open_clip's, fused attention) computes with W'. As published for CLIP, the
 three projections of an attention's `in_proj_weight` share one A; its B is (3 d, r).
 """
 
@@ -35,12 +35,12 @@ class Lora:
     Attributes:
         rank: r.
         alpha: Numerator of the scaling alpha / r.
-        towers: Which towers get adapters: "both", "image" or "text".
+        towers: Towers with adapters: "both", "image" or "text".
         targets: "linear" adapts the in- and out-projections of attention and both MLP layers;
             "+conv" the patch embedding too, as in the code released with FSC-CLIP (k x k patches
             have rank r * k).
-        init: "zero" is B = 0, so that training starts from the base exactly; "xavier_ab" draws A
-            and B of in-projections from Xavier's uniform distribution, as in that code.
+        init: "zero" is B = 0, so that training starts from the base exactly; "xavier_ab" samples A
+            and B of in-projections from Xavier's uniform distribution, as in FSC-CLIP's code.
     """
 
     rank: int = 4
@@ -65,11 +65,11 @@ class Lora:
 
     @property
     def scaling(self) -> float:
-        """The factor of B A: alpha / rank."""
+        """Return the factor of B A: alpha / rank."""
         return self.alpha / self.rank
 
     def describe(self) -> str:
-        """For identities and logs: "lora rank 4, alpha 1, both towers"."""
+        """Return a description for identities and logs: "lora rank 4, alpha 1, both towers"."""
         where = "both towers" if self.towers == "both" else f"{self.towers} tower"
         targets = ", +conv" if self.targets == "+conv" else ""
         init = f", init {self.init}" if self.init != "zero" else ""
@@ -161,19 +161,19 @@ def lora_targets(network: nn.Module, lora: Lora) -> tuple[AdaptedWeight, ...]:
 def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedWeight, ...]:
     """Attach adapters to a network, in place.
 
-    Nothing is frozen here. The state dict gets other keys until `merge_lora`.
+    No parameter is frozen here. The state dict has other keys until `merge_lora`.
 
     Args:
         network: An open_clip network.
         lora: Settings of the adapters.
-        seed: The adapters are drawn from it.
+        seed: Seed of the adapters.
 
     Returns:
         The adapted weights, in the order of the network.
 
     Raises:
-        UsageError: The rank is above that of every adapted weight.
-        CompoclipError: The network has adapters already, or nothing that `lora` could adapt.
+        UsageError: The rank exceeds the rank of every adapted weight.
+        CompoclipError: The network has adapters already, or no weight that `lora` could adapt.
     """
     targets = lora_targets(network, lora)
     full = max(target.full_rank for target in targets)
@@ -204,10 +204,10 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
 
 
 def lora_parameters(network: nn.Module) -> Iterator[nn.Parameter]:
-    """Iterate over the A and B of every adapter: the parameters to train.
+    """Iterate over A and B of every adapter, the parameters to train.
 
     Args:
-        network: A network that `attach_lora` was called on.
+        network: A network with adapters.
     """
     for _, adapter in _adapters(network):
         yield from adapter.parameters()
@@ -223,12 +223,12 @@ def lora_state(network: nn.Module) -> dict[str, Tensor]:
 
 
 def merge_lora(network: nn.Module) -> None:
-    """Merge the adapters into their weights, in place: a plain open_clip network again.
+    """Merge the adapters into their weights, in place, which leaves a plain open_clip network.
 
-    Computed on the CPU, so that adapters give the same weights wherever they were trained.
+    Computed on the CPU, so that merged weights do not depend on the training device.
 
     Args:
-        network: A network that `attach_lora` was called on; unchanged without adapters.
+        network: A network; unchanged without adapters.
     """
     for name, adapter in list(_adapters(network)):
         path, _, parameter = name.rpartition(".")

@@ -56,13 +56,14 @@ class TokenIds:
 class Tokenizer:
     """An open_clip tokenizer with an identity; called with texts it returns (T, context) int64 ids.
 
-    CLIP's own splits a text into pieces (words, marks, digits) that it encodes one by one, so the
-    ids of pieces are cached: new texts are mostly old words. Of other tokenizers texts are.
+    CLIP's tokenizer splits a text into pieces (words, marks, digits) and encodes them one by one,
+    so the ids of pieces are cached: new texts are mostly known words. For other tokenizers, the ids
+    of texts are cached.
 
     Attributes:
         id: Kind, vocabulary size and hash of vocabulary and text cleaning.
-        vocab_size: Number of rows that the embedding needs (highest id + 1).
-        context_length: Tokens of a text, start and end among them.
+        vocab_size: Number of rows of the embedding (highest id + 1).
+        context_length: Tokens per text, including start and end.
     """
 
     def __init__(self, inner: Any, context_length: int) -> None:
@@ -88,19 +89,19 @@ class Tokenizer:
         self._start_caches()
 
     def with_context(self, context_length: int) -> Tokenizer:
-        """Return the same vocabulary for texts of another length; no cache is shared."""
+        """Return a tokenizer with another context length; no cache is shared."""
         made = copy(self)
         made._inner = copy(self._inner)
         made._inner.context_length = made.context_length = context_length
         return made
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
-        """(T, context) int64: start, text, end, zeros; an over-long text is cut keeping its end
-        token, as open_clip does. Of more than 100,000 characters the rest is not read."""
+        """Return (T, context) int64: start, text, end, zeros. As in open_clip, a long text is cut
+        before the end token. Characters after the first 100,000 are not read."""
         return torch.from_numpy(self.encode(texts).ids.astype(np.int64))
 
     def encode(self, texts: Sequence[str]) -> TokenIds:
-        """Return what a call gives, as int32 of numpy, and how many texts are cut."""
+        """Return the ids as numpy int32, and the number of texts cut."""
         rows = [self._encoded(text) for text in texts]
         lengths = np.fromiter((len(row) for row, _ in rows), np.int64, len(rows))
         ids = np.zeros((len(rows), self.context_length), np.int32)
@@ -110,22 +111,22 @@ class Tokenizer:
 
     @property
     def simple(self) -> SimpleTokenizer | None:
-        """The CLIP byte-pair tokenizer inside; None when it is of another kind."""
+        """Return the CLIP byte-pair tokenizer inside, or None for another kind."""
         return self._inner if self._simple else None
 
     def write_files(self, folder: Path) -> None:
-        """Write the files of a Hugging Face tokenizer into an existing folder, where open_clip
-        looks for them. CLIP's byte-pair encoding needs none."""
+        """Write the files of a Hugging Face tokenizer into an existing folder, for open_clip.
+        CLIP's byte-pair encoding needs no files."""
         if not isinstance(self._inner, SimpleTokenizer):
             self._inner.tokenizer.save_pretrained(folder)
 
     def truncated(self, texts: Sequence[str]) -> int:
-        """Number of texts that are longer than the context and lose words."""
+        """Return the number of texts longer than the context."""
         return sum(self._encoded(text)[1] for text in texts)
 
     def words(self, text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Each word of the cleaned text with its ids, words being what white space separates. One
-        after the other they are the ids between start and end of a text that is not cut.
+        """Return each word of the cleaned text (split at white space) with its ids. Joined, these
+        are the ids between start and end of an uncut text.
 
         Raises CompoclipError for tokenizers other than CLIP's BPE.
         """
@@ -138,7 +139,7 @@ class Tokenizer:
         return tuple((word, ids) for word, ids in found if ids)
 
     def bounded(self, ids: Sequence[int]) -> list[int]:
-        """Start, `ids`, end; not padded, not cut. For CLIP's BPE only."""
+        """Return start, `ids`, end; not padded, not cut. For CLIP's BPE only."""
         return [self._inner.sot_token_id, *ids, self._inner.eot_token_id]
 
     def _ids(self, text: str) -> tuple[Sequence[int], bool]:
@@ -362,7 +363,7 @@ class Preprocess:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Preprocess:
-        """From open_clip's `preprocess_cfg`; what it leaves out has open_clip's default.
+        """Build from open_clip's `preprocess_cfg`; missing keys have open_clip's defaults.
 
         Raises CompoclipError when a value has the wrong form.
         """
@@ -384,20 +385,20 @@ class Preprocess:
         return {"size": 0, "mode": "RGB", **vars(self), **lists}
 
     def evaluation(self, image: Image.Image) -> torch.Tensor:
-        """Return (3, H, W) float32 pixels, exactly as open_clip's evaluation transform makes them.
+        """Return (3, H, W) float32 pixels, equal to open_clip's evaluation transform.
 
-        Raises what `framed` raises.
+        Raises as `framed` does.
         """
         *_, to_numbers, normalise = self._steps()
         pixels: torch.Tensor = normalise(to_numbers(self.framed(image)))
         return pixels
 
     def framed(self, image: Image.Image) -> Image.Image:
-        """Return the image that `evaluation` makes pixels of: resized, cropped or padded.
+        """Return the resized, cropped or padded image before conversion to numbers.
 
         Raises:
-            CompoclipError: For an elongated image, most of which would be enlarged to be cut away,
-                and for one that would have a side of no pixel.
+            CompoclipError: For an elongated image, most of which would be enlarged and then cropped
+                away, and for an image with a side of 0 pixels after resizing.
         """
         (width, height), (high, wide) = image.size, self.size
         enlarged = width * height / min(width / wide, height / high) ** 2

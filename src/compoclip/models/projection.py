@@ -1,7 +1,7 @@
-"""Learning one matrix: the text projection of a network, or a map behind it.
+"""Train one matrix: the text projection of a network, or a map after it.
 
-A map W (D, D) after the projection P (W, D) is a torch parametrization of P, as adapters are: every
-path through the network computes with P W, and merged it is a plain network again.
+A map W (D, D) after the projection P (W, D) is a torch parametrization of P, like adapters: every
+path through the network computes with P W, and merging it leaves a plain network.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _LEAF = "text_projection"
 
 
 def attach_text_map(network: nn.Module) -> None:
-    """Put a square matrix behind the text projection of a network, in place: the identity at first.
+    """Add a square matrix after the text projection of a network, in place, as the identity.
 
-    The state dict gets other keys until `merge_text_map`.
+    The state dict has other keys until `merge_text_map`.
 
     Args:
         network: An open_clip network.
 
     Raises:
-        CompoclipError: It has no text projection that is one matrix.
+        CompoclipError: Its text projection is not one matrix.
     """
     module, name, transposed = _projection(network)
     matrix = getattr(module, name)
@@ -44,13 +44,13 @@ def merge_text_map(network: nn.Module) -> None:
 
 
 def text_matrix(network: nn.Module) -> nn.Parameter:
-    """Return the matrix that learns: the map behind the text projection, or that itself.
+    """Return the matrix to train: the map after the text projection, or else the projection.
 
     Args:
         network: An open_clip network.
 
     Raises:
-        CompoclipError: It has no text projection that is one matrix.
+        CompoclipError: Its text projection is not one matrix.
     """
     module, name, _ = _projection(network)
     mapped = parametrize.is_parametrized(module, name)

@@ -1,10 +1,10 @@
 """Text encoding without padding: distinct rows once, cut to their own length.
 
-Why it is exact: in a causal tower the state at a position depends on earlier positions only, and
-the pooled feature is the state at the end-of-text token, so nothing behind that token matters.
-The real positions of all texts go through the layers as one list, attention in a few buckets of
-similar length; layers of an unusual kind run bucket by bucket. A tower that looks both ways, or
-pools elsewhere, keeps open_clip's own full-length path.
+This is exact: in a causal tower the state at a position depends on earlier positions only, and the
+pooled feature is the state at the end-of-text token, so later positions do not matter. The real
+positions of all texts go through the layers as one list, attention in a few buckets of similar
+length; layers of an unusual kind run bucket by bucket. A bidirectional tower, or one with another
+pooling, uses open_clip's full-length path.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ class TextFeatures:
 
     Attributes:
         pooled: (T, D).
-        tokens: (T, L, D) projected states, zero where `token_mask` is False; None unless asked.
-        token_mask: (T, L) bool, True at positions 1..EOT; None unless asked.
-        state: (T, W) what `pooled` is the projection of; None unless asked.
+        tokens: (T, L, D) projected states, zero where `token_mask` is False; None unless requested.
+        token_mask: (T, L) bool, True at positions 1..EOT; None unless requested.
+        state: (T, W) state before the projection to `pooled`; None unless requested.
     """
 
     pooled: Tensor

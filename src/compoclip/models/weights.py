@@ -223,7 +223,7 @@ def fitting(
 
 def mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
     """The first difference in names, shapes or kinds of number between an architecture's tensors
-    and a file's, in words; "" when there is none."""
+    and a file's, in words; "" without one."""
     for key, value in own.items():
         if key in state and state[key].shape != value.shape:
             return (

@@ -19,8 +19,7 @@ Outputs = tuple[Tensor, ...]
 MicroBatch = Callable[[], Outputs]  # encodes some of the rows of a tower, whenever it is called
 Around = Callable[[MicroBatch], Outputs]
 KeptAt = Literal["", "trunk", "tower"]
-"""What an image tower is given: pixels, or features that were kept of them, before its last
-projection or after it."""
+"""Input of an image tower: pixels, or features cached before or after its last projection."""
 T_co = TypeVar("T_co", covariant=True)
 
 

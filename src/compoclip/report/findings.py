@@ -1,4 +1,4 @@
-"""The summary: what became better, worse, did not move or is at chance, model by model."""
+"""The summary: per model, which skills are better, worse, unchanged or at chance."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Findings:
     """Sentences and differences of one model against the base.
 
     lead: the gist. better, worse, same: differences of skills, the largest first. chance: lines
-    about scores that cannot be told from guessing; chance_gist: how many. general: lines about
-    recognition, retrieval and hard positives.
+    about scores at chance; chance_gist: their number. general: lines about recognition, retrieval
+    and hard positives.
     """
 
     model: str

@@ -205,7 +205,7 @@ Ranged = Score | Estimate | MeasuredCell
 
 
 def ends(each: Ranged) -> tuple[float, float]:
-    """The ends of its interval; the value itself where there is none."""
+    """The ends of its interval; the value itself without one."""
     if each.low is None or each.high is None:
         return each.value, each.value
     return each.low, each.high

@@ -1,4 +1,4 @@
-"""Results of several models put side by side: who is the base, what is common, what differs."""
+"""Results of several models side by side: the base, common benchmarks, differences."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Study:
-    """All that a report shows about results.
+    """The results and comparisons of a report.
 
-    models: the base first. results: model -> benchmark -> results. common: benchmarks that every
-    model has; only these are compared. skills, profile: means over sub-tasks by skill, and over
+    models: the base first. results: model -> benchmark -> results. common: benchmarks of every
+    model; only these are compared. skills, profile: means over sub-tasks by skill, and over
     benchmarks by kind. triples: benchmark with hard positives -> its numbers.
     """
 
@@ -58,34 +58,34 @@ class Study:
 
     @property
     def base(self) -> str:
-        """The model that the others are compared with."""
+        """Return the model that the others are compared with."""
         return self.models[0]
 
     @property
     def others(self) -> tuple[str, ...]:
-        """All models but the base."""
+        """Return all models but the base."""
         return self.models[1:]
 
     def measured(self, benchmark: str) -> dict[str, Results]:
-        """Model -> its results on a benchmark, for the models that have any."""
+        """Return model -> its results on a benchmark, for the models that have any."""
         return {m: self.results[m][benchmark] for m in self.models if benchmark in self.results[m]}
 
 
 def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: int) -> Study:
-    """Load results, and compare every model with the base on the benchmarks that all of them have.
+    """Load results, and compare every model with the base on their common benchmarks.
 
     Args:
         paths: folders of results.
-        base: name of the model compared with; None takes the one whose weights others were trained
-            from, else the first.
+        base: name of the base model; None takes the one that others were trained from, else the
+            first.
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
 
     Returns:
-        All that a report shows about results.
+        The results and comparisons of a report.
 
     Raises:
-        UsageError: there is no such base, or there are no paths.
+        UsageError: the base is unknown, or there are no paths.
         CompoclipError: results are missing, malformed or contradictory.
     """
     results = _by_model(paths)

@@ -42,16 +42,16 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read what a training run left behind.
+    """Read the log and the record of a training run.
 
     Args:
         folder: the run's --out folder.
 
     Returns:
-        Its curves, and the record of its checkpoint where there is one.
+        Its curves, and the record of its checkpoint if there is one.
 
     Raises:
-        CompoclipError: there is no log, it is empty, or the record is malformed.
+        CompoclipError: the log is missing or empty, or the record is malformed.
     """
     path = folder / "train.jsonl"
     if not path.is_file():

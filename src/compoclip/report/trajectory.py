@@ -1,4 +1,4 @@
-"""The trade-off of weight interpolation: compositionality against what tuning costs."""
+"""The trade-off of weight interpolation: compositionality against zero-shot and retrieval."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ _BESIDE = ((6, -11), (5, 5), (-22, 5))  # in points, by scope, so that lines tha
 def trajectory_plot(
     stem: Path, measured: Sweep, chosen: Point | None = None, rule: Rule | None = None
 ) -> tuple[Path, ...]:
-    """Draw what weight interpolation trades: compositionality over what it may cost.
+    """Draw compositionality over zero-shot accuracy and over retrieval, in two panels.
 
-    One panel over zero-shot accuracy and one over retrieval; a line a scope from the base's share
-    0 to 1, with 95 % intervals at the base and the tuned model.
+    There is one line per scope from the base to the tuned model, with 95 % intervals at both ends.
 
     Args:
         stem: path without suffix of the PNG and the SVG.
         measured: the sweep.
-        chosen: the point that `rule` picked, to be marked.
-        rule: by which it was picked.
+        chosen: the point to mark, chosen by `rule`.
+        rule: the rule.
 
     Returns:
-        The paths written; none without two axes to plot.
+        The paths written; () without two axes to plot.
     """
 
     def draw(axes: Axes, theme: Theme, axis: str) -> None:
@@ -134,7 +133,7 @@ Means = Mapping[str, Curve]
 
 
 def tree_plot(stem: Path, scores: Sequence[TreeScores], means: Sequence[Means]) -> tuple[Path, ...]:
-    """Draw the best tree's score of all models by threshold, then each model beside other trees.
+    """Draw the best tree's score of all models by threshold, then all trees of each model.
 
     Args:
         stem: path without suffix of the PNG and the SVG.

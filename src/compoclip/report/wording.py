@@ -21,12 +21,12 @@ def points(difference: float) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """An interval of fractions: "70.1 to 75.9"; "–" where there is none."""
+    """An interval of fractions: "70.1 to 75.9"; "–" without one."""
     return "–" if low is None or high is None else tables.span(low, high).replace("-", MINUS)
 
 
 def signed_interval(low: float | None, high: float | None) -> str:
-    """An interval of differences: "−1.2 to +3.4"; "–" where there is none."""
+    """An interval of differences: "−1.2 to +3.4"; "–" without one."""
     return "–" if low is None or high is None else f"{points(low)} to {points(high)}"
 
 

@@ -81,10 +81,10 @@ _NOTE = "In percent; below each model its 95 % intervals. Bold: the best of a co
 def write_tables(study: Study, folder: Path) -> tuple[Path, ...]:
     """Write every table of a study in every layout.
 
-    overall, skills, benchmarks (headlines): a row a model, a column a score. subtasks: the other
-    way round. compare-MODEL: paired differences to the base. TABLE: every published table that a
-    model fills a column of, with our rows below the papers'; on other items than the official ones
-    they are marked.
+    overall, skills, benchmarks (headlines): a row per model, a column per score. subtasks:
+    transposed. compare-MODEL: paired differences to the base. TABLE: every published table with a
+    column that a model fills, with our rows below the papers'; rows on other than the official
+    items are marked.
 
     Args:
         study: the results.
@@ -334,15 +334,15 @@ def write_report(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Path:
-    """Write the report on everything below some folders of results; the same input, the same bytes.
+    """Write the report on all results below some folders; equal input gives equal bytes.
 
     Args:
         results: folders of results.
         out: the HTML file.
         runs: --out folders of train, for the training curves.
-        base: name of the model compared with; None takes the one whose weights others were trained
-            from, else the first.
-        maps: measured models by name, whose token-patch maps the examples show.
+        base: name of the base model; None takes the one that others were trained from, else the
+            first.
+        maps: models by name, for token-patch maps in the examples.
         tables: folder for the tables as Markdown, LaTeX and CSV.
         title: of the page.
         resamples: bootstrap draws for the intervals.
@@ -352,8 +352,8 @@ def write_report(
         `out`.
 
     Raises:
-        UsageError: there is no such base, or two runs have one name.
-        CompoclipError: results, runs, models or the place do not serve.
+        UsageError: the base is unknown, or two runs share a name.
+        CompoclipError: results, runs or models cannot be read, or `out` cannot be written.
     """
     if out.is_dir():
         raise CompoclipError(f"{out}: is a folder; give the name of an HTML file")

@@ -1,4 +1,4 @@
-"""Caption rewrites: hard negatives (meaning changed) and hard positives (meaning kept)."""
+"""Caption rewrites: hard negatives (meaning changed) and hard positives (same meaning)."""
 
 import lazy_loader
 

@@ -154,9 +154,7 @@ class Attested:
         words: Mapping[int, str],
         slot: Pairing,
     ) -> bool:
-        """Whether the counts know nothing of the caption's own words: of a noun that stays, or of
-        where it puts things.
-        """
+        """Return whether the counts lack the caption's words: a noun that stays, or its places."""
         kind, left, right, *_ = slot
         if kind in ("tie", "act", "np"):
             return not self.slot(tokens, said, {}, slot)
@@ -177,7 +175,7 @@ class Attested:
         words: Mapping[int, str],
         slot: Pairing,
     ) -> int:
-        """Return the level of a slot with some words in the place of those said."""
+        """Return the level of a slot with some words replaced."""
         kind, left, right, at, by = slot
         a = words.get(left, said[left]) if left >= 0 else ""
         b = words.get(right, said[right])
@@ -226,8 +224,8 @@ class Attested:
         return self.met(noun) >= _KNOWN
 
     def has_other_colours(self, adjective: str, noun: str) -> bool:
-        """Whether the adjective is a colour that captions give to no noun like this one, which has
-        its own."""
+        """Return whether the adjective is a colour that captions give to no noun like this one,
+        although they give it other colours."""
         kind = kind_of(noun)
         if "colour" not in families(adjective, "ADJ") or kind not in _NATURAL:
             return False

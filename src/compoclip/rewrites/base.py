@@ -23,7 +23,7 @@ import regex
 from compoclip import own
 from compoclip import rewrites as package
 from compoclip.captions.types import Caption
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Rewritten:
         text: The new text.
         rewrite: Name of the rewrite that made it.
         keeps_meaning: Whether it is a positive.
-        rule: Which rule of the rewrite applied ("swap:noun").
-        edits: The changed places. A text that keeps only a part of the caption (a sub-graph) lists
-            what it changes in that part.
+        rule: The rule of the rewrite that applied ("swap:noun").
+        edits: The changed places. A text of a part of the caption (a sub-graph) lists the changes
+            in that part.
     """
 
     text: str
@@ -65,7 +65,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No valid rewrite exists, or none was found in the allowed draws.
+    """The caption has no valid rewrite, or the allowed draws gave none.
 
     Attributes:
         reason: A short stable key such as "no-legal-pair", fit for counting.
@@ -77,11 +77,11 @@ class Refused:
 class Rewrite(Protocol):
     """A family of caption edits.
 
-    Calling it never raises on odd captions, never returns the caption itself, and draws all
-    randomness from `rng`. It returns `Refused` rather than a placeholder when nothing valid exists.
+    A call never raises on odd captions, never returns the caption itself, and takes all randomness
+    from `rng`. Without a valid text it returns `Refused`, not a placeholder.
 
     Attributes:
-        name: What `get_rewrite` finds it by.
+        name: Name for `get_rewrite`.
         version: Raised whenever its texts change.
         keeps_meaning: Whether it makes positives.
     """
@@ -99,7 +99,7 @@ class Rewrite(Protocol):
 
 
 class PairRewrite(Protocol):
-    """A rewrite of two captions at once: both are rewritten, or neither. Else as `Rewrite`."""
+    """A rewrite of two captions at once: both or neither. Otherwise like `Rewrite`."""
 
     @property
     def name(self) -> str: ...
@@ -116,7 +116,7 @@ class PairRewrite(Protocol):
 
 
 def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
-    """Return the random generator of one sample, epoch and rewrite, whatever the worker or order.
+    """Return the random generator of a sample, epoch and rewrite, for any worker and order.
 
     Seeded by BLAKE2b over the four (docs/decisions.md, rule 7).
 
@@ -173,7 +173,7 @@ def _defined(values: Mapping[str, Any], module: str, made_in: str) -> dict[str, 
 
 
 def _is_rewrite(value: object, made_in: str) -> bool:
-    """Whether it is a rewrite, or a class of which each instance is one, of these modules."""
+    """Return whether a value is a rewrite, or a class of rewrites, defined in these modules."""
     kind = value if inspect.isclass(value) else type(value)
     return (
         kind.__module__.startswith(made_in)
@@ -197,14 +197,14 @@ def pair_rewrite_names() -> tuple[str, ...]:
 
 
 def get_rewrite(name: str) -> Rewrite:
-    """Return the rewrite of one caption of a name, with its default settings.
+    """Return the rewrite (of one caption) with this name, with default settings.
 
     Args:
         name: One of `rewrite_names()`; or the path of a Python file with a custom rewrite, FILE.py,
-            or FILE.py:NAME of several.
+            or FILE.py:NAME if it has several.
 
     Raises:
-        UsageError: For another name; the message lists the known ones.
+        UsageError: For an unknown name; the message gives the known ones.
         CompoclipError: When the file cannot be read or run.
     """
     single, pairs = _found()
@@ -214,7 +214,7 @@ def get_rewrite(name: str) -> Rewrite:
                 f"the rewrite '{name}' takes two captions; use it where pairs are made"
             )
         if name not in single:
-            raise UsageError(f"no rewrite '{name}'; choose from: {', '.join(single)}")
+            raise UsageError(f"no rewrite '{name}'; {closest(name, single)}")
         return single[name]
     values = own.parts_of(name)
     module = str(values["__name__"])
@@ -245,13 +245,13 @@ def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
 
 
 def rewrites_named(text: str) -> tuple[str, ...]:
-    """Return the names in a list such as "negclip,./mine.py", each once, or those of "all".
+    """Return the names in a list such as "negclip,./mine.py", each once, or all for "all".
 
     Args:
         text: Names, or custom files, joined by commas; or "all".
 
     Raises:
-        UsageError: For an unknown name, or none.
+        UsageError: For an unknown name or an empty list.
         CompoclipError: When a file cannot be read or run.
     """
     if text.strip() == "all":
@@ -266,17 +266,17 @@ def rewrites_named(text: str) -> tuple[str, ...]:
 
 
 def get_pair_rewrite(name: str) -> PairRewrite:
-    """Return the rewrite of two captions of a name, with its default settings.
+    """Return the rewrite of two captions with this name, with default settings.
 
     Args:
         name: One of `pair_rewrite_names()`.
 
     Raises:
-        UsageError: For another name; the message lists the known ones.
+        UsageError: For an unknown name; the message gives the known ones.
     """
     pairs = _found()[1]
     if name not in pairs:
-        raise UsageError(f"no rewrite of two captions '{name}'; choose from: {', '.join(pairs)}")
+        raise UsageError(f"no rewrite of two captions '{name}'; {closest(name, pairs)}")
     return pairs[name]
 
 
@@ -308,10 +308,10 @@ def _clean(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def token_key(text: str) -> tuple[str, ...]:
-    """Return the pieces of a text that CLIP's tokenizer encodes, without importing torch.
+    """Return the pieces of a text for CLIP's tokenizer, without importing torch.
 
     Keys are equal if and only if the token ids are; the 77-token limit is not applied. Case and
-    blanks before punctuation do not show: "A mat ." and "a mat." have the same key.
+    blanks before punctuation are ignored: "A mat ." and "a mat." have the same key.
 
     Args:
         text: Any text.
@@ -320,7 +320,7 @@ def token_key(text: str) -> tuple[str, ...]:
 
 
 def same_to_clip(a: str, b: str) -> bool:
-    """Return whether two texts are encoded to the same token ids.
+    """Return whether two texts have the same token ids.
 
     Args:
         a: A text.
@@ -336,7 +336,7 @@ def _signs(text: str) -> str:
 
 
 def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
-    """Return whether a text with its start and end token fits into the context uncut.
+    """Return whether a text with start and end token fits into the context.
 
     Args:
         text: Any text.

@@ -57,7 +57,7 @@ def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refuse
 
 
 def _belongs(before: str, token: str) -> bool:
-    """Whether adjacent tokens make one word: contractions, hyphens, letters split off letters."""
+    """Return whether adjacent tokens form one word: contractions, hyphens, split letters."""
     inside = ("'", "’", "-", "/", "n't", "n’t")
     if token.startswith(inside) or before.endswith(("-", "/", "'", "’")):
         return True

@@ -1,7 +1,7 @@
 """The four hard negatives of CE-CLIP (Zhang et al., CVPR 2024).
 
-One exchanges two nouns; three replace an adjective, a noun or a verb by what a masked language
-model puts in its place. Without such a model the lexicon replaces them.
+One swaps two nouns; three replace an adjective, a noun or a verb by a word from a masked language
+model or, without one, from the lexicon.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from compoclip.rewrites.replace import NO_CANDIDATE, Element, elements, replaced
 
 
 class MaskFiller(Protocol):
-    """Proposes words for a gap. Deterministic: the same gap gives the same words."""
+    """Interface of a proposer of words for a gap. Deterministic: equal gaps get equal words."""
 
     @property
     def name(self) -> str: ...
 
     def fill(self, before: str, after: str) -> tuple[str, ...]:
-        """Whole words for the gap between the two texts, the likeliest first."""
+        """Return whole words for the gap between the two texts, the likeliest first."""
         ...
 
 
 class TransformersFiller:
     """A masked language model of the transformers package, loaded on first use, on the CPU.
 
-    Words that the model builds of several pieces are never proposed.
+    Words of several word pieces are never proposed.
 
     Args:
         model: Name on the Hugging Face hub or a local folder.
-        count: How many words are proposed.
+        count: Number of proposed words.
     """
 
     def __init__(self, model: str = "distilroberta-base", count: int = 20) -> None:
@@ -53,11 +53,11 @@ class TransformersFiller:
 
     @property
     def name(self) -> str:
-        """The model, for provenance records."""
+        """Return the model's name, for provenance records."""
         return f"transformers:{self.model}"
 
     def fill(self, before: str, after: str) -> tuple[str, ...]:
-        """Words for the gap, likeliest first. Raises CompoclipError without package or model."""
+        """Return words for the gap, likeliest first; raise CompoclipError without the model."""
         pipeline = _pipeline(self.model)
         found = pipeline(f"{before}{pipeline.tokenizer.mask_token}{after}", top_k=self.count)
         words = (str(row["token_str"]) for row in found)
@@ -103,14 +103,14 @@ def masked_replacement(
 ) -> SampledRewrite:
     """Return the rewrite that replaces one word by a likely other one (CE-CLIP).
 
-    The word is uniform among those of the caption that assert something and stand alone. The first
-    proposal that is a word of the same part of speech and form, and neither related to the word nor
-    in the caption, is taken.
+    The word is sampled uniformly among the caption's asserted words outside of phrases. The first
+    proposal of the same part of speech and form that is neither related to the word nor in the
+    caption replaces it.
 
     Args:
         name: Its name.
         parts: Parts of speech that may be replaced: NOUN, ADJ, VERB, ADP.
-        filler: Proposes what fits the gap; without one the lexicon does, as in `replace`.
+        filler: Proposes words for the gap; by default the lexicon does, as in `replace`.
     """
     if filler is None:
         return replacement(name, parts)

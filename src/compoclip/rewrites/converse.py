@@ -58,7 +58,7 @@ def _turned(s: Reading, rng: random.Random) -> list[CandidateEdit]:
 
 
 def _is_plain(s: Reading, place: int) -> bool:
-    """Whether the mention can stand in the place of another: it points to nothing before it."""
+    """Return whether the mention can replace another: it refers to nothing before it."""
     mention, tokens = s.mentions[place], s.caption.tokens
     return (
         tokens[mention.head].pos in ("NOUN", "PROPN")

@@ -176,7 +176,7 @@ _WAYS = {"negate:relation": _in_place, "negate:object": _behind, "negate:stateme
 
 
 def _is_thing(s: Reading, place: int) -> bool:
-    """Whether the mention asserts a thing of its own, by a common noun ("is chestnut" does not)."""
+    """Return whether the mention asserts a thing by a common noun ("is chestnut" does not)."""
     head = s.caption.tokens[s.mentions[place].head]
     return (
         head.pos == "NOUN"

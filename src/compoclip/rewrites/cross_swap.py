@@ -1,6 +1,6 @@
-"""Hard negatives of two captions at once: they exchange one word, after CLIC (Peleg et al., 2025).
+"""Hard negatives of two captions that swap one word, after CLIC (Peleg et al., 2025).
 
-The negative of a composite image is the pair of both texts: each says of its own half what only the
+The negative of a composite image is the pair of both texts: each claims of its half what only the
 other half shows.
 """
 
@@ -33,14 +33,13 @@ FIXED = frozenset(
 
 @dataclass(frozen=True)
 class CrossSwap:
-    """Exchanges a word of each caption, of the same part of speech, at every occurrence.
+    """Swap a word of each caption, of the same part of speech, at every occurrence.
 
-    Part of speech uniform among those that both have a word of, then one word of each side. Words
-    that both captions hold are left alone, as are parts of phrases ("front" of "in front of"),
-    words for the picture itself, things that are only listed and words the caption does not assert.
-    Each word takes the form of the one it replaces. The first
-    pair is taken of which captions show both words in their new places, nouns of one kind, else the
-    one of which they show most.
+    The part of speech is sampled uniformly among the common ones, then one word per caption. Words
+    in both captions are left out, as are parts of phrases ("front" of "in front of"), words for the
+    picture itself, listed things and words that the caption does not assert. Each word takes the
+    form of the word it replaces. The first pair is taken whose words are both attested in their new
+    places, nouns of one kind, else the best attested pair.
     """
 
     name: str = "cross-swap"
@@ -50,7 +49,7 @@ class CrossSwap:
     def __call__(
         self, first: Caption, second: Caption, rng: random.Random
     ) -> tuple[Rewritten, Rewritten] | Refused:
-        """Both texts, or `Refused`: "no-common-category", "empty-caption" or a rule."""
+        """Return both texts, or `Refused`: "no-common-category", "empty-caption" or a rule."""
         if not first.tokens or not second.tokens:
             return Refused(EMPTY)
         mine, theirs = _words(first, second), _words(second, first)

@@ -23,9 +23,9 @@ class CandidateEdit:
     Attributes:
         rule: Rule of the rewrite ("swap:noun").
         changes: Token spans with their new text, or a function that returns them.
-        whole: In place of `changes`, the whole new text with its edits.
-        level: How well captions attest the words in their new places (`attested.edit_level`).
-        refusal: Returns why the edit is illegal, or None; called when nothing better came before.
+        whole: Instead of `changes`, the whole new text with its edits.
+        level: Level of attestation of the words in their new places (`attested.edit_level`).
+        refusal: Returns why the edit is illegal, or None; called unless a better edit is valid.
     """
 
     rule: str
@@ -36,11 +36,11 @@ class CandidateEdit:
 
 
 class Round(NamedTuple):
-    """Start a round: what comes next is tried only if nothing before is valid.
+    """Start of a round of candidates, tried only if all earlier ones are invalid.
 
     Attributes:
-        least: The lowest level that is taken.
-        enough: Candidates after which level 1 will do.
+        least: The lowest accepted level.
+        enough: Number of candidates after which level 1 is accepted.
     """
 
     least: int = 1
@@ -55,14 +55,14 @@ Proposal = CandidateEdit | Rewritten | Refused | Round
 
 @dataclass(frozen=True)
 class SampledRewrite:
-    """A rewrite that proposes candidate edits of a caption, of which the driver takes one.
+    """A rewrite that proposes candidate edits of a caption; the driver picks one.
 
     Attributes:
         name: Name of the rewrite.
         version: Raised whenever its texts change.
         keeps_meaning: Whether it makes positives.
-        none: Reason to refuse a caption for which nothing is proposed.
-        propose: Yields candidates of a caption in the order in which they are sampled.
+        none: Reason of the refusal without any candidate.
+        propose: Yields candidates of a caption in sampled order.
     """
 
     name: str
@@ -76,7 +76,7 @@ class SampledRewrite:
         return self.sample(caption, self.propose(read(caption), rng))
 
     def sample(self, caption: Caption, proposals: Iterable[Proposal]) -> Rewritten | Refused:
-        """Return the first fluent and valid one of the proposals."""
+        """Return the first fluent and valid proposal."""
         if not caption.tokens:
             return Refused(EMPTY)
         return first_fluent((self._draw(caption, each) for each in proposals), self.none)

@@ -149,7 +149,7 @@ def cased_like(new: str, caption: Caption, index: int) -> str:
 
 
 def on_word_boundaries(text: str, start: int, end: int) -> bool:
-    """Whether [start, end) cuts no word: "red" inside "covered", "do" of "don't", "well-known".
+    """Return whether [start, end) cuts no word: "red" inside "covered", "do" of "don't".
 
     The possessive ending may be cut off ("dog" of "dog's").
     """
@@ -190,7 +190,7 @@ DOUBLED = "doubled-word"
 
 
 def doubles_a_word(text: str, caption: Caption) -> bool:
-    """Whether the text has a word twice in a row ("tennis tennis") that the caption has not so."""
+    """Return whether the text repeats a word ("tennis tennis") that the caption does not repeat."""
     twice = {word.lower() for word in _TWICE.findall(text)}
     return bool(twice) and not twice <= {word.lower() for word in _TWICE.findall(caption.text)}
 

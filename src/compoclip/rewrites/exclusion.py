@@ -81,7 +81,7 @@ def members(family: str, pos: str) -> tuple[str, ...]:
 
 
 def may_coincide(a: str, b: str, pos: str) -> bool:
-    """Whether the lists put both words into one cell somewhere, so that they can mean the same."""
+    """Return whether both words share a cell of the lists, so that they can mean the same."""
     places = _index(pos).places
     return a == b or not set(places.get(a.lower(), ())).isdisjoint(places.get(b.lower(), ()))
 
@@ -129,9 +129,9 @@ def contrast(mine: Iterable[str], theirs: Iterable[str]) -> str | None:
 
 
 def excluded(a: str, b: str) -> bool:
-    """Whether both stand in one family of the lists, never in one cell of it, and neither says more
-    that the other does not deny: "golden" is a material, but also a colour; "dark" a colour, but
-    also how light a colour is.
+    """Return whether two adjectives exclude each other: they share a family of the lists, but no
+    cell, and neither belongs to a family in which the other has no opposite ("golden" is a
+    material and a colour, "dark" a colour and a lightness).
     """
     mine, theirs = families(a, "ADJ"), families(b, "ADJ")
     if not mine & theirs or may_coincide(a, b, "ADJ") or may_coincide(b, "medium", "ADJ"):
@@ -296,7 +296,7 @@ def same_thing(a: str, b: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def both_people(a: str, b: str) -> bool:
-    """Whether both name people who may be the same ones: "man", "skier", but not "man", "woman"."""
+    """Return whether both may name the same people: "man", "skier", but not "man", "woman"."""
     heads = head_noun(a), head_noun(b)
     if heads[1] in exclusive(heads[0], "NOUN"):
         return False
@@ -317,7 +317,7 @@ def is_living(lemma: str) -> bool:
 
 
 def _someone(lemma: str) -> bool:
-    """Whether the noun can name a person or a group of people, by the lists or by WordNet."""
+    """Return whether the noun can name people, by the lists or by WordNet."""
     return names_people(lemma) or bool(lexicon().fields(lemma, "NOUN") & {_PERSON, _GROUP})
 
 

@@ -1,8 +1,8 @@
-"""Edits of sub-graphs (MosaiCLIP): the words they take, where they apply, and what comes of them.
+"""Edits of sub-graphs (MosaiCLIP): their vocabulary, conditions and results.
 
-f_obj replaces an attribute of an object that stands alone. f_rel exchanges the objects of a
-relation, replaces one, replaces the relation, or joins a random object. f_attr exchanges the
-attributes of two related objects, or replaces one. One edit a negative.
+f_obj replaces an attribute of a single object. f_rel swaps the objects of a relation, replaces one,
+replaces the relation, or joins a random object. f_attr swaps the attributes of two related objects,
+or replaces one. Each negative has one edit.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ _REMEDY = "make one with scripts/build_graph_vocabulary.py"
 
 @dataclass(frozen=True, eq=False)
 class GraphVocabulary:
-    """The words that graph negatives take: MosaiCLIP's lists N, A and R.
+    """The words of graph negatives: MosaiCLIP's lists N, A and R.
 
     Attributes:
         objects: Nouns, each once.
         attributes: Adjectives and participles, each once.
         relations: Prepositions and verbs, each once.
-        source: Where the words come from.
-        licence: Of the words.
-        counts: How often each word was met, by kind; empty for a list made by hand.
-        built: Thresholds and sizes of what the lists were made of.
+        source: Source of the words.
+        licence: Licence of the words.
+        counts: Frequency of each word, by kind; empty for a list made by hand.
+        built: Thresholds and corpus sizes behind the lists.
     """
 
     objects: tuple[str, ...]
@@ -111,7 +111,7 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
         The vocabulary.
 
     Raises:
-        CompoclipError: When the file is no vocabulary or a list is empty.
+        CompoclipError: When the file is not a vocabulary or a list is empty.
     """
     data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
     if not isinstance(data, dict) or data.get("format") != VOCABULARY_FORMAT:

@@ -85,7 +85,7 @@ def _governor(mentions: tuple[Mention, ...], place: int) -> tuple[tuple[str, ...
 
 
 def _same_role(mentions: tuple[Mention, ...], x: int, z: int) -> bool:
-    """Whether both are tied to the same thing by the same words: "in a hat ... in a park"."""
+    """Return whether the same words tie both to the same thing: "in a hat ... in a park"."""
     (words_x, root_x), (words_z, root_z) = _governor(mentions, x), _governor(mentions, z)
     if root_x != root_z or not words_x or not words_z:
         return False
@@ -102,7 +102,7 @@ def _same_role(mentions: tuple[Mention, ...], x: int, z: int) -> bool:
 
 
 def numbers_differ(s: Reading, a: int, b: int) -> bool:
-    """Whether one of two singular-looking nouns is counted as many ("two fish") and one is not."""
+    """Return whether exactly one of two singular-looking nouns is counted as many ("two fish")."""
     counted = []
     for index in (a, b):
         first = s.mentions[s.owner[index]].first if s.owner[index] >= 0 else index
@@ -198,7 +198,7 @@ def verbs(s: Reading, a: _Span, b: _Span) -> bool:
 
 
 def subject_of(s: Reading, verb: _Span) -> int:
-    """The mention that is the subject of a verb, a token span; -1 when there is none.
+    """The mention that is the subject of a verb, a token span; -1 without one.
 
     Only auxiliaries, adverbs or "that" may stand in between.
     """
@@ -292,7 +292,7 @@ def names_together(tokens: tuple[Token, ...], index: int) -> bool:
 
 
 def only_listed(s: Reading, place: int) -> bool:
-    """Whether a mention is only named ("a star and a ball"): another thing may be there too."""
+    """Return whether a mention is only listed ("a star and a ball"): more may be in the image."""
     listing = (MentionLink.START, MentionLink.COORDINATED)
     tied = any(mention.link not in listing for mention in s.mentions[place : place + 2])
     return not (tied or _is_described(s, place))
@@ -310,8 +310,8 @@ def may_tie_alike(s: Reading, first: int, stop: int) -> bool:
 
 
 def has_namesake(s: Reading, *places: int) -> bool:
-    """Whether a further mention may be of the same kind as one of these: what is denied of the one
-    may be true of the other."""
+    """Return whether another mention may be of the same kind as one of these: a claim that is
+    false of one may be true of the other."""
     return any(
         related(s.head_lemma(place), s.head_lemma(other), "NOUN")
         for place in places
@@ -338,7 +338,7 @@ def restated(
 
 
 def states_place(s: Reading, first: int, stop: int) -> bool:
-    """Whether the preposition ties a thing to a thing, and is no part of a verb or of a clause."""
+    """Return whether the preposition relates two things and belongs to no verb or clause."""
     tokens = s.caption.tokens
     if not s.asserted(first) or (stop - first == 1 and tokens[first].pos not in ("ADP", "ADV")):
         return False
@@ -360,7 +360,7 @@ _IN_ROOMS = frozenset(("fixtures", "appliances"))
 
 
 def words_exclude(a: Token, b: Token) -> bool:
-    """Whether two words of one part of speech cannot both hold, whatever captions they are from."""
+    """Return whether two words of one part of speech exclude each other in any caption."""
     first, second = a.lemma.lower(), b.lemma.lower()
     if a.pos == "ADP":
         if not SAYING_LITTLE.isdisjoint((first, second)):
@@ -464,7 +464,7 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
         return any(sense_of(each) == wanted for each in said)
 
     def found(chosen: tuple[int, ...]) -> bool:
-        """Whether objects behind those chosen can be chosen so that all relations are said."""
+        """Return whether the choice of objects can be completed so that all relations occur."""
         at = len(chosen)
         if at == len(options):
             return True

@@ -1,6 +1,6 @@
 """Sub-graph texts of a caption, positives and their hard negatives (MosaiCLIP).
 
-Unlike other rewrites they keep only a part of the caption ("black cat on mat").
+Unlike other rewrites they cover only a part of the caption ("black cat on mat").
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ TAKEN = "equals-another-text"
 
 @dataclass(frozen=True)
 class GraphTexts:
-    """The sub-graph texts drawn for a caption, each different to CLIP from the others and from it.
+    """The sub-graph texts of a caption; no two of them, nor one and the caption, are equal to CLIP.
 
     Attributes:
         positives: Texts of sub-graphs.
-        negatives: Edited texts of those.
-        pair: For each negative the index of the positive that it was made from.
-        refused: How often no text came of something, by rewrite name and reason.
+        negatives: Edited positives.
+        pair: For each negative the index of its positive.
+        refused: Counts of refusals by rewrite name and reason.
     """
 
     positives: tuple[Rewritten, ...] = ()
@@ -74,23 +74,23 @@ def sample_graph_texts(
     vocabulary: GraphVocabulary | None = None,
     graph_filter: GraphFilter = "valid",
 ) -> GraphTexts:
-    """Draw (positive, negative) pairs of a parsed caption (MosaiCLIP, Singh et al., EMNLP 2023).
+    """Sample (positive, negative) pairs of a parsed caption (MosaiCLIP, Singh et al., EMNLP 2023).
 
-    Until there are `negatives` or no pair is left: draw a category by `weights` among those with
-    pairs left, then one of its pairs uniformly, without replacement. The pair is taken if its
-    positive is already chosen or fewer than `positives` are, and its texts are new to CLIP. A
-    positive never comes without a negative. The caption itself is not among the texts.
+    Repeat until there are `negatives` negatives or no pair is left: sample a category by `weights`
+    among the ones with pairs left, then one of its pairs uniformly, without replacement. Take the
+    pair if its positive is already chosen or fewer than `positives` are, and its texts are new to
+    CLIP. Every positive has a negative. The caption itself is not among the texts.
 
     Args:
-        caption: With a graph; without one, or with nothing to say about it, there are no texts, and
+        caption: With a graph. Without one, or with an empty one, the result has no texts, and
             `refused` says why.
         rng: Source of all randomness.
-        weights: Of c_obj, c_rel and c_attr.
+        weights: Weights of c_obj, c_rel and c_attr.
         positives: Most positives.
         negatives: Most negatives.
         vocabulary: Words for negatives, the shipped ones by default.
-        graph_filter: "valid" refuses negatives that may be true; "none" takes them as they come, as
-            the paper does.
+        graph_filter: "valid" refuses negatives that may be true; "none" takes all, as the paper
+            does.
 
     Returns:
         The texts.
@@ -189,7 +189,7 @@ def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[st
 
 # --- Sub-graph texts as rewrites, one text each: what MosaiCLIP trains with. ---
 #
-# Unlike other rewrites they keep only a part of the caption ("black cat on mat"). The edits of a
+# Unlike other rewrites they cover only a part of the caption ("black cat on mat"). The edits of a
 # negative are the places where it differs from the sub-graph that it was made from.
 
 

@@ -1,8 +1,7 @@
-"""Hard negatives by exchanging two like parts of a caption, after NegCLIP (Yuksekgonul et al.).
+"""Hard negatives by swapping two like parts of a caption, after NegCLIP (Yuksekgonul et al.).
 
-The paper (ICLR 2023) exchanges noun chunks, verb phrases, nouns, adverbs or adjectives at random.
-Here only legal pairs count (docs/decisions.md, rules 4 and 6): those whose exchange changes
-what the caption says.
+The paper (ICLR 2023) swaps noun chunks, verb phrases, nouns, adverbs or adjectives at random. Here
+only legal pairs count (docs/decisions.md, rules 4 and 6): pairs whose swap changes the meaning.
 """
 
 from __future__ import annotations
@@ -79,13 +78,13 @@ def negclip_swap(
     groups: tuple[str, ...] = GROUPS,
     least: int = ANYTHING,
 ) -> SampledRewrite:
-    """Return the rewrite that exchanges a pair.
+    """Return the rewrite that swaps a pair.
 
     Args:
         name: Its name.
         version: Its version.
-        groups: Which of `GROUPS` may be exchanged.
-        least: Lowest level of `attested.edit_level` that is taken; with 1, only what captions show.
+        groups: Which of `GROUPS` may be swapped.
+        least: Lowest accepted level of `attested.edit_level`; 1 accepts attested swaps only.
     """
     propose = partial(_proposed, groups=groups, least=least)
     return SampledRewrite(name, version, False, NO_PAIR, propose)
@@ -126,8 +125,8 @@ def swaps(
 
 
 def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
-    """Whether both parts fit their new places, and their exchange with the level at which captions
-    attest them there: each is its last word to what is around it."""
+    """Return whether both spans fit their new places, and the swap with its level of attestation.
+    The last word of a span stands for it."""
     (first, end), (start, stop) = pair.a, pair.b
     mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
     if pair.group in _NOUN_GROUPS and any(
@@ -299,7 +298,7 @@ def conjuncts(s: Reading, at: int) -> SpanPair | str:
 
 
 def _listed(s: Reading, a: _Span, b: _Span) -> bool:
-    """Whether a comma or coordinator stands right before the first or after the second span."""
+    """Return whether a comma or coordinator precedes the first or follows the second span."""
     return not _LISTING.isdisjoint((*s.lows[max(a[0] - 1, 0) : a[0]], *s.lows[b[1] : b[1] + 1]))
 
 
@@ -402,7 +401,7 @@ def _determined(s: Reading, place: int) -> bool:
 
 
 def _governor(s: Reading, first: int, start: int) -> str:
-    """What governs the phrase at `first`: "" at the top, "verb", or the word before it."""
+    """Return the governor of the phrase at `first`: "" at the top, "verb", or the word before."""
     tokens = s.caption.tokens
     if first == start:
         return ""

@@ -1,9 +1,9 @@
-"""The reading of a caption that all rewrites share: its words, noun phrases and scene graph.
+"""The analysis of a caption for all rewrites: its words, noun phrases and scene graph.
 
-A caption is read as a row of mentions (noun phrases) with a link before each: the words between it
-and the mention before. Links say whether exchanging two mentions can change what is true: "a cat
-and a dog" and "a cat next to a dog" cannot, "a cat on a dog" can. What the caption says of each
-thing, and of two things, is in its scene graph, in the caption's own words.
+A caption is a row of mentions (noun phrases) with a link before each: the words between it and the
+mention before. Links decide whether swapping two mentions can change the truth: in "a cat and a
+dog" and "a cat next to a dog" it cannot, in "a cat on a dog" it can. The scene graph has the
+attributes of each thing and the relations of two things, in the caption's words.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ T = TypeVar("T")
 def of_last(read: Callable[[S], T]) -> Callable[[S], T]:
     """Memoise a pure function for the object it was called with last.
 
-    The rewrites of one caption are made one after another and begin with the same reading. Objects
-    are told apart by identity, as hashing a parsed caption would take longer than reading it. Safe
-    among threads: what is kept is exchanged as a whole.
+    The rewrites of one caption run one after another and begin with the same reading. Objects are
+    compared by identity, as hashing a parsed caption would take longer than reading it. Safe among
+    threads: the cached pair is replaced at once.
     """
     last: tuple[S, T] | None = None
 
@@ -116,7 +116,7 @@ _SYMMETRIC_PAIRS = {tuple(pair.split()) for pair in _RELATIONS.words("symmetric 
 _SYMMETRIC_WORDS = _RELATIONS.words("symmetric words")
 
 _Word = tuple[str, str, str, str, bool]
-"""Text and lemma in lower case, part of speech, tag, and whether in a phrasal preposition."""
+"""A token: lower-case text and lemma, part of speech, tag, whether in a phrasal preposition."""
 _PLURAL_TAGS = frozenset(("NNS", "NNPS"))
 
 
@@ -149,7 +149,7 @@ class Mention(NamedTuple):
 class Reading:
     """The analysis of a caption: by token, by mention, and by object of its scene graph.
 
-    Members about objects are read when they are asked for; they are empty without a graph.
+    Members about objects are computed on first use; they are empty without a graph.
 
     Attributes:
         caption: The caption.
@@ -170,31 +170,31 @@ class Reading:
     lemmas: tuple[str, ...]
 
     def asserted(self, index: int) -> bool:
-        """Whether the caption claims what token `index` says (no "not", "no", "or" governs it)."""
+        """Return whether the caption asserts token `index` (no "not", "no", "or" governs it)."""
         return index not in self.unasserted
 
     def head_lemma(self, mention: int) -> str:
-        """Lemma of the head noun of a mention, in lower case."""
+        """Return the lemma of the head noun of a mention, in lower case."""
         return self.lemmas[self.mentions[mention].head]
 
     @cached_property
     def graph(self) -> SceneGraph:
-        """The scene graph in the caption's own words."""
+        """Return the scene graph in the caption's words."""
         return worded(self.caption)
 
     @cached_property
     def subgraphs(self) -> tuple[SubGraph, ...]:
-        """All sub-graphs, those that the caption does not assert included."""
+        """Return all sub-graphs, asserted or not."""
         return decompose(self.graph)
 
     @cached_property
     def said(self) -> frozenset[tuple[str, ...]]:
-        """Token keys of the caption and of its sub-graphs."""
+        """Return the token keys of the caption and of its sub-graphs."""
         return frozenset(map(token_key, (self.caption.text, *map(phrase, self.subgraphs))))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The name of each object in lemmas, in lower case."""
+        """Return the name of each object in lemmas, in lower case."""
         objects = self.caption.graph.objects if self.caption.graph else ()
         return tuple(node.name.lower() for node in objects)
 
@@ -216,7 +216,7 @@ class Reading:
 
     @cached_property
     def links(self) -> Mapping[tuple[int, int], Sequence[str]]:
-        """The words of all relations from one object to another."""
+        """Return the words of all relations from one object to another."""
         found: dict[tuple[int, int], list[str]] = {}
         for relation in self.graph.relations:
             ends = (relation.subject, relation.object)
@@ -225,12 +225,12 @@ class Reading:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Every word as written and as lemma, in lower case."""
+        """Return every word as written and as lemma, in lower case."""
         return frozenset((*self.lows, *self.lemmas))
 
     @cached_property
     def things(self) -> tuple[str, ...]:
-        """The names of all objects, then the nouns that are no name of one."""
+        """Return the names of all objects, then all other nouns."""
         nouns = (
             lemma
             for token, lemma in zip(self.caption.tokens, self.lemmas, strict=True)
@@ -239,7 +239,7 @@ class Reading:
         return tuple(dict.fromkeys((*self.names, *nouns)))
 
     def described(self, index: int) -> tuple[int, ...]:
-        """The objects that the word at token `index` is an attribute of."""
+        """Return the objects with the word at token `index` as attribute."""
         start = self.caption.tokens[index].start
         objects = self.caption.graph.objects if self.caption.graph else ()
         found = [
@@ -251,7 +251,7 @@ class Reading:
         return tuple(dict.fromkeys(found))
 
     def related_by(self, first: int, stop: int) -> tuple[tuple[int, int], ...]:
-        """The pairs of objects that the words at tokens [first, stop) relate."""
+        """Return the pairs of objects that the words at tokens [first, stop) relate."""
         start, end = self.caption.tokens[first].start, self.caption.tokens[stop - 1].end
         relations = self.caption.graph.relations if self.caption.graph else ()
         return tuple(
@@ -263,7 +263,7 @@ class Reading:
         )
 
     def holds(self, word: str) -> bool:
-        """Whether the word or phrase occurs in the caption, in the singular or the plural."""
+        """Return whether the caption contains the word or phrase, in the singular or plural."""
         low = word.lower()
         if " " in low:
             return f" {low} " in f" {self.caption.text.lower()} " or low in self.names
@@ -279,20 +279,20 @@ class Reading:
         )
 
     def tag(self, span: Span) -> str:
-        """Penn tag of the first token in the span, "" when there is none."""
+        """Return the Penn tag of the first token in the span, or ""."""
         tokens = tokens_in(self.caption, span)
         return tokens[0].tag if tokens else ""
 
 
 @of_last
 def read(caption: Caption) -> Reading:
-    """Read a caption: its mentions and what ties them. Its graph is read when asked for.
+    """Analyse a caption: its mentions and the links between them. Its graph is read on first use.
 
     Args:
         caption: Any caption, even without chunks or graph.
 
     Returns:
-        The reading; the one of the caption asked about last is kept.
+        The reading; the last one is cached.
     """
     tokens = caption.tokens
     lows = tuple([token.text.lower() for token in tokens])

@@ -1,8 +1,8 @@
 """Hard negatives by replacing one word, in the manner of SugarCrepe (Hsieh et al., 2023).
 
-An entity, modifier or relation of the caption gives way to a word that excludes it: members of the
-same built-in family, contradicting prepositions (both in `exchange`), else WordNet's
-antonyms and co-hyponyms (docs/decisions.md, rules 4 and 5).
+A word that excludes it replaces an entity, modifier or relation of the caption: a member of the
+same built-in family, a contradicting preposition (both in `exchange`), else an antonym or
+co-hyponym of WordNet (docs/decisions.md, rules 4 and 5).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Units of a caption (CS-CLIP) and its noun phrases (C2LIP): the parts of which it says something.
+"""Units (CS-CLIP) and noun phrases (C2LIP) of a caption.
 
 A unit is a short text that the caption entails, an entity ("black cat", or two: "black cat and red
-mat") or a relation ("cat on mat"), with a foil: a text like it that is false, by one edit.
+mat") or a relation ("cat on mat"), with a foil: the text with one edit that makes it false.
 """
 
 from __future__ import annotations
@@ -94,22 +94,21 @@ def draw_units(
     taken: frozenset[tuple[str, ...]] = frozenset(),
     named: frozenset[str] = frozenset(),
 ) -> UnitDraw:
-    """Draw up to `slots` units with foils, without replacement (CS-CLIP, arXiv 2602.23906).
+    """Sample up to `slots` units with foils, without replacement (CS-CLIP, arXiv 2602.23906).
 
     A slot tries a relation first, with probability `relation_share`, then an entity; with
-    probability `pair_share` the entity comes with another true one, in random order, of which the
-    foil says nothing else. A slot for which nothing is left stays empty.
+    probability `pair_share` another true entity joins it, in random order and unchanged in the
+    foil. A slot without candidates stays empty.
 
     Args:
         entities: The entities of a caption.
         relations: Its relations.
         rng: Source of all randomness.
         slots: Most units.
-        relation_share: How often a slot tries the relations at all.
-        pair_share: How often an entity comes with another one.
-        taken: Token keys of texts that no unit may equal.
-        named: Words of all captions of the image: what they name is in it, so no foil puts it in
-            the place of a thing.
+        relation_share: Probability that a slot tries the relations.
+        pair_share: Probability that an entity comes with another one.
+        taken: Token keys that no unit may have.
+        named: Words of all captions of the image. They may name things in it, so no foil uses them.
 
     Returns:
         The units.
@@ -169,7 +168,7 @@ def _unit(
 
 
 def _absent(part: UnitPart, rng: random.Random, named: frozenset[str]) -> Rewritten | Refused:
-    """A foil, unless it puts a thing that the image has in the place of another."""
+    """A foil, unless it puts a thing that the image has instead of another."""
     foil = part.foil(rng)
     if not isinstance(foil, Rewritten) or foil.rule != NEW_OBJECT:
         return foil
@@ -265,16 +264,16 @@ def _first(attempts: Sequence[_Attempt]) -> Rewritten | Refused:
 
 @of_last
 def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPart, ...]]:
-    """The entities and the relations that a caption asserts.
+    """Return the entities and the relations that a caption asserts.
 
-    Entities come with all their attributes, relations with those of both things. What is negated,
-    only one of two readings, no thing that can be seen, or the whole caption, is left out.
+    Entities have all their attributes, relations the attributes of both things. Negated or
+    ambiguous parts, invisible things and the whole caption are left out.
 
     Args:
         caption: A parsed caption.
 
     Returns:
-        Entities and relations, in the order of the caption; none without a graph.
+        Entities and relations, in the order of the caption; () without a graph.
     """
     reading = read(caption)
     alone = [SubGraph((node,), (), (i,)) for i, node in enumerate(reading.graph.objects)]
@@ -320,10 +319,10 @@ GRAPH_UNIT_FOIL = SampledRewrite(UNIT_FOIL, "2", False, NO_UNIT, partial(_one, f
 
 
 def noun_phrases(caption: Caption) -> tuple[str, ...]:
-    """The noun phrases that a caption asserts, articles kept, each once to CLIP.
+    """Return the noun phrases that a caption asserts, with articles, each once to CLIP.
 
-    Pronouns, what is negated or only possible ("no dog", "a cat or a dog"), the caption itself, and
-    what speaks of the picture or a place in it ("the left side") are none.
+    Left out are pronouns, negated or only possible things ("no dog", "a cat or a dog"), the caption
+    itself, and words about the picture or a place in it ("the left side").
 
     Args:
         caption: With chunks.

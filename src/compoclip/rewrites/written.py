@@ -1,4 +1,4 @@
-"""Checks of texts that a person or a language model wrote."""
+"""Checks of texts written by a person or a language model."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def may_both_hold(a: Token, b: Token) -> bool:
 
 
 def exclude_each_other(a: Token, b: Token) -> bool:
-    """Whether what one word says rules out the other: numbers, colours, opposites, other kinds."""
+    """Return whether one word rules out the other: numbers, colours, opposites, other kinds."""
     if may_mean_the_same(a, b) or a.pos != b.pos:
         return False
     if a.pos == "NUM":
@@ -228,15 +228,15 @@ LOSES_CONTENT = "loses-content"
 def form_objection(caption: str, written: str) -> str | None:
     """Judge the form of a written positive or negative.
 
-    It must hold words, differ from the caption to CLIP's tokenizer, fit into the context and have
+    It must contain words, have other CLIP tokens than the caption, fit into the context and have
     at most 1.5 times as many words.
 
     Args:
         caption: The caption.
-        written: What a person or a language model made of it.
+        written: The written text.
 
     Returns:
-        Why it cannot be used, or None.
+        The reason to refuse it, or None.
     """
     if not written.strip():
         return EMPTY
@@ -251,16 +251,15 @@ def positive_objection(caption: Caption, written: Caption) -> str | None:
     """Judge whether a written positive keeps the meaning.
 
     Content words are nouns, verbs, adjectives, adverbs and numbers outside phrasal prepositions.
-    Their multiset is the same (words exchanged, stating the same), or exactly one of them is
-    another word (a word replaced) that does not exclude the old one. Neither text denies what the
-    other says.
+    Their multiset must be equal (words reordered, same statements), or differ in one word (a word
+    replaced) that does not exclude the old one. Neither text may negate a claim of the other.
 
     Args:
         caption: The caption.
-        written: What was made of it.
+        written: The written text.
 
     Returns:
-        Why it does not keep the meaning, or None when it may.
+        The reason to refuse it, or None if it may keep the meaning.
     """
     change = difference(caption, written)
     if len(change.lost) != len(change.gained) or len(change.lost) > 1:
@@ -273,19 +272,19 @@ def positive_objection(caption: Caption, written: Caption) -> str | None:
 
 
 def negative_objection(caption: Caption, written: Caption) -> str | None:
-    """Judge whether a written negative says something else than the caption.
+    """Judge whether a written negative has another meaning than the caption.
 
-    It denies what the caption does not; or it has a content word that cannot hold together with one
-    it lost ("crimson" with "red", "small" with "red" can); or a preposition that does not fit the
-    scene of the one it lost; or the same words in an order that states other things. Texts that
-    only add or drop words are refused: both may be true.
+    It must negate a claim of the caption; or have a content word that excludes a replaced one
+    ("crimson" does not exclude "red", nor does "small"); or a preposition that contradicts the
+    replaced one; or the same words in an order with another meaning. Texts that only add or drop
+    words are refused: both may be true.
 
     Args:
         caption: The caption.
-        written: What was made of it.
+        written: The written text.
 
     Returns:
-        Why it may still be true of the image, or None.
+        The reason why it may still be true of the image, or None.
     """
     change = difference(caption, written)
     if change.negated:
@@ -311,17 +310,17 @@ def negative_objection(caption: Caption, written: Caption) -> str | None:
 
 
 def paraphrase_objection(caption: Caption, written: Caption) -> str | None:
-    """Judge whether a text in other words says the same.
+    """Judge whether a paraphrase has the same meaning.
 
-    Half of the content words are kept, or there are words that can mean the same; no word excludes
-    one that went, and nothing is denied.
+    Half of the content words must be in both or be possible synonyms; no word may exclude a removed
+    one, and no claim may be negated.
 
     Args:
         caption: The caption.
         written: The paraphrase.
 
     Returns:
-        Why it does not say the same, or None when it may.
+        The reason to refuse it, or None if it may have the same meaning.
     """
     change = difference(caption, written)
     gone = [old for old in change.lost if not any(may_mean_the_same(old, n) for n in change.gained)]

@@ -1,10 +1,10 @@
-"""Features that are kept: gradient caching for large batches, and those of a frozen image tower.
+"""Cached features: gradient caching for large batches, and features of a frozen image tower.
 
-Gradient caching computes the gradients of a whole batch in the memory of a micro-batch. Losses see
-all features of a batch at once, encoders need not. So every micro-batch is encoded twice: first
-without a graph, which leaves the features; the losses' gradients with respect to these features are
-kept; then once more, with a graph, through which they flow to the parameters. The sums are those of
-one backward pass over the whole batch, in another order.
+Gradient caching computes the gradients of a whole batch in the memory of a micro-batch. Losses need
+all features of a batch at once, encoders do not. So every micro-batch is encoded twice: first
+without a graph, for the features and the losses' gradients with respect to them; then with a graph,
+through which these gradients flow to the parameters. The sums equal one backward pass over the
+whole batch, in another order.
 
 Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup
 (RepL4NLP 2021).
@@ -65,11 +65,11 @@ class GradientCache:
 
     Args:
         work: The batch, cut into micro-batches.
-        amp: The precision that every micro-batch is encoded in, both times.
-        device: Where it is encoded.
+        amp: The precision of both passes.
+        device: The device of both passes.
 
     Attributes:
-        features: What losses see. Gradients of a loss stop here; `backward` carries them on.
+        features: Features for the losses. Gradients of a loss stop here; `backward` continues.
     """
 
     def __init__(self, work: FeatureWork, amp: Amp, device: torch.device) -> None:
@@ -93,9 +93,9 @@ class GradientCache:
         return encoded
 
     def backward(self) -> None:
-        """Encode every micro-batch that learns again, and add its gradients to the parameters'.
+        """Encode every trained micro-batch again, and accumulate gradients of the parameters.
 
-        Dropout and drop-path repeat what they drew the first time.
+        Dropout and drop-path repeat the masks of the first pass.
         """
         for encode, leaves, (random, *of_gpus) in self._learning:
             wanted = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
@@ -163,24 +163,24 @@ def frozen_features(
     settings: RunSettings,
     ranks: Ranks,
 ) -> KeptFeatures | None:
-    """Keep the features of all photos of a source that a frozen image tower makes of them.
+    """Cache the features of a frozen image tower for all photos of a source.
 
-    Rank 0 makes what is not there; the others find it on disk.
+    Rank 0 computes missing features; the others read them from disk.
 
     Args:
-        model: Its image tower is frozen, or all of it but its last projection; on its device.
-        method: The recipe, with what --freeze leaves of it.
+        model: A model with a frozen image tower, or one frozen up to its last projection.
+        method: The recipe, after --freeze.
         source: The samples.
-        transform: How training shows photos.
-        settings: How the run is executed; `features` is the folder, by default the user's cache.
+        transform: Transform of photos in training.
+        settings: Settings of the run; `features` is the folder, by default the user's cache.
         ranks: The processes that train together.
 
     Returns:
-        The features; None for a run that does not keep them.
+        The features; None without --cache-frozen.
 
     Raises:
-        UsageError: Where there is nothing to keep.
-        CompoclipError: When the features do not fit the disk, or the folder cannot be written.
+        UsageError: When there is nothing to cache.
+        CompoclipError: When the disk is too small, or the folder cannot be written.
     """
     at = kept_at(method, settings)
     if not at:
@@ -244,7 +244,7 @@ class _Maker:
 
     @cached_property
     def spec(self) -> tuple[dict[str, Any], tuple[int, int, int]]:
-        """What the features depend on, and the shape of a photo's."""
+        """Everything the features depend on, and the shape of an image's features."""
         network, transform = self.model.encoder.model, self.transform
         known = {n: place for n, place in layer_places(network).items() if place.part == "image"}
         frozen = {

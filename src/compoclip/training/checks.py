@@ -130,8 +130,8 @@ def notes(method: Method, source: Source, total: int, masked: bool) -> list[str]
     optim, steps = method.optim, method.optim.warmup_steps(total)
     if steps and steps >= total:
         found.append(
-            f"  the warm-up of {optim.warmup} steps is not over before the run is: the learning "
-            f"rate never reaches --lr (lower --warmup, to {max(1, total // 10)} say)"
+            f"  the warm-up ({optim.warmup} steps) is not shorter than the run ({total}): --lr is "
+            f"never reached; lower --warmup, for example to {max(1, total // 10)}"
         )
     elif steps < optim.warmup < 1_000_000:
         found.append(

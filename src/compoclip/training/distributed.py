@@ -1,8 +1,8 @@
-"""Training on several ranks: each makes and encodes its part of every batch, and its rows of
-losses.
+"""Training on several ranks: each loads and encodes its part of every batch and computes its rows
+of the losses.
 
-What is computed is what one process with the global batch computes, whatever the number of ranks
-(see "The algebra" below).
+The result equals one process with the global batch, for any number of ranks (see "The algebra"
+below).
 """
 
 from __future__ import annotations
@@ -116,15 +116,15 @@ def _table(own: Sequence[int], ranks: Ranks) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """The batch that the parts of all ranks make.
+    """The global batch, of the parts of all ranks.
 
     Args:
-        images: How many there are.
-        texts: The same.
+        images: Number of images.
+        texts: Number of texts.
         peers: The ranks that share it.
-        skipped: Samples of all parts that were left out.
-        truncated: Texts of all parts that the tokenizer cuts.
-        asked: The signal that asked any rank to stop before the batch, 0 for none.
+        skipped: Number of samples left out.
+        truncated: Number of texts cut by the tokenizer.
+        asked: The signal that any rank received before the batch, 0 for none.
     """
 
     images: int = 0
@@ -192,7 +192,7 @@ def shared_batches(
             return
         if not said["drawn"].any():
             first = next(iter(loader.bad.values()), "none was found")
-            raise CompoclipError(f"no image of a batch could be read ({first}); mend the data")
+            raise CompoclipError(f"no image of a batch could be read ({first}); fix the data")
         peers = ALONE
         if ranks.world > 1:
             parts = np.split(table[len(_TOLD) :], np.cumsum(list(wanted.values()))[:-1])

@@ -1,4 +1,4 @@
-"""The mean of gradients over all ranks, by torch's DDP."""
+"""Mean gradients over all ranks, by torch's DDP."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from compoclip.ranks import TIMEOUT, Ranks, peers
 
 
 class GradientMean:
-    """Replaces every gradient by its mean over the ranks, while the backward pass still computes.
+    """Replaces every gradient by its mean over the ranks, during the backward pass.
 
-    DDP counts what backward passes before the last one have added. A gradient that some ranks lack
-    counts as zero there; without one anywhere a parameter keeps none.
+    DDP includes the sums of backward passes before the last one. A missing gradient counts as zero;
+    a parameter without a gradient on any rank gets none.
 
     Args:
-        parameters: In the same order on all ranks. Those that FSDP has split (DTensors) are left
-            alone: their means are taken already.
+        parameters: In the same order on all ranks. Sharded ones (FSDP's DTensors) are left out:
+            they hold means already.
         ranks: The processes that train together.
     """
 
@@ -44,9 +44,9 @@ class GradientMean:
             )
 
     def backward(self, output: Tensor, gradient: Tensor | None = None) -> None:
-        """Run the last backward pass of a step, from a scalar, and take the means.
+        """Run the last backward pass of a step, from a scalar, and average gradients.
 
-        All ranks must call it once a step. Raises PeerLostError when a rank is gone.
+        All ranks must call it once per step. Raises PeerLostError when a rank is lost.
         """
         last: Any = output if self._reducer is None else self._reducer(output)
         with nullcontext() if self._reducer is None else peers():

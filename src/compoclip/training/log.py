@@ -1,4 +1,4 @@
-"""The metrics log of a run: one JSON object a line, a line a logged step or measurement."""
+"""The metrics log of a run: one JSON object per line, one line per logged step or measurement."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ class MetricsLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Read all complete records of a log; a torn last line (killed while writing) is left out.
+    """Read all complete records of a log; a torn last line (from a kill) is left out.
 
     Args:
         path: A run's `train.jsonl`.
 
     Returns:
-        A record for each logged step, in the order of the file.
+        One record per logged step, in the order of the file.
 
     Raises:
-        CompoclipError: Naming the line, for anything else that is no record of a step.
+        CompoclipError: For any other malformed line, which it names.
     """
     try:
         *lines, last = path.read_bytes().split(b"\n")
@@ -158,13 +158,13 @@ class Tracker:
 
 
 class Trackers:
-    """The trackers of a run, opened at its first record. Called like the loop's `report`.
+    """The trackers of a run, opened at its first record. Has the interface of the loop's `report`.
 
     Args:
-        names: Of TRACKERS.
+        names: Names in TRACKERS.
         out: The run folder.
-        config: The settings that trackers show beside the curves.
-        report: Called with every record, too.
+        config: The settings shown with the curves.
+        report: Also called with every record.
 
     Raises:
         CompoclipError: When the package of a tracker is not installed.
@@ -191,7 +191,7 @@ class Trackers:
             tracker.close()
 
     def __call__(self, record: dict[str, Any], total: int) -> None:
-        """Report a logged step or what was measured after it, and track it."""
+        """Report and track a logged step or a measurement."""
         self._report(record, total)
         if not self._names:
             return

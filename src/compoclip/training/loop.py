@@ -1,4 +1,4 @@
-"""The training loop, for every method: reads top to bottom."""
+"""The training loop of all methods, in reading order."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ _HALVINGS = 16  # of the loss scale of fp16, which begins with 2^16, until it is
 
 @dataclass
 class TrainingLoop:
-    """Trains an encoder in place until the last step, or until the run is asked to stop.
+    """Trains an encoder in place until the last step or a stop.
 
     The result does not depend on the number of ranks. The state is also saved when the data fails,
     and on Ctrl-C or SIGTERM.
 
     Args:
-        encoder: What learns; on its device.
+        encoder: The encoder, on its device.
         tokenize: The encoder's tokenizer.
-        method: Losses, what trains, optimiser and schedule.
+        method: Losses, trained parts, optimiser and schedule.
         batches: This rank's part of every global batch.
-        settings: How the run is executed. With `resume` the newest state in OUT is restored first.
-        report: Called with the record of every logged step and the number of all steps, on rank 0.
+        settings: Settings of the run. With `resume` the newest state in OUT is restored first.
+        report: Called on rank 0 with the record of every logged step and the total of steps.
         ranks: The processes that train together.
-        known: Remembers texts, see `step`.
-        watch: Measures the encoder now and then, and may end the run.
+        known: Cache of texts, see `step`.
+        watch: Measures the encoder during training, and may end the run.
     """
 
     encoder: DualEncoder
@@ -154,19 +154,19 @@ class TrainingLoop:
         return progress
 
     def run(self) -> Progress:
-        """Take all steps that are left.
+        """Take all remaining steps.
 
-        One batch may go wrong (bf16, a rare outlier): its step is not taken, and counted. Several
-        in a row mean that the run has diverged. All ranks see the same loss and the same gradients,
-        so that they take the same branch without telling each other.
+        A step with a non-finite loss or gradient (bf16, a rare outlier) is skipped and counted.
+        Several in a row mean that the run has diverged. All ranks have equal losses and gradients,
+        so that they take the same branch without communication.
 
         Returns:
-            Where the run ended.
+            The progress at the end of the run.
 
         Raises:
             CompoclipError: When the loss or the gradient is not finite three steps in a row, when
-                weights are not finite, and for what the data or the disk report.
-            RunInterruptedError: After Ctrl-C or SIGTERM, once the step under way is done and saved.
+                weights are not finite, and for errors of data or disk.
+            RunInterruptedError: After Ctrl-C or SIGTERM, once the current step is done and saved.
         """
         settings, ranks = self.settings, self.ranks
         with (
@@ -228,7 +228,7 @@ class TrainingLoop:
         return ended or self.progress.step >= self.total
 
     def _next(self) -> _Taken | None:
-        """The next batch. When the data fails, what was learnt is saved first.
+        """The next batch. When the data fails, the state is saved first.
 
         The SIGTERM of a scheduler also reaches the workers that read data, which are gone then.
         """
@@ -242,10 +242,10 @@ class TrainingLoop:
         return taken
 
     def take(self) -> None:
-        """Make the next batch ready before it is asked for, its pixels on the way to a GPU.
+        """Prefetch the next batch and start the copy of its pixels to a GPU.
 
-        What goes wrong with a batch is raised when that batch is asked for, so that the step before
-        it is done and saved.
+        The error of a batch is raised when that batch is used, so that the previous step is done
+        and saved.
         """
         try:
             found = next(self.coming, None)
@@ -399,9 +399,9 @@ class TrainingLoop:
             self.writer.finish()
 
     def _rewrites(self) -> dict[str, Any]:
-        """What the caption plan made, on all ranks and since the first start of the run.
+        """Return counts of the texts made by the caption plan, over all ranks and restarts.
 
-        Only batches whose step is done count: what else was drawn is drawn again after a resume.
+        Only batches of finished steps count: the others are sampled again after a resume.
         """
         total = PlanCounts()
         total.add(self.before)
@@ -410,8 +410,8 @@ class TrainingLoop:
         return total.to_json()
 
     def _save_if_due(self, ends: bool) -> None:
-        """A state that is due while steps are bad waits for a good one: what is kept until then is
-        what a run that has diverged can go back to."""
+        """Save a due state; during bad steps wait for a good one, so that a diverged run can go
+        back to the older state."""
         self.owed |= _due(self.progress.step, self.settings.save_every, self.total)
         if self.owed and not ends:
             self.bad_steps.read()
@@ -480,12 +480,12 @@ def total_steps(optim: Optim, batches: BatchLoader, most: int = 0) -> int:
 
 
 def freeze(model: nn.Module, trains: Trains, words: Sequence[str] = ()) -> None:
-    """Set requires_grad of every parameter; with adapters, only these may learn.
+    """Set requires_grad of every parameter; with adapters, only of these.
 
     Args:
-        model: The open_clip network, adapters included.
-        trains: Which parts learn.
-        words: What --freeze holds still in them.
+        model: The open_clip network, with adapters.
+        trains: The trained parts.
+        words: The values of --freeze.
     """
     still = {name for names in frozen_by(model, words).values() for name in names}
     learns = {

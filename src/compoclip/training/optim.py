@@ -1,4 +1,4 @@
-"""Optimiser groups, the learning-rate schedule, averaged weights, and steps not taken."""
+"""Optimiser groups, the learning-rate schedule, averaged weights, and skipped steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_DECAY = ("bn", "ln", "bias", "logit_scale")
 
 
 def decays(name: str, parameter: nn.Parameter) -> bool:
-    """Whether weight decay applies: not to gains, biases, normalisation or the logit scale."""
+    """Return whether weight decay applies: not to gains, biases, norms or the logit scale."""
     return parameter.ndim >= 2 and not any(part in name for part in _NO_DECAY)
 
 
@@ -36,19 +36,17 @@ def build_optimizer(
     factors: Mapping[str, float] = types.MappingProxyType({}),
     heads: Mapping[str, HeadPlan] = types.MappingProxyType({}),
 ) -> torch.optim.AdamW:
-    """Make AdamW over the trainable parameters, with and without weight decay.
+    """Build AdamW over the trainable parameters, with and without weight decay.
 
     Args:
-        named_parameters: All parameters of the network. Those that FSDP has split and whole ones
-            are not mixed within a group.
+        named_parameters: All parameters of the network. Groups do not mix parameters sharded by
+            FSDP with others.
         optim: Learning rate, betas, epsilon and weight decay.
-        factors: What the learning rate of a parameter is multiplied by, by its name; others have
-            that of the method.
-        heads: Names of heads among them, as `DualEncoder.heads` has them, and their plans, which
-            say their factor and weight decay.
+        factors: Name of a parameter -> factor on its learning rate (default 1).
+        heads: Names of heads in `DualEncoder.heads` -> their plans, with factor and weight decay.
 
     Returns:
-        The optimiser, its moments empty. The "factor" of a group is that of its parameters.
+        The optimiser with empty moments. The "factor" of a group is its parameters'.
     """
     named = list(named_parameters)
     name_of = {p: name for name, p in named}
@@ -75,7 +73,7 @@ def build_optimizer(
 
 
 def learning_rate(step: int, total: int, optim: Optim) -> float:
-    """The learning rate of a step: linear warm-up, then half a cosine.
+    """Return the learning rate of a step: linear warm-up, then half a cosine.
 
     From warmup_lr linearly to lr, reached at step W of the warm-up (lr * (k + 1) / W when it starts
     from 0); then min_lr + (lr - min_lr) / 2 * (1 + cos(pi (k - W) / (N - W))).

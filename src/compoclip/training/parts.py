@@ -1,7 +1,6 @@
 """The parts of a network that options name: towers, their blocks, their last projections.
 
-`--freeze`, `--lr-image`, `--layer-decay` and the features that are kept of a frozen trunk all ask
-where a parameter stands, and all ask it here.
+`--freeze`, `--lr-image`, `--layer-decay` and `--cache-frozen` look up parameters here.
 """
 
 from __future__ import annotations
@@ -184,19 +183,19 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
 
 
 def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | None:
-    """Attach the method's adapters, drawn from `seed`, to the network, and say how much learns.
+    """Attach the method's adapters to the network, and log the number of parameters.
 
     Args:
-        model: Its network gets the adapters.
-        method: Its `lora` says which, if any.
-        seed: Of the adapters' initial weights.
+        model: The model; changed in place.
+        method: The method; `lora` has the settings.
+        seed: Seed of the adapters' initial weights.
 
     Returns:
-        The settings, with the towers that have adapters now: those that the method trains, that
-        its settings name and that have layers to adapt. None for a method without adapters.
+        The settings, with the adapted towers: trained by the method and named by `lora`, with
+        layers to adapt. None for a method without adapters.
 
     Raises:
-        UsageError: When there is no such tower.
+        UsageError: When no tower can be adapted.
         CompoclipError: When the weights are not those of the model's identity.
     """
     if method.lora is None:
@@ -221,12 +220,12 @@ def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | Non
     lora = replace(method.lora, towers=_towers(having))
     learns = sum(target.size for target in targets)
     note(
-        f"{lora.describe()}: {learns:,} numbers learn beside {total:,} frozen ones "
+        f"{lora.describe()}: {learns:,} trained and {total:,} frozen parameters "
         f"({learns / total:.2%})"
     )
     if len(having) < len(chosen):
         (left,) = set(chosen) - having
-        note(f"  the {left} tower has no attention or MLP layers to adapt: it stays as it is")
+        note(f"  the {left} tower has no attention or MLP layers to adapt and is frozen")
     return lora
 
 

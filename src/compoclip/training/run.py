@@ -55,25 +55,24 @@ class RunSummary:
     """The summary of a finished or stopped run.
 
     Attributes:
-        model: What `load_model` gets the result with; None when the run was stopped early.
+        model: Path of the result for `load_model`; None if the run stopped early.
         method: The method's name.
         steps: Optimiser steps done.
         total_steps: Optimiser steps of the whole run.
-        images: Images that were shown.
-        texts: Texts that were shown.
-        skipped: Images that could not be read.
+        images: Images trained on.
+        texts: Texts trained on.
+        skipped: Unreadable images.
         truncated: Texts cut to the model's context.
         seconds: Time spent in the loop, over all starts of the run.
-        left_out: What the reader of the data left out, by reason.
+        left_out: Samples that the reader left out, by reason.
         rewrites: Coverage of each rewrite.
-        cut: Captions that were rewritten by their beginning alone, being longer than any model
-            reads.
-        adapter: The adapters alone, if any.
-        skipped_steps: Steps whose loss or gradient was not finite.
-        frozen: Parameters that --freeze held still, by what it names.
-        best: With --keep-best the step whose weights the model has, and what it scored.
-        ended_early: Whether the run ended for lack of improvement.
-        drawn: Of a mixture the samples drawn of each data set.
+        cut: Captions of which only the beginning was rewritten, since no model reads more.
+        adapter: Path of the adapters, if any.
+        skipped_steps: Steps with a non-finite loss or gradient.
+        frozen: Number of frozen parameters by value of --freeze.
+        best: With --keep-best, the step of the model's weights, and its score.
+        ended_early: Whether the run ended by --patience.
+        drawn: Samples per data set of a mixture.
     """
 
     model: Path | None
@@ -107,27 +106,26 @@ def run_training(
 ) -> RunSummary:
     """Train a model in place and write its checkpoint to `settings.out / "model"`.
 
-    Adapters are merged into it; they are also written alone to `settings.out / "adapter"`.
+    Adapters are merged into it, and also written unmerged to `settings.out / "adapter"`.
 
     Args:
-        model: What learns.
-        method: Texts, images, losses, what trains, optimiser and schedule.
+        model: The model to train.
+        method: Texts, images, losses, trained parts, optimiser and schedule.
         source: The samples.
-        settings: How the run is executed; `device` names a device that is here.
-        ranks: The processes that train together, each of which calls this with the same arguments.
-            All end with the same model and summary, whatever their number; rank 0 writes.
-        config: The text of the file that repeats the run, to be written into its folder.
-        watch: Measures the model, which must be the one that it was made for, while it trains.
+        settings: Settings of the run, with an available `device`.
+        ranks: The processes that train together; all call this with equal arguments. All end with
+            the same model and summary, for any number of ranks; rank 0 writes.
+        config: The text of the run's configuration file, written into its folder.
+        watch: Measures this model during training.
 
     Returns:
-        What the run amounts to.
+        The summary of the run.
 
     Raises:
-        UsageError: When the run folder is taken and `resume` is not set, and for settings that do
-            not go together.
-        CompoclipError: When another process is writing the run folder, when no more than half of
-            the steps had a finite loss and gradient, and for everything the data, the model or the
-            disk report.
+        UsageError: When the run folder exists and `resume` is not set, and for conflicting
+            settings.
+        CompoclipError: When another process is writing the run folder, when half of the steps or
+            more had a non-finite loss or gradient, and for errors of data, model or disk.
     """
     require_together(method, settings, ranks, watch)
     require_precision(settings)
@@ -386,7 +384,7 @@ class _Run:
         if texts is not None:
             note(
                 f"{texts.asked - texts.found} of {counted(texts.asked, 'text')} encoded, the "
-                f"others remembered ({texts.bytes / 1e6:.0f} MB)"
+                f"others cached ({texts.bytes / 1e6:.0f} MB)"
             )
         if settings.fsdp:
             split = encoder.model.state_dict()
@@ -452,11 +450,11 @@ class _Run:
 
 
 def reading_processes(settings: RunSettings, method: Method, samples: int) -> int:
-    """The number of processes that read data, for this process, one of several under torchrun.
+    """Return the number of reading processes of this process, one of several under torchrun.
 
-    A core reads, crops and rewrites for some 250 images a second. That keeps all cores busy where a
-    GPU trains; on a CPU training itself takes a hundred times as long, on the same cores. For a few
-    seconds of reading no process is started.
+    A core reads, crops and rewrites some 250 images per second. That keeps all cores busy if a GPU
+    trains; on a CPU training takes a hundred times as long, on the same cores. For a few seconds of
+    reading no process is started.
     """
     if settings.workers != "auto":
         return settings.workers

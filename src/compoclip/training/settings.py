@@ -29,18 +29,18 @@ class OptimOptions:
     Args:
         epochs: Passes over the data; may be a fraction.
         batch_size: Images per optimiser step, over all processes.
-        lr: Peak learning rate; of adapters that --lora adds, ten times the method's unless given.
+        lr: Peak learning rate. With --lora the default is ten times the method's.
         warmup_lr: Learning rate at the start of the warm-up.
-        min_lr: Learning rate at the end of the cosine; equal to lr, it is constant.
-        weight_decay: Decoupled weight decay; not on biases, norms and the temperature.
+        min_lr: Learning rate at the end of the cosine; the rate is constant if it equals lr.
+        weight_decay: Decoupled weight decay, except on biases, norms and the temperature.
         beta1: AdamW first-moment decay.
         beta2: AdamW second-moment decay.
         eps: AdamW epsilon.
-        warmup: Steps of linear warm-up; unless given, at most a tenth of the run.
+        warmup: Steps of linear warm-up. The default is at most a tenth of the run.
         warmup_share: Largest share of all steps that the warm-up may take.
         clip_grad: Maximum global gradient norm; 0 is off.
-        max_logit_scale: Largest s = exp(logit_scale) allowed after a step; no limit for a model
-            with a logit bias (SigLIP), whose published scale is larger.
+        max_logit_scale: Clamp s = exp(logit_scale) after each step, except in models with a logit
+            bias (SigLIP), whose published scale is larger.
     """
 
     epochs: float | None = None
@@ -65,7 +65,7 @@ class OptimOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How a run is executed, whatever the method, the model and the data.
+    """How a run is executed, for any method, model and data.
 
     Args:
         out: Run folder. The checkpoint goes to OUT/model, the log to OUT/train.jsonl.
@@ -73,54 +73,52 @@ class RunSettings:
         workers: Processes that read data; the result does not depend on it. auto on a GPU: all
             cores but one, 16 at most. auto on a CPU: one for every eight cores. auto for fewer than
             4,096 images in the whole run: none. Ranks of one machine (torchrun) share its cores.
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
-        precision: bf16 runs the towers under autocast; so does fp16, with a scaled loss, for GPUs
-            without bf16; auto is bf16 on a GPU, fp32 on a CPU.
-        micro_batch: Images that are encoded at once, and texts of as many tokens as that many of
-            the longest; the gradients stay those of the whole batch, memory is that of the
-            micro-batch, and everything is encoded twice. 0 is the whole batch.
-        contrast: What contrasts of images with texts over a batch are: softmax, as in CLIP, or the
-            sigmoid loss of every pair, as in SigLIP, for a model whose logits have a bias; auto is
-            sigmoid for these.
-        grad_checkpointing: Compute activations again in backward: less memory, a third more work.
-        compile: Compile both towers with torch.compile: needs a C++ compiler (CPU) or Triton (GPU),
-            and a minute at the start.
-        cache_frozen: Encode the images of a frozen tower or trunk once, and keep their features on
-            disk for all later runs and seeds: with --no-crop, or with a number of --crops. Where
-            one matrix of the text tower learns (LABCLIP) texts are encoded once a run, too.
-        features: Folder for them, in place of the user's cache folder; asks for --cache-frozen.
-        crops: Show as many fixed crops of every image, the next one in every epoch, in place of new
-            random ones.
-        freeze: What keeps its weights: image, text, image-trunk or text-trunk (a tower but for its
-            last projection), image:N or text:N (what comes before the N-th block, and that block),
-            temperature; one or several, beside what the method leaves alone.
-        lr_image: Learning rate of the image tower, in place of --lr.
-        lr_text: Learning rate of the text tower, in place of --lr; the temperature has --lr.
-        layer_decay: Multiply the learning rate of a tower by this once for every block between a
-            parameter and the tower's end: early blocks learn slower; 1 is the same for all.
-        ema: Average the weights over the steps, with this decay (0.999, say): OUT/model gets the
-            average, the weights of the last step stay in OUT/state; 0 is off.
-        crop: Show random crops of 90 to 100 % of an image, or the whole image as evaluation does;
-            unless given, what the method does.
-        draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below what is shown:
-            faster, with slightly other pixels than decoding them whole.
-        mask_duplicates: Leave pairs that are true without being the target out of every contrast
-            over the batch: an image with an equal caption of another image, or of the same photo
-            in another sample. Losses as published lack this.
-        allow_no_negatives: Train although the recipe finds no negative for nearly all captions.
-        max_bad: Unreadable images to tolerate; each is reported.
+        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
+        precision: bf16 runs the towers under autocast. fp16 does too, with a scaled loss, for GPUs
+            without bf16. auto is bf16 on a GPU, fp32 on a CPU.
+        micro_batch: Gradient caching: encode N images at a time, and texts of as many tokens as N
+            of the longest. Gradients equal the full batch's; everything is encoded twice. 0 is off.
+        contrast: Image-text contrast over a batch: softmax (CLIP) or sigmoid (SigLIP). auto is
+            sigmoid for models with a logit bias.
+        grad_checkpointing: Recompute activations in the backward pass. Saves memory, costs a third
+            more computation.
+        compile: Compile both towers with torch.compile. Needs a C++ compiler (CPU) or Triton (GPU),
+            and takes a minute at the start.
+        cache_frozen: Encode the images of a frozen tower or trunk once, and cache the features on
+            disk for all runs and seeds. Requires --no-crop or --crops N. If only one matrix of the
+            text tower learns (LABCLIP), texts are encoded once per run too.
+        features: Folder of cached features (default: the user's cache folder). Requires
+            --cache-frozen.
+        crops: Use N fixed crops per image, one per epoch in turn, instead of random crops.
+        freeze: Parts to freeze, in addition to the parts that the method freezes: image, text,
+            image-trunk or text-trunk (a tower without its last projection), image:N or text:N
+            (everything up to the N-th block), temperature.
+        lr_image: Learning rate of the image tower, instead of --lr.
+        lr_text: Learning rate of the text tower, instead of --lr. The temperature uses --lr.
+        layer_decay: Factor on the learning rate per block below the top of a tower: early blocks
+            learn slower. 1 is off.
+        ema: Average the weights over steps with this decay, for example 0.999. OUT/model gets the
+            average, OUT/state the last weights. 0 is off.
+        crop: Train on random crops of 90 to 100 % of an image, or on whole images as in evaluation.
+            The default is the method's.
+        draft: Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, never below the size of the
+            crop. Faster, with slightly different pixels.
+        mask_duplicates: Leave true pairs other than the target out of contrasts over the batch:
+            equal captions of other images, and the same photo in other samples. Published losses
+            lack this.
+        allow_no_negatives: Train even if nearly all captions get no negative.
+        max_bad: Most unreadable images to skip; each is reported.
         save_every: Steps between saved states.
         log_every: Steps between log lines.
-        max_steps: Train no more steps than this, the schedule of the learning rate included; 0 sets
-            no limit beside --epochs.
-        stop_after: Stop after this many steps in total, to resume later; 0 is never.
-        resume: Go on from the last saved state in OUT; where there is none, say so and start; where
-            the run is finished, say so and end.
-        merge: Of a run with adapters write OUT/model, too, with them merged in.
-        fsdp: Split weights, gradients and moments over the processes of torchrun (FSDP2), for
+        max_steps: Most steps; the schedule ends there. 0 leaves the limit to --epochs.
+        stop_after: Stop after this many steps in total, to resume later. 0 is off.
+        resume: Resume from the last saved state in OUT. Without a state, start; if the run is
+            finished, exit. A message says which.
+        merge: With adapters, also write the merged model to OUT/model.
+        fsdp: Shard weights, gradients and moments over the processes of torchrun (FSDP2), for
             models too large for one GPU.
-        track: Log also for tensorboard, wandb or both: OUT/tensorboard for `tensorboard --logdir
-            OUT`; OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set.
+        track: Also log to tensorboard, wandb or both: to OUT/tensorboard for `tensorboard --logdir
+            OUT`, and to OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set.
     """
 
     out: Annotated[Path, OptionMark.ONCE]
@@ -155,7 +153,7 @@ class RunSettings:
     track: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     def recorded(self) -> dict[str, Any]:
-        """The settings that a checkpoint and a tracker state, by name."""
+        """Return the settings that checkpoints and trackers record, by name."""
         known = [each for each in fields(RunSettings) if each.name not in _EXECUTION]
         return {
             each.name: getattr(self, each.name)
@@ -164,25 +162,26 @@ class RunSettings:
         }
 
     def decisive(self) -> dict[str, Any]:
-        """The settings that a resumed run must share with the run that it goes on with."""
+        """Return the settings that a resumed run must not change."""
         return {k: v for k, v in self.recorded().items() if k not in _EQUIVALENT}
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings:
-    """How a model is measured while it trains, and what follows from it.
+    """How a model is measured during training.
 
     Args:
-        on: Benchmarks to measure on while training, before the first step and after the last one,
+        on: Benchmarks to measure before the first step, during training and after the last step,
             named as for evaluate (NAME, NAME:PART, a suite, NAME,root=DIR,images=DIR). Scores go
-            to train.jsonl, trackers and the report, and per item to OUT/eval/step-N.
-        eval_every: Steps between measurements; 0 measures before and after alone.
-        eval_data: Data root of these benchmarks in the default layout.
-        eval_images: Folder with their photos, when it is not in that data root.
-        allow_partial: Measure on what is there of them when images or items are missing.
-        keep_best: OUT/model is the best that was measured, not the last: BENCHMARK by its headline,
-            BENCHMARK:NAME by another mean or sub-task of it.
-        patience: Stop after this many measurements without anything better; 0 never does.
+            to train.jsonl, trackers and the report, items to OUT/eval/step-N.
+        eval_every: Steps between measurements. 0 measures only before and after training.
+        eval_data: Data root of the benchmarks of --on, in the default layout.
+        eval_images: Folder with the photos of --on, if it is not in --eval-data.
+        allow_partial: Evaluate the available items of --on if some are missing; results are marked
+            partial.
+        keep_best: Write the best measured weights to OUT/model, not the last: best in the headline
+            of BENCHMARK, or in another mean or sub-task as BENCHMARK:NAME.
+        patience: Stop after this many measurements without an improvement. 0 is off.
     """
 
     on: tuple[str, ...] = ()

@@ -43,22 +43,22 @@ _AVERAGE = "average/"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: what `progress.json` of a state holds.
+    """The progress of a run, stored in `progress.json` of a state.
 
     Args:
-        step: Steps that are done.
-        epoch: The epoch that the next step is in.
-        epoch_step: Steps of that epoch that are done.
-        images: Images shown so far.
-        texts: Texts shown so far.
-        skipped: Images that could not be read.
-        truncated: Texts that the tokenizer cut.
+        step: Steps done.
+        epoch: The epoch of the next step.
+        epoch_step: Steps done in that epoch.
+        images: Images trained on so far.
+        texts: Texts trained on so far.
+        skipped: Unreadable images.
+        truncated: Texts cut by the tokenizer.
         seconds: Time spent in the loop.
-        rewrites: What the caption plan made so far, as `PlanCounts.to_json` has it.
-        losses: The state of losses that have one, by name of the term.
-        skipped_steps: Steps whose loss or gradient was not finite.
+        rewrites: Counts of the caption plan so far, as `PlanCounts.to_json`.
+        losses: The state of stateful losses, by name of the term.
+        skipped_steps: Steps with a non-finite loss or gradient.
         scaler: The state of the loss scale of fp16.
-        measured: What was measured while training: step -> name -> value.
+        measured: Measurements during training: step -> name -> value.
     """
 
     step: int
@@ -103,18 +103,17 @@ def _matches(value: Any, shape: Any) -> bool:
 
 
 class StateWriter:
-    """Saves the states of a run in OUT/state, on a GPU beside the training that goes on.
+    """Saves the states of a run in OUT/state, on a GPU in the background.
 
-    A state is the folder step-NNNNNNNN; older ones are dropped. What is written does not depend on
-    the number of ranks, nor on whether parameters are split. Beside training a state is copied to
-    pinned memory, in the order of the device's work, and a thread waits for it and writes it. At
-    most one is in flight.
+    A state is the folder step-NNNNNNNN; older ones are deleted. The files do not depend on the
+    number of ranks or on sharding. In the background, a state is copied to pinned memory, in the
+    order of the device's work, and a thread writes it. At most one is in flight.
 
     Args:
         folder: OUT/state.
-        ranks: The processes that train together, which call all but `check` together; rank 0
+        ranks: The processes that train together. All call every method but `check` together; rank 0
             writes.
-        beside: Return before a state is written; takes the memory of a second copy.
+        beside: Save in the background; takes the memory of a second copy.
     """
 
     def __init__(self, folder: Path, ranks: Ranks = SINGLE, beside: bool = False) -> None:
@@ -140,22 +139,22 @@ class StateWriter:
         Args:
             model: The open_clip network.
             optimizer: Its AdamW.
-            progress: Where the run stands.
-            averages: The averaged weights, if there are any.
+            progress: The progress of the run.
+            averages: The averaged weights, if any.
 
         Raises:
-            CompoclipError: On all ranks, now or, beside training, in the next call: when the disk
-                is full, the folder cannot be written, or a weight is not finite: nothing is learnt
-                from there on, while the older state, which stays, may be good.
+            CompoclipError: On all ranks, now or, in the background, in the next call: when the disk
+                is full, the folder cannot be written, or a weight is not finite (training is then
+                useless, and the older state, which is kept, may be good).
         """
         self.finish()
-        learnt = dict(model.named_parameters())
-        device = next(iter(learnt.values())).device
+        trained = dict(model.named_parameters())
+        device = next(iter(trained.values())).device
         tensors = {_RANDOM: torch.get_rng_state()}
         if device.type == "cuda":  # which draws its dropout
             tensors[_RANDOM_GPU] = torch.cuda.get_rng_state(device)
         named = _weights(model, averages)
-        for index, parameter in enumerate(ordered(learnt.items())):
+        for index, parameter in enumerate(ordered(trained.items())):
             for key, value in optimizer.state.get(parameter, {}).items():
                 named[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
         for name, tensor in named.items():
@@ -176,7 +175,7 @@ class StateWriter:
         def write() -> None:
             if copied is not None:
                 copied.synchronize()
-            _write(self._folder, tensors, learnt, progress)
+            _write(self._folder, tensors, trained, progress)
             give_back()
 
         if self._ranks.first:
@@ -185,12 +184,12 @@ class StateWriter:
             self.finish()
 
     def check(self) -> None:
-        """Raise CompoclipError if the state in flight could not be written; waits for nothing."""
+        """Raise CompoclipError if the state in flight could not be written; does not wait."""
         if self._writing is not None and self._writing.done():
             self._raise()
 
     def finish(self) -> None:
-        """Wait until what was saved is written. Raises CompoclipError if it could not be."""
+        """Wait until the saved state is written. Raises CompoclipError if it could not be."""
         with self._ranks.agreed():
             self._raise()
 
@@ -212,15 +211,15 @@ def _weights(model: nn.Module, averages: AveragedWeights | None) -> dict[str, to
 def _write(
     folder: Path,
     tensors: dict[str, torch.Tensor],
-    learnt: Mapping[str, nn.Parameter],
+    trained: Mapping[str, nn.Parameter],
     progress: Progress,
 ) -> None:
-    """Write a state. learnt: the parameters, which must be finite, by name."""
-    for name in learnt:
+    """Write a state. trained: the parameters by name, which must be finite."""
+    for name in trained:
         if not tensors[f"model/{name}"].isfinite().all():
             kept = latest_state(folder)
             raise CompoclipError(
-                f"{name} is not finite after step {progress.step}, so nothing more can be learnt; "
+                f"{name} is not finite after step {progress.step}, so training cannot continue; "
                 "lower --lr" + (f" (the state of an earlier step is kept: {kept})" if kept else "")
             )
     # safetensors refuses tensors that share storage: every repeated one gets its own.
@@ -326,15 +325,15 @@ def load_state(
         state: Folder of a complete state.
         model: The open_clip network, whole.
         optimizer: Its AdamW.
-        steps_per_epoch: Of the data, with which the step, the epoch and the step in it must agree;
-            None leaves that unchecked.
-        averages: The averaged weights of a run that has them.
+        steps_per_epoch: Steps per epoch of the data, checked against the state; None skips the
+            check.
+        averages: The averaged weights, if any.
 
     Returns:
-        Where to go on.
+        The progress to resume from.
 
     Raises:
-        CompoclipError: When the state is damaged; then nothing has been restored.
+        CompoclipError: When the state is damaged; nothing is restored then.
     """
     # Everything is read and checked before anything is restored.
     try:
@@ -387,17 +386,17 @@ def _moments(
     averages: AveragedWeights | None,
     wrong: list[str],
 ) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
-    """What AdamW remembered of each parameter. Adds to `wrong` why these are not the tensors of
-    such a model and its optimiser."""
-    learnt, expected = dict(model.named_parameters()), _weights(model, averages)
+    """Return AdamW's state by parameter. Append to `wrong` each mismatch with the model and its
+    optimiser."""
+    trained, expected = dict(model.named_parameters()), _weights(model, averages)
     for name, value in expected.items():
         found = tensors.get(name)
         if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):
             wrong.append(f"{name}: missing, or of another shape or type")
-        elif name.removeprefix("model/") in learnt and not found.isfinite().all():
+        elif name.removeprefix("model/") in trained and not found.isfinite().all():
             wrong.append(f"{name}: not finite")
     moments, known = {}, {*expected, _RANDOM, _RANDOM_GPU}
-    for number, parameter in enumerate(ordered(learnt.items())):
+    for number, parameter in enumerate(ordered(trained.items())):
         names = {slot: f"optimizer/{number}/{slot}" for slot in _SLOTS}
         known.update(names.values())
         own = {slot: tensors[name] for slot, name in names.items() if name in tensors}

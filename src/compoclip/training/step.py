@@ -1,4 +1,4 @@
-"""One step of training up to the gradients: a batch in, losses out, gradients on the parameters."""
+"""One training step up to the gradients: a batch in, losses out, gradients on the parameters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from compoclip.training.teacher import TeacherEncoder
 
 @dataclass(frozen=True)
 class StepResult:
-    """The loss of a step, on its device: the first number that is read waits for all of them.
+    """The loss of a step, on its device; reading a number waits for the device.
 
     Args:
         terms: Every loss term before weighting, by name.
@@ -42,12 +42,12 @@ class StepResult:
 
     @property
     def values(self) -> Mapping[str, float]:
-        """The terms as numbers."""
+        """Return the terms as numbers."""
         return dict(zip(self.terms, self._numbers))
 
     @property
     def loss(self) -> float:
-        """The weighted sum as a number."""
+        """Return the weighted sum as a number."""
         return self._numbers[-1]
 
     @cached_property
@@ -184,17 +184,17 @@ def weighted_loss(
 
     Args:
         active: The terms of the step.
-        features: Of this rank's part of the batch.
-        layout: The same.
-        heads: Those of terms that have one (`module_name`).
-        targets: What they are to write for each image, "" for nothing.
+        features: Features of this rank's part of the batch.
+        layout: Layout of this rank's part.
+        heads: The heads of terms, by `module_name`.
+        targets: Texts for heads to write, one per image, or "".
 
     Returns:
-        The terms before weighting by name, and the sum, as scalars with gradients; of both, this
-        rank's share.
+        This rank's share of the unweighted terms, by name, and of the sum, as scalars with
+        gradients.
 
     Raises:
-        UsageError: When a loss takes no account of the other ranks.
+        UsageError: When a loss ignores the other ranks.
     """
     terms: dict[str, Tensor] = {}
     for term in active:

@@ -1,4 +1,4 @@
-"""A teacher: a copy of the model beside the one that learns, for losses that compare the two."""
+"""A teacher: a copy of the model for losses that compare both."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from compoclip.models.work import KeptAt
 
 
 class TeacherEncoder(DualEncoder):
-    """A copy of an encoder as it is now, which nothing trains and which may follow the encoder.
+    """An untrained copy of an encoder, which may follow the encoder as a moving average.
 
-    Its weights are the plain ones that the encoder computes with: adapters are merged. It never
-    drops anything out and never takes statistics of a batch.
+    Adapters are merged into its weights. It is always in eval mode: no dropout, no batch
+    statistics.
 
     Args:
         student: The encoder, before its first step.
@@ -34,7 +34,7 @@ class TeacherEncoder(DualEncoder):
         self.train()
 
     def train(self, mode: bool = True) -> TeacherEncoder:
-        """Stay in eval mode, whatever the encoder around it does."""
+        """Stay in eval mode."""
         super().train(False)
         # But for the switch that says which way blocks go: the student's, so that both give the
         # same to the last bit as long as their weights are the same. Layers have their own.
@@ -50,16 +50,16 @@ class TeacherEncoder(DualEncoder):
         micro_batch: int,
         kept: KeptAt = "",
     ) -> Features:
-        """A student's features of a batch, with those of the teacher beside them.
+        """Add the teacher's features to the student's features of a batch.
 
         Args:
-            student: What the teacher is a copy of. A tower of it in which nothing learns is the
-                teacher's as well, and is not encoded again.
-            features: Of the student.
-            pixels: (B, 3, H, W) normalised pixels, or what `kept` says.
+            student: The original of the copy. The features of a frozen tower are the teacher's too,
+                and are not computed again.
+            features: Features of the student.
+            pixels: (B, 3, H, W) normalised pixels, or cached features (see `kept`).
             texts: The texts of the batch.
-            micro_batch: As `kept`, see `DualEncoder.work`.
-            kept: See there.
+            micro_batch: See `DualEncoder.work`.
+            kept: See `DualEncoder.work`.
 
         Returns:
             The features with `teacher_image` and `teacher_text`, which carry no gradient.
@@ -76,9 +76,9 @@ class TeacherEncoder(DualEncoder):
 
     @torch.no_grad()
     def follow(self, student: DualEncoder) -> None:
-        """Move every weight by 1 - decay of its way to the student's, after a step of that one.
+        """Move every weight towards the student's by the share 1 - decay, after each step.
 
-        A step that was not taken counts as one, too: the student is where it was.
+        Skipped steps count too.
         """
         if self.decay == 1:
             return

@@ -1,9 +1,8 @@
-"""Evaluation while a model trains: when, which weights are kept for it, when it ends the run.
+"""Evaluation during training: when to measure, which weights to keep, when to stop.
 
-What is measured is the caller's matter (`run.train` measures benchmarks): here are names and
-numbers. Weights that may be asked for at the end lie in OUT/best until the run is done. All
-decisions follow from the numbers measured so far, which are part of a run's state, so that a
-resumed run takes the same ones.
+The caller measures (`run.train` measures benchmarks); this module sees names and numbers. Weights
+that may be the best are in OUT/best until the run is done. All decisions depend on the measured
+numbers, which are part of a run's state, so that a resumed run decides alike.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from compoclip.training.settings import WatchSettings
 
 @dataclass(frozen=True)
 class WatchedScore:
-    """A score while training: the value, its 95 % interval where it has one, and chance.
+    """A score during training: the value, its 95 % interval (or None), and chance.
 
-    All lie in [0, 1]; more is better.
+    All are in [0, 1]; higher is better.
     """
 
     value: float
@@ -44,19 +43,19 @@ class WatchedScore:
 
 
 Measure = Callable[[int], Mapping[str, WatchedScore]]
-"""Measures the model as it is after a step: scores by name, that of `keep_best` among them. All
-ranks call it together, and rank 0 alone need return something."""
+"""Measures the model after a step and returns scores by name, including `keep_best`. All ranks
+call it together; only rank 0 needs to return scores."""
 
 
 class Watch:
-    """Measures a model while it trains, keeps the weights that may turn out best, ends the run.
+    """Measures a model during training, keeps the weights that may be best, may end the run.
 
     Args:
-        settings: When to measure, what to keep, and how long to wait for something better.
-        measure: Measures the model that trains.
+        settings: When to measure, which weights to keep, and the patience.
+        measure: Measures the model.
         out: The run folder.
-        about: What is measured, in a form that JSON keeps: recorded with the checkpoint and, where
-            the result depends on what is measured, part of what a resumed run must share.
+        about: JSON-ready description of the benchmarks, recorded with the checkpoint. If
+            measurements choose weights, a resumed run must not change it.
         ranks: The processes that train together.
     """
 
@@ -74,17 +73,17 @@ class Watch:
         self._needed: list[set[int]] = []  # by the states on disk: the last one and the one before
 
     def decisive(self) -> dict[str, Any]:
-        """What a resumed run must share: nothing unless the result depends on what is measured."""
+        """Return the settings a resumed run must share: none unless measurements choose weights."""
         if not self.settings.keep_best:
             return {}
         rule = {each: getattr(self.settings, each) for each in ("eval_every", "keep_best")}
         return {"watch": {**rule, "patience": self.settings.patience, **self.about}}
 
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        """Go on from the state of a run; that of a run that begins is empty.
+        """Restore the state of a run; the state of a new run is empty.
 
         Raises:
-            CompoclipError: When weights that it kept are gone.
+            CompoclipError: When kept weights are missing.
         """
         self._measured = {int(step): dict(values) for step, values in state.items()}
         self._needed = [self._kept()]
@@ -95,21 +94,21 @@ class Watch:
                 )
 
     def state(self) -> dict[str, dict[str, float]]:
-        """What `restore` takes. Called when a state is written, whose weights are kept for it."""
+        """Return the argument of `restore`. Called when a state is written; keeps its weights."""
         self._needed = [*self._needed[-1:], self._kept()]
         return {str(step): values for step, values in self._measured.items()}
 
     def due(self, step: int, total: int) -> bool:
-        """Whether to measure after `step` of `total` steps (0 is the model before the first)."""
+        """Return whether to measure after `step` of `total` steps (0: the untrained model)."""
         every = self.settings.eval_every
         return step in (0, total) or (every > 0 and step % every == 0)
 
     def look(self, step: int, network: nn.Module) -> dict[str, Any]:
-        """Measure the model after a step, and keep its weights if they may turn out best.
+        """Measure the model after a step, and keep its weights if they may be the best.
 
-        All ranks must call it. Training goes on as if it had not been called: random states and the
-        mode of every module are what they were. Returns the record for the log: scores by name
-        under "eval", and the seconds it took.
+        All ranks must call it. It does not change training: random states and the mode of every
+        module are restored. Returns the record for the log: scores by name under "eval", and the
+        seconds it took.
         """
         start = time.monotonic()
         with undisturbed(next(network.parameters()).device):
@@ -131,19 +130,19 @@ class Watch:
         return {"step": step, "eval": found, "eval_seconds": round(time.monotonic() - start, 3)}
 
     def weights(self, step: int) -> Path:
-        """The file of the weights that are kept of a step."""
+        """Return the file of the kept weights of a step."""
         return self._folder / f"step-{step:08d}.safetensors"
 
     def _kept(self) -> set[int]:
         return set() if (best := self.best()) is None else {best}
 
     def best(self) -> int | None:
-        """Return the best step, of equal ones the newest; None without --keep-best."""
+        """Return the best step, the newest of equal ones; None without --keep-best."""
         values = self._values()
         return max(values, key=lambda step: (values[step], step), default=None)
 
     def over(self) -> bool:
-        """Return whether the run ends here: nothing better for as long as its patience lasts."""
+        """Return whether the run ends: no improvement during --patience."""
         return 0 < self.settings.patience <= waited(self._values())
 
     def told(self) -> dict[str, Any] | None:
@@ -160,7 +159,7 @@ class Watch:
         }
 
     def restored(self, network: nn.Module, step: int) -> None:
-        """Give a network the weights that were kept of a step. Raises CompoclipError."""
+        """Load the kept weights of a step into a network. Raises CompoclipError."""
         try:
             network.load_state_dict(load_file(self.weights(step)))
         except (OSError, SafetensorError, RuntimeError) as error:
@@ -170,7 +169,7 @@ class Watch:
             ) from error
 
     def clear(self) -> None:
-        """Remove what is kept, once the result is written."""
+        """Delete the kept weights, once the result is written."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _values(self) -> dict[int, float]:

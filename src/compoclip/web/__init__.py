@@ -1,7 +1,7 @@
 """Models over HTTP: embeddings and scores for programs, a playground for people.
 
-`app` has routes and limits, `images` reads images of requests, `batches` encodes together what
-waits, `service` and `playground` answer.
+`app` has routes and limits, `images` reads images of requests, `batches` encodes waiting requests
+together, `service` and `playground` compute the answers.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
 """Pages and JSON answers over HTTP: routes, limits and errors. Starlette and uvicorn do the rest.
 
-`compoclip serve` and `compoclip play` are websites of this kind. A request names a host that is the
-server's, is JSON, has a bounded size, and gets JSON; what is wrong in it is one line of JSON.
+`compoclip serve` and `compoclip play` are websites of this kind. A request must name the server's
+host, hold JSON and have a bounded size. The response is JSON, for an error one line.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _MOST_VALUES = 100_000  # commas and brackets in a request: its parsed values ta
 _JSON = "application/json"
 
 Page = tuple[bytes, str]
-"""What a GET answers: the bytes and their content type."""
+"""Response to a GET: the bytes and their content type."""
 Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""What a POST answers to the object in it. Raises CompoclipError for what is wrong there."""
+"""Handler of a POST: request object -> response object. Raises CompoclipError for bad input."""
 
 
 class HttpError(CompoclipError):
@@ -100,19 +100,19 @@ class Website:
     """An ASGI application of pages (GET) and answers (POST).
 
     Args:
-        pages: Path -> page, or a function that makes it. No path of a client reaches a file system.
+        pages: Path -> page, or a function that returns it. No client's path reaches a file system.
         answers: Path -> function; each call runs in a thread.
-        host: Address that it is served at.
+        host: Address of the server.
         names: Further names that requests may call the server by.
         verb: The command whose --names messages mention.
-        wanted: What a request should hold, for messages.
-        body: Most bytes of one request; all together may hold eight times as many.
-        waiting: Most requests under way.
-        threads: Most that are computed at once; the others wait.
-        problem: Makes the JSON of an error from its status and message.
+        wanted: Description of a valid request, for messages.
+        body: Most bytes of one request; all requests together may hold eight times as many.
+        waiting: Most open requests.
+        threads: Most requests computed at once; the others wait.
+        problem: Returns the JSON of an error for its status and message.
 
     Attributes:
-        busy: Requests under way.
+        busy: Number of open requests.
         held: Bytes of their bodies.
     """
 
@@ -273,7 +273,7 @@ def _json_response(
 
 
 class Server:
-    """Serves a website at an address, which is taken at once.
+    """Serves a website; binds the address at once.
 
     Args:
         site: The website.
@@ -281,7 +281,7 @@ class Server:
         port: 0 takes a free one.
 
     Attributes:
-        url: Where it is.
+        url: Its address.
 
     Raises:
         UsageError: When the address cannot be used.
@@ -310,7 +310,7 @@ class Server:
         )  # fmt: skip
 
     def run(self) -> None:
-        """Serve until SIGINT or SIGTERM, or `stop`; then answer what is under way.
+        """Serve until SIGINT or SIGTERM, or `stop`; then answer open requests.
 
         The signal is raised again at the end.
         """

@@ -1,8 +1,8 @@
-"""Dynamic batching: one thread has the model, and encodes together what many requests wait for.
+"""Dynamic batching: one thread runs the model on the items of many requests.
 
-A request hands in its texts and images and waits. The thread takes what is there, in order, up to a
-full batch; an item that came to an idle model waits a few milliseconds for company. While the model
-works, the next batch gathers by itself, so that batches grow with the load.
+A request submits its texts and images and waits. The thread takes the waiting items, in order, up
+to a full batch; an item for an idle model waits a few milliseconds for others. While the model
+works, the next batch gathers, so that batches grow with the load.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from compoclip.web.app import HttpError
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """How requests are put together.
+    """Settings of the batches.
 
     Args:
-        most: Texts or images in one call of the model.
+        most: Most texts or images in one call of the model.
         wait: Seconds that an item may wait for others.
-        queue: Texts and images that requests may hold at once, waiting or being encoded.
+        queue: Most texts and images of all open requests.
     """
 
     most: int = 64
@@ -77,11 +77,11 @@ class ServedCounts:
 
 
 class Batcher:
-    """Encodes what several threads ask for, together; `close` ends its thread.
+    """Encodes the items of several threads together; `close` ends its thread.
 
     Args:
-        encoder: The model, which nobody else may use meanwhile.
-        settings: How requests are put together.
+        encoder: The model; nothing else may use it meanwhile.
+        settings: Settings of the batches.
     """
 
     def __init__(self, encoder: ModelEncoder, settings: BatchSettings) -> None:
@@ -96,7 +96,7 @@ class Batcher:
 
     @contextmanager
     def room(self, items: int) -> Iterator[None]:
-        """Hold places in the queue while the block runs: enter it before items take memory.
+        """Reserve places in the queue while the block runs: enter it before items take memory.
 
         Raises HttpError (503) when there are too few places.
         """
@@ -114,7 +114,7 @@ class Batcher:
                 self.counts.held -= items
 
     def encode(self, texts: Sequence[str], images: Sequence[np.ndarray]) -> Encoding:
-        """Encode the items of one request; waits until that is done.
+        """Encode the items of one request and wait for the features.
 
         Args:
             texts: T texts.
@@ -122,7 +122,7 @@ class Batcher:
 
         Raises:
             HttpError: 503, after `close`.
-            RuntimeError: The model failed; its own error is the cause.
+            RuntimeError: The model failed; its error is the cause.
         """
         job = _Waiting(texts, images, len(texts) + len(images))
         with self._changed:
@@ -133,7 +133,7 @@ class Batcher:
         return job.done.result()
 
     def close(self) -> None:
-        """Encode what waits, take nothing more, end the thread."""
+        """Encode the waiting items, refuse new ones, end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The web playground: an image, a caption, its rewrites, and what models make of them."""
+"""The web playground: scores of an image with a caption and its rewrites."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
 
 @dataclass(frozen=True)
 class Playground:
-    """Models by name, at most two, and examples: a true caption and its picture (PNG) each."""
+    """At most two models by name, and examples: pairs of a true caption and its picture (PNG)."""
 
     models: Mapping[str, LoadedModel]
     examples: Sequence[tuple[str, bytes]] = ()
 
     def info(self) -> dict[str, Any]:
-        """The facts that the page shows before anything is asked."""
+        """Return the facts that the page shows at first."""
         return {
             "version": __version__,
             "models": [
@@ -72,9 +72,9 @@ class Playground:
         }
 
     def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Scores of the caption and its rewrites by every model, and the caption's scene graph.
+        """Return every model's scores of the caption and its rewrites, and the scene graph.
 
-        request: image (base64), caption. Raises UsageError for what is wrong in it.
+        request: image (base64), caption. Raises UsageError for a bad request.
         """
         text, image = caption_of(request), image_of(request)
         caption = parse(text)
@@ -105,7 +105,7 @@ class Playground:
         return {"caption": text, "graph": shown, "refused": refused, "models": models}
 
     def maps(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Every word's token-patch map by every model, as PNG overlays in data URIs.
+        """Return every model's token-patch map of every word, as PNG overlays in data URIs.
 
         request: as for `score`. A model without patch features has an "error" instead of words.
         """
@@ -156,7 +156,7 @@ def play_site(
 ) -> Website:
     """Make the website of a `Playground`.
 
-    Requests are answered one after the other, since they share the models.
+    Requests are answered one at a time, since they share the models.
 
     Args:
         playground: Models and examples.
@@ -164,7 +164,7 @@ def play_site(
         names: Further names that requests may call the server by.
 
     Returns:
-        The website, to be served by a `Server`.
+        The website, for a `Server`.
     """
     folder = files("compoclip.web") / "page"
     pages: dict[str, Page] = {

@@ -1,4 +1,4 @@
-"""The answers over HTTP: embeddings as OpenAI's API has them, scores of images and texts."""
+"""The answers over HTTP: embeddings in OpenAI's format, scores of images and texts."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class _Item(NamedTuple):
 
 
 class Service:
-    """Answers requests with one model, whose calls they share; `close` ends its thread.
+    """Answers requests with one model in shared batches; `close` ends its thread.
 
     Args:
-        name: What clients call the model.
-        loaded: The model, which nobody else may use meanwhile.
-        settings: How requests are put together.
-        most: Texts and images of one request.
+        name: Name of the model for clients.
+        loaded: The model; nothing else may use it meanwhile.
+        settings: Settings of the batches.
+        most: Most texts and images of one request.
 
     Raises:
         UsageError: A request could hold more items than the queue.
@@ -70,11 +70,11 @@ class Service:
         self._decoding = threading.BoundedSemaphore(available_cores())
 
     def close(self) -> None:
-        """Answer what waits, and end."""
+        """Answer the waiting requests, and end."""
         self.batcher.close()
 
     def model(self) -> dict[str, Any]:
-        """The model as `/v1/models` lists it."""
+        """Return the model's entry in `/v1/models`."""
         return {
             "id": self.name,
             "object": "model",
@@ -88,7 +88,7 @@ class Service:
         }
 
     def health(self) -> dict[str, Any]:
-        """That it runs, how full the queue is, and what was done so far."""
+        """Return the status, queue length and counts of requests."""
         settings = self.batcher.settings
         limits = {
             "batch": settings.most,
@@ -100,19 +100,19 @@ class Service:
         return {"status": "ok", "version": __version__, **counts, "limits": limits}
 
     def embeddings(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Features of texts and images.
+        """Return features of texts and images.
 
         Args:
-            request: "input", a text, an image or a list of them; "model", "encoding_format" (float
-                or base64), "dimensions" and "user" may be there. A text is a string or {"text":
-                ...}, an image is a data URL or {"image": ...}, base64 or a data URL.
+            request: "input", a text, an image or a list of them; optionally "model",
+                "encoding_format" (float or base64), "dimensions" and "user". A text is a string or
+                {"text": ...}, an image is a data URL or {"image": ...}, base64 or a data URL.
 
         Returns:
-            OpenAI's list of embeddings, of unit length, in order; "truncated" tells how many texts
-            were cut to the model's context.
+            OpenAI's list of embeddings, of unit length, in order; "truncated" is the number of
+            texts cut to the model's context.
 
         Raises:
-            UsageError: For what is wrong in the request.
+            UsageError: For a bad request.
             HttpError: For another model, or a full queue.
         """
         self._check(request, {"input", "model", "encoding_format", "dimensions", "user"})
@@ -134,17 +134,17 @@ class Service:
         return {"object": "list", "data": data, **about}
 
     def scores(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Cosines of images and texts.
+        """Return cosines of images and texts.
 
         Args:
-            request: "images" and "texts", each one or a list, as for `embeddings`; "model" may be
-                there.
+            request: "images" and "texts", each one or a list, as for `embeddings`; optionally
+                "model".
 
         Returns:
-            "scores", a row per image with a number per text.
+            "scores", a row per image with a cosine per text.
 
         Raises:
-            UsageError: For what is wrong in the request.
+            UsageError: For a bad request.
             HttpError: For another model, or a full queue.
         """
         self._check(request, {"images", "texts", "model", "user"})
@@ -246,13 +246,13 @@ def model_site(
     """Make the website of a `Service`.
 
     Args:
-        service: What answers.
+        service: The service.
         host: Address to serve at.
         names: Further names that requests may call the server by.
-        body: Most bytes of one request; all together may hold eight times as many.
+        body: Most bytes of one request; all requests together may hold eight times as many.
 
     Returns:
-        The website, to be served by a `Server`.
+        The website, for a `Server`.
     """
     model = service.model()
 

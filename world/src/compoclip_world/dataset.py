@@ -182,7 +182,7 @@ def read_world_config(path: Path) -> WorldConfig:
         CompoclipError: When the file is missing, malformed, or names an unknown field.
         UsageError: When a value is out of range.
     """
-    return world_of(read_json(path, damaged="mend the file"), str(path))
+    return world_of(read_json(path, damaged="fix the file"), str(path))
 
 
 def world_of(data: Any, where: str) -> WorldConfig:

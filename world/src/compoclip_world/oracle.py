@@ -103,8 +103,8 @@ def _relation(name: str) -> str | None:
 
 
 def graph_form(graph: SceneGraph) -> GraphForm:
-    """What the graph claims. Place nodes ("corner") become positions of what they relate to, and
-    background nodes claims about the background.
+    """Return the claims of a graph. Place nodes ("corner") become positions of the objects they
+    relate to, and background nodes claims about the background.
     """
     places = {i: _place(n) for i, n in enumerate(graph.objects) if _is_place(n)}
     grounds = {

@@ -307,7 +307,7 @@ PAIR_SKILLS: dict[str, Callable[[Scene, random.Random], Draft | None]] = {
 """Skill -> how the second scene and the two captions are made from a drawn scene."""
 
 TAUGHT_SKILLS = {**PAIR_SKILLS, "swap-place": _both_placed}
-"""Those, and what no benchmark of the world asks: steps on the way to relations."""
+"""`PAIR_SKILLS`, and skills in no benchmark of the world: steps on the way to relations."""
 
 _SEVERAL = (0.0, 0.7, 0.3)
 SHAPES: dict[str, dict[str, Any]] = {

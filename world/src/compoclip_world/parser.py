@@ -427,7 +427,7 @@ class _Parser:
         return (Relation(name, phrase, negated != opposite),)
 
     def _quantifier(self) -> tuple[Quantifier | None, int]:
-        """The determiner: quantifier (None when there is none) and number."""
+        """The determiner: quantifier (None without one) and number."""
         if self._mark() is Mark.NUMBER:
             return Quantifier.EXACTLY, NUMBERS[self._take().text]
         if self._mark() is not Mark.DETERMINER:

@@ -1,9 +1,9 @@
-"""Image plans: which images make up a batch, beside each sample's own or in its place.
+"""Image plans: the images of a batch, in addition to each sample's image or instead of it.
 
-A plan is plain data, recorded with a run, and answers every question about itself: what it needs
-of the data, what must be known of all samples before training, the order of samples, and how a
-sample's images and texts enter a batch. The short ones are here; composites (CLIC), similar images
-(NegCLIP) and groups of variations (GNM-CLIP) have files of their own.
+A plan is plain data, recorded with a run. It states its needs of the data, prepares an index over
+all samples before training, orders the samples, and adds the images and texts of a sample to a
+batch. Short plans are here; composites (CLIC), similar images (NegCLIP) and groups of variations
+(GNM-CLIP) have one file each.
 """
 
 from __future__ import annotations
@@ -167,9 +167,9 @@ class UnreadableError(Exception):
 class BatchBuilder:
     """Collects the images of a batch and their texts; runs in the workers.
 
-    images: of the samples drawn. added: those that a plan shows beside them, which come after them
-    in the batch. skipped: ids of samples drawn that are left out; bad: id and reason of images that
-    cannot be read. kept: features that are shown in the place of photos.
+    images: images of the sampled items. added: further images of the plan, which come after them
+    in the batch. skipped: ids of sampled items that are left out. bad: id and reason of images that
+    cannot be read. kept: cached features used instead of photos.
     """
 
     source: Source
@@ -188,11 +188,11 @@ class BatchBuilder:
     counts: PlanCounts = field(default_factory=PlanCounts)
 
     def rng(self, key: str, name: str) -> random.Random:
-        """The generator of one draw."""
+        """Return the random generator of one draw."""
         return rng_for(self.seed, key, self.epoch, name)
 
     def add(self, sample: Sample) -> list[Drawn]:
-        """Add a sample by itself, its image as training shows it; returns its texts."""
+        """Add a sample with its training image; return its texts."""
         pixels = self.shown(sample.id, sample.image, sample.drawn_by)
         texts, counts = self.plan.draw(sample, self.epoch)
         mask, name = texts[0].mask, _name(sample.id, sample.image)
@@ -215,16 +215,16 @@ class BatchBuilder:
         id: str | None = None,
         pair: int = -1,
     ) -> None:
-        """Add an image with its texts: of the sample drawn of this id, or else shown beside."""
+        """Add an image with its texts: of the sampled item of this id, or a further image."""
         if id is not None:
             self.ids.append(id)
         (self.added if id is None else self.images).append((pixels, texts, photo, pair))
         self.counts.add(counts)
 
     def put_pair(self, id: str, image: Picture, caption: str, key: str, what: str) -> None:
-        """Add an image, with its caption, that goes with the sample added last.
+        """Add an image with its caption as the pair of the sample added last.
 
-        key: seeds the crop. what: it is, for the note on one that cannot be read.
+        key: seeds the crop. what: name of the image for the note if it cannot be read.
         """
         try:
             pixels = self.shown(id, image, key)
@@ -235,9 +235,9 @@ class BatchBuilder:
         self.put(pixels, texts, PlanCounts(), photo_key(image), pair=pair)
 
     def shown(self, id: str, image: Picture, key: str) -> torch.Tensor:
-        """Pixels as the transform reads them, which training shows; `key` places the crop.
+        """Return the training pixels of an image, or its cached features; `key` seeds the crop.
 
-        Features that are kept of the photo, if there are any. Raises UnreadableError.
+        Raises UnreadableError.
         """
         number, rng = self._crop(image, key)
         with _unreadable(id):
@@ -256,14 +256,14 @@ class BatchBuilder:
     def whole(
         self, id: str, image: Path | bytes, least: tuple[int, int] | None = None
     ) -> Image.Image:
-        """A whole image, at least `least` large if it is stored so. Raises UnreadableError."""
+        """Return a whole image, at least `least` large if stored so. Raises UnreadableError."""
         with _unreadable(id):
             least = least if self.transform.draft else None
             upright = self.transform.upright
             return decode(image, name=_name(id, image), least=least, upright=upright)
 
     def batch(self, normalisation: tuple[tuple[float, ...], tuple[float, ...]]) -> Batch:
-        """The finished batch."""
+        """Return the finished batch."""
         parts = [*self.images, *self.added]
         shown = [pixels for pixels, *_ in parts]
         pair = tuple(pair for *_, pair in parts)
@@ -336,60 +336,61 @@ Encode = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """Which images make up a batch; by default every image of the data by itself.
+    """The images of a batch; by default every image of the data once.
 
     The fields of a plan are its options. Subclasses override the methods where they differ.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()
-    """Kinds of the texts that the plan makes itself, from parsed captions."""
+    """Kinds of the texts that the plan makes from parsed captions."""
 
     @property
     def name(self) -> str:
-        """Name in tables and records."""
+        """Return the name in tables and records."""
         return type(self).__name__.lower()
 
     @property
     def images_per_sample(self) -> int:
-        """Most images that the encoder sees for each sample drawn."""
+        """Return the most images encoded per sampled item."""
         return 1
 
     def record(self) -> dict[str, Any]:
-        """Name and options, for logs, checkpoints and signatures."""
+        """Return name and options, for logs, checkpoints and signatures."""
         return {"plan": self.name, **asdict(self)}
 
     def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
-        """The plan for data that brings these columns (see `Source.brings`).
+        """Return the plan for data with these columns (see `Source.brings`).
 
-        Beside it, where that is another plan, what the data lacks, for a note; else "".
+        If that is another plan, also return what the data lacks, for a note; else "".
         """
         return self, ""
 
     def source(self, source: Source) -> Source:
-        """The data as the plan reads them: unchanged, or with other captions."""
+        """Return the data as the plan reads them: unchanged, or with other captions."""
         return source
 
     def require(self, source: Source) -> None:
-        """Raise UsageError when the data lack what the plan cannot do without."""
+        """Raise UsageError when the data lack a field that the plan needs."""
 
     def shows(self, sample: Sample) -> tuple[Picture, ...]:
-        """The photos of a sample that are shown by themselves, epoch for epoch."""
+        """Return the photos of a sample that appear unchanged in every epoch."""
         return (sample.image,)
 
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
     ) -> Companions:
-        """Find out what the plan needs to know of all samples, by the model's image encoder as it
-        is before training. With `resume` what an earlier run kept in the folder is used.
+        """Build the plan's index over all samples with the untrained image encoder.
+
+        With `resume`, load the index that an earlier run stored in the folder.
         """
         return Companions()
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> Schedule:
-        """The order of samples. Raises UsageError when the batch cannot be made of them."""
+        """Return the order of samples. Raises UsageError when they cannot fill a batch."""
         return ShuffledSchedule(len(source), share, seed, mix=source.mix)
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
-        """Put a sample drawn, number `index` of the source, with all that goes with it in a batch.
+        """Add sample number `index` of the source to a batch, with all its images and texts.
 
         Raises UnreadableError when its image cannot be read.
         """
@@ -398,13 +399,13 @@ class ImagePlan:
     def mean_and_std(
         self, preprocess: Preprocess, kind: str
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation that the pixels of a batch of this kind are normalised by."""
+        """Return mean and standard deviation for normalising a batch of this kind."""
         return preprocess.mean, preprocess.std
 
 
 @dataclass(frozen=True)
 class Single(ImagePlan):
-    """Every image of the data by itself."""
+    """Every image of the data once."""
 
 
 SINGLE = Single()
@@ -412,23 +413,23 @@ SINGLE = Single()
 
 @dataclass(frozen=True)
 class NegativeImages(ImagePlan):
-    """The image made from the negative caption, with each image (TripletCLIP)."""
+    """Each image, and the image generated from its negative caption (TripletCLIP)."""
 
     name = "negative images"
     images_per_sample = 2
 
     def shows(self, sample: Sample) -> tuple[Picture, ...]:
-        """The image, and the one of its negative."""
+        """Return the image, and the image of its negative."""
         return tuple(image for image in (sample.image, sample.negative_image) if image is not None)
 
     def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
-        """Training is on the texts alone where the data have no negative images."""
+        """Return a plan of the images alone if the data have no negative images."""
         if NEGATIVE_IMAGE in brings:
             return self, ""
         return SINGLE, "the data brings no negative images (column neg_image)"
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
-        """The sample with its first negative, which the image belongs to; then that image."""
+        """Add the sample with its first negative, then the image of that negative."""
         texts = batch.add(replace(sample, negatives=sample.negatives[:1]))
         negative = next((text.text for text in texts if text.rewrite == GIVEN), None)
         if negative is not None and sample.negative_image is not None:

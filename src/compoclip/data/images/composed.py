@@ -44,13 +44,12 @@ CROSS_SWAP = "cross-swap"
 
 @dataclass(frozen=True)
 class Composed(ImagePlan):
-    """Two images of one orientation joined to one, with texts of both (CLIC).
+    """Two images of one orientation joined into one, with texts of both (CLIC).
 
     Args:
-        layout: "squash" gives each image its half whatever its shape, "letterbox" keeps its shape
-            and pads.
+        layout: "squash" resizes each image to its half, "letterbox" keeps its shape and pads.
         normalisation: "model" or "imagenet" (released, composed images only).
-        alternate: Every other step shows single images with their captions instead.
+        alternate: Use single images with their captions in every other step.
         sentences: "auto" cuts long captions into sentences, "never" does not.
     """
 
@@ -62,9 +61,9 @@ class Composed(ImagePlan):
     kinds: ClassVar[tuple[str, ...]] = (*CLIC_TEXTS, CROSS_SWAP)
 
     def source(self, source: Source) -> Source:
-        """With long captions cut into sentences, for composites take several texts of a sample.
+        """Return the data with long captions split into sentences, for several texts per sample.
 
-        Captions are long when most samples have one alone, of two usable sentences or more.
+        Captions are long if most samples have only one, of two usable sentences or more.
         """
         if self.sentences == "never":
             return source
@@ -79,13 +78,13 @@ class Composed(ImagePlan):
         return SentenceSource(source, kept)
 
     def shows(self, sample: Sample) -> tuple[Picture, ...]:
-        """The image, if every other step shows single ones; composites are new every time."""
+        """Return the image if every other step uses single images; composites always differ."""
         return (sample.image,) if self.alternate else ()
 
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
     ) -> Companions:
-        """(N,) the orientation of every image: LANDSCAPE, PORTRAIT or UNREADABLE."""
+        """Return (N,) the orientation of every image: LANDSCAPE, PORTRAIT or UNREADABLE."""
         shape, make = (len(source),), partial(orientations, source)
         found = Companions.kept(folder / "orientation.safetensors", shape, resume, make)
         for kind, name in ((LANDSCAPE, "landscape"), (PORTRAIT, "portrait")):
@@ -94,13 +93,13 @@ class Composed(ImagePlan):
         return found
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> ShuffledSchedule:
-        """All samples, in composites or, every other step, by themselves."""
+        """Return all samples, in composites or, in every other step, singly."""
         return ShuffledSchedule(
             len(source), share, seed, "composed", self.alternate, mix=source.mix
         )
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
-        """The sample joined with another of the same orientation, drawn at random."""
+        """Add the sample joined with a random one of the same orientation."""
         if batch.kind == "single":
             batch.add(sample)
             return
@@ -135,7 +134,7 @@ class Composed(ImagePlan):
     def mean_and_std(
         self, preprocess: Preprocess, kind: str
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The model's, or for composites those of the released code."""
+        """Return the model's values, or for composites the released code's."""
         if self.normalisation == "imagenet" and kind == "composed":
             return IMAGENET_MEAN, IMAGENET_STD
         return super().mean_and_std(preprocess, kind)

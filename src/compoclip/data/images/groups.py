@@ -15,7 +15,7 @@ from compoclip.rewrites.base import rng_for
 class Groups(ImagePlan):
     """Batches of variations of one object among ordinary pairs (GNM-CLIP).
 
-    Variations without a score stay, whatever the least one.
+    Variations without a score are always used.
 
     Args:
         variations: Samples with the same `group` column, in a group.
@@ -35,12 +35,12 @@ class Groups(ImagePlan):
         require(good, "a group needs at least 1 variation and no fewer than 0 pairs")
 
     def require(self, source: Source) -> None:
-        """Variations come with the data."""
+        """Raise UsageError unless the data have variations."""
         needed = "variations; it needs a column group that variations of one object share (empty "
         source.require(GROUP, f"{needed}for ordinary pairs) and may have a column score")
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> GroupedSchedule:
-        """Whole groups in every batch. Raises UsageError when it cannot be made of them."""
+        """Return batches of whole groups. Raises UsageError when they cannot fill a batch."""
         require(
             source.mix is None,
             f"{source.describe()}: groups of variations have an order of their own, which "

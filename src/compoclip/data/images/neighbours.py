@@ -1,4 +1,4 @@
-"""Similar images beside each image (NegCLIP), named by the data or found with the model."""
+"""Similar images for each image (NegCLIP), from the data or mined with the model."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Neighbours(ImagePlan):
 
     @property
     def images_per_sample(self) -> int:
-        """The image, and those like it."""
+        """Return the number of similar images plus one."""
         return 1 + self.count
 
     def require(self, source: Source) -> None:
-        """Similar images come with the data, unless they are mined."""
+        """Raise UsageError unless the data name similar images or they are mined."""
         if self.count and not self.mined:
             needed = "similar images; it needs a column neg_image with lists of row numbers, or "
             source.require(NEIGHBOURS, f"{needed}take --neighbours mined")
@@ -61,7 +61,7 @@ class Neighbours(ImagePlan):
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
     ) -> Companions:
-        """(N, among) the nearest photos of each, nearest first, -1 where there are no more."""
+        """Return (N, among) the nearest photos of each, nearest first, padded with -1."""
         if not (self.mined and self.count):
             return Companions()
         shape = (len(source), self.among)
@@ -69,7 +69,7 @@ class Neighbours(ImagePlan):
         return Companions.kept(folder / "neighbours.safetensors", shape, resume, make)
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
-        """The sample, then those drawn from its neighbours, with texts of their own."""
+        """Add the sample, then the sampled neighbours, each with its texts."""
         batch.add(sample)
         if not self.count:
             return

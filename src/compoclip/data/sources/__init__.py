@@ -1,4 +1,4 @@
-"""One image with its captions, and what can be asked of any collection of them."""
+"""One image with its captions, and the interface of collections of them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ POSITIVES = "positives"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One image with its captions, as every source yields it.
+    """One image with its captions.
 
     Args:
         id: Unique in its source, and stable.
         image: A file, or the encoded bytes.
         captions: At least one; the first is the main one.
-        negatives: Hard-negative captions that came with the data (NegCLIP TSV), possibly none.
-        neighbours: Indices, in the source, of the samples with similar images that the data names.
-        negative_image: The image of the (first) negative caption, where the data has one.
-        group: What variations of one object share, "" for an ordinary pair.
-        positives: Captions in other words that came with the data, possibly none.
-        score: How good a variation is, where the data says so.
-        image_score: How good its image is.
-        key: Seeds what is drawn for the sample in place of its id, where that is not enough: in a
-            mixture of data sets, and when it is shown again in one epoch.
+        negatives: Hard-negative captions of the data (NegCLIP TSV), or ().
+        neighbours: Indices in the source of samples with similar images, from the data.
+        negative_image: Image of the (first) negative caption, if the data have it.
+        group: Key shared by all variations of one object, "" for an ordinary pair.
+        positives: Paraphrases of the data, or ().
+        score: Quality of a variation, if the data have it.
+        image_score: Quality of its image.
+        key: Seeds the sample's texts and crop instead of its id, if that is not unique: in a
+            mixture of data sets, and for a second use in one epoch.
     """
 
     id: str
@@ -52,20 +52,19 @@ class Sample:
 
     @property
     def drawn_by(self) -> str:
-        """What seeds the sample's crop, caption and rewrites, beside seed and epoch."""
+        """Key that, with seed and epoch, seeds the sample's crop, caption and rewrites."""
         return self.key or self.id
 
 
 class Source(ABC):
     """A random-access collection of samples, so that any order can be replayed exactly.
 
-    A source of one's own has a length, samples by index and a description; whatever else is asked
-    of one is answered here from the samples, which reads their images too. Those that know better
-    answer from what they hold.
+    A custom source has a length, samples by index and a description. The other methods have
+    defaults that read every sample with its image; sources override them to be faster.
 
-    left_out: how many captions and samples the reader left out, by reason. mix: how a mixture of
-    data sets is drawn; an epoch of all others goes through every sample once. upright: whether
-    images are turned as their EXIF orientation says, which those of published data sets are not.
+    left_out: numbers of captions and samples that the reader left out, by reason. mix: how a
+    mixture of data sets is sampled; other data show every sample once per epoch. upright: whether
+    images are rotated by their EXIF orientation; images of published data sets are not.
     """
 
     left_out: Mapping[str, int] = MappingProxyType({})
@@ -74,7 +73,7 @@ class Source(ABC):
 
     @property
     def orientation(self) -> Literal["upright", "stored"]:
-        """`upright` as a record states it."""
+        """Return "upright" or "stored", for records."""
         return "upright" if self.upright else "stored"
 
     @abstractmethod
@@ -85,33 +84,33 @@ class Source(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Where the samples come from, for logs and results."""
+        """Return the origin of the samples, for logs and results."""
 
     def bare(self, index: int) -> Sample:
-        """The sample; images that do not lie in a file of their own may be no bytes at all."""
+        """Return the sample; an image without a file may be empty bytes."""
         return self[index]
 
     def column(self, name: str) -> Iterable[Any]:
-        """A field of every sample, in order."""
+        """Return a field of every sample, in order."""
         return (getattr(self.bare(index), name) for index in range(len(self)))
 
     def captions(self) -> Iterable[str]:
-        """All captions, in order."""
+        """Return all captions, in order."""
         return (caption for captions in self.column("captions") for caption in captions)
 
     def brings(self) -> frozenset[str]:
-        """Which of "negatives", "neighbours", "negative_image", "group", "positives" any has."""
+        """Return which of negatives, neighbours, negative_image, group, positives exist."""
         names = (NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES)
         return frozenset(name for name in names if any(self.column(name)))
 
     def require(self, name: str, needed: str) -> None:
-        """Raise UsageError, which says what is needed, unless any sample has a field of a name."""
+        """Raise UsageError with the need unless any sample has a field of this name."""
         if name not in self.brings():
             raise UsageError(f"{self.describe()}: brings no {needed}")
 
     def fingerprint(self) -> Fingerprint:
-        """Return what the samples hold: a checksum per row of every column, and of the name, size
-        and modification time of every image, or of its bytes where it lies in no file."""
+        """Return a checksum per row of every column, and of the name, size and modification time
+        of every image file, or of the bytes of an image without a file."""
         samples = [self.bare(index) for index in range(len(self))]
         columns = {name: [getattr(each, name) for each in samples] for name in ("id", *COLUMNS)}
         columns["images"] = [_stamp(each.image) for each in samples]

@@ -150,7 +150,9 @@ class Request:
         """The source. Raises what `open_source` raises, UsageError without the folder of images."""
         require_local(self.images or "")
         if self.images is not None and not self.images.is_dir():
-            raise UsageError(f"{self.images}: no such folder; --images names that of the images")
+            raise UsageError(
+                f"{self.images}: no such folder; name the folder of the images with --images"
+            )
         return open_source(**vars(self))
 
     def refuse(self, kind: str, *names: str) -> None:

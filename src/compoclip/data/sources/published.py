@@ -263,11 +263,11 @@ def open_published(
 def open_karpathy(path: Path, data: Any, images: Path | None, split: str | None) -> TableSource:
     """Open the content of a JSON file with rows of a published set, or of Karpathy's splits.
 
-    The latter in either of the two forms in use. The original dataset_*.json: {"images":
-    [{filepath, filename, split, sentences: [{raw}]}]}; split: "train" (with "restval") unless
-    given; images of others are counted; "all" takes everything. Or rows [{image, caption}] as in
-    BLIP's files, where `caption` is a list or, one row a caption, a text; such a file is one split
-    already. Or {"photo.jpg": caption or captions}. Ids are the image paths.
+    Karpathy's splits have two forms. The original dataset_*.json: {"images": [{filepath, filename,
+    split, sentences: [{raw}]}]}; split: "train" (with "restval") by default; images of other splits
+    are counted; "all" takes everything. Or rows [{image, caption}] as in BLIP's files, where
+    `caption` is a list, or a text with one row per caption; such a file is one split already. Or
+    {"photo.jpg": caption or captions}. Ids are the image paths.
 
     images: the folder the paths are relative to, by default the folder of the file. Raises
     CompoclipError for a file of another form, UsageError for a split that it does not have.
@@ -466,7 +466,7 @@ def _token_file(path: Path) -> dict[str, list[str]]:
         for number, row in read_delimited(path):
             name = row["image"].strip()
             if not name or set(name) & set("/\\\0"):
-                raise CompoclipError(f"{path}, row {number}: {name!r} is no photo name; mend it")
+                raise CompoclipError(f"{path}, row {number}: {name!r} is no photo name; fix it")
             captions.setdefault(name, []).append(row["caption"])
         return captions
     form, shown = _LINE, "name.jpg#k<TAB>caption"
@@ -478,7 +478,7 @@ def _token_file(path: Path) -> dict[str, list[str]]:
             continue
         match = form.fullmatch(line)
         if match is None:
-            raise CompoclipError(f"{path}: line {number} is not {shown!r}; mend the line")
+            raise CompoclipError(f"{path}: line {number} is not {shown!r}; fix the line")
         captions.setdefault(match.group(1), []).append(match.group(2) or "")
     return captions
 

@@ -103,7 +103,7 @@ class _Rows:
                 number = self.images[image][0]
                 id, path = f"{name}{place}", str(row)
             elif not isinstance(record.get(image), str):
-                raise CompoclipError(f"{origin} has no image path in column {image!r}; mend it")
+                raise CompoclipError(f"{origin} has no image path in column {image!r}; fix it")
             else:
                 path = relative_image(record[image], root, origin)
                 id = f"{path}#{row}"

@@ -1,9 +1,8 @@
-"""The forms of items, one object each: `FORMS[name]` scores, judges and shows what has that form.
+"""The forms of items, one object each: `FORMS[name]` scores, judges and shows items of that form.
 
-Metrics of items by themselves are comparisons between their scores, from which ties and chance
-follow (`cases.Comparisons`). Items that are ranked against each other are judged together, and
-chance depends on the data: `BinaryForm.items`, and `RetrievalRanks.within` for retrieval and
-classification.
+Metrics of single items are comparisons between their scores, which determine ties and chance
+(`cases.Comparisons`). Items ranked against each other are judged together, and chance depends on
+the data: `BinaryForm.items`, and `RetrievalRanks.within` for retrieval and classification.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def score(benchmark: Benchmark, features: EncodedFeatures, content: Content | No
     Args:
         benchmark: states tie policies, thresholds and groups of items.
         features: of every image and text of `content`.
-        content: the part of the benchmark's content to score, by default all of it.
+        content: the part of the benchmark's content to score, by default everything.
 
     Raises:
         CompoclipError: an item does not fit its form, or the items cannot be judged.

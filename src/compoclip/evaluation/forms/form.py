@@ -1,7 +1,7 @@
-"""The interface of a form of item: which items it has, how they are scored, what a card shows.
+"""The interface of a form of item: how items are scored, judged and shown on a card.
 
-A form is one object in `FORMS` (`evaluation.forms`). Whoever needs to know something of an item's
-form asks it; nobody looks at its name.
+A form is one object in `FORMS` (`evaluation.forms`). Code asks the object about its items; nothing
+depends on its name.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ ShownItem = tuple[
     Sequence[tuple[str, int]],
 ]
 """The contents of an item's card: images as (label, key); texts as (label, text, whether it is true
-of the image, None where that is not the question); columns as (heading, place of the score among
-the item's scores)."""
+of the image, None if undefined); columns as (heading, index of the item's score)."""
 
 
 class ItemForm(ABC, Generic[C]):
     """One form of items, and how a benchmark's content of that form becomes scored items.
 
-    name: as cases and stored items carry it. metrics: the main one first; unless they are curves
-    (`aggregate.RANKED`), means of a 0/1 outcome per item. ties: the policy of benchmarks that state
-    none. in_pairs: a matching head can score the items, pair by pair. together: the items are
-    judged against each other, so that the content can hold no other form. one_gallery: they are
-    ranked in one gallery, so that ranks in different ones do not compare.
+    name: as in cases and stored items. metrics: the main one first; means of a 0/1 outcome per
+    item, except curves (`aggregate.RANKED`). ties: default tie policy. in_pairs: a matching head
+    can score the items, pair by pair. together: the items are judged against each other, so that
+    the content can hold no other form. one_gallery: they are ranked in one gallery, so that ranks
+    in different galleries do not compare.
     """
 
     name: Form
@@ -49,10 +48,10 @@ class ItemForm(ABC, Generic[C]):
 
     @abstractmethod
     def items(self, content: C, features: EncodedFeatures, benchmark: Benchmark) -> Items:
-        """Score and judge what `content` holds.
+        """Score and judge the items of `content`.
 
         Args:
-            content: what is left of the benchmark's content without absent and damaged images.
+            content: the benchmark's content without absent and damaged images.
             features: of every image and text of `content`.
             benchmark: states tie policies, thresholds and groups of items.
 
@@ -62,12 +61,12 @@ class ItemForm(ABC, Generic[C]):
 
     @abstractmethod
     def rules(self, content: C, subtasks: Sequence[str]) -> tuple[dict[str, Aggregate], str]:
-        """Return aggregates over `subtasks` that hold for such content, and which to quote."""
+        """Return the aggregates over `subtasks` of such content, and the one to quote."""
 
     def fits(self, images: Indices, texts: Indices, scores: Indices, truth: Indices) -> Flags:
-        """Return which stored items, by numbers of images, texts and scores, are of this form.
+        """Return which stored items have this form's numbers of images, texts and scores.
 
-        By default those of a gallery: the right candidate, and its best rival if there is one.
+        By default items of a gallery: the right candidate, and its best rival if there is one.
         """
         some = (images >= 1) & (texts >= 1) & (scores >= 1) & (scores <= 2)
         fitting: Flags = some & (truth >= 0) & (truth < 2)
@@ -87,7 +86,7 @@ class ItemForm(ABC, Generic[C]):
 
         Args:
             row: the item in the base model's table.
-            wrong: the item in the table of a model that gets it wrong, if one does.
+            wrong: the item in the table of a model that gets it wrong, if any.
         """
         columns = [("right one", 0), ("best rival", 1)]
         if len(row["texts"]) == 1 and len(wrong["images"]) > 1:  # found the wrong photo

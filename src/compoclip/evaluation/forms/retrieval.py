@@ -105,7 +105,7 @@ class RetrievalRanks:
     better: candidates that score more. equal: candidates with the same score, itself included;
     equal_right: how many of these are right. before: wrong ones of these that come first in index
     order. right: number of right candidates. best: index of the best right candidate (the first of
-    equals); rival: index of the best wrong one (-1 when there is none). All (q,).
+    equals); rival: index of the best wrong one (-1 without one). All (q,).
     """
 
     gallery: int

@@ -15,8 +15,8 @@ STANDS_IN = "another edition of the captions stands in"
 
 
 TableEntry = tuple[str, Mapping[str, Sequence[Results]]]
-"""What makes one row: its name, and block of the table -> one model's results. In a table without
-blocks, or for one model in all blocks, the only block is ""."""
+"""Name of a row, and the results of one model by block of the table. The only block is "" in a
+table without blocks, and for one model in all blocks."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ def beside(
 ) -> list[Measured]:
     """Fill the columns of a published table from results.
 
-    A number from a part of a benchmark's items is marked "partial". A column that is derived from
-    several numbers stays empty unless all are there and whole, and has no interval.
+    A number from a part of a benchmark's items is marked "partial". A column derived from several
+    numbers stays empty unless all are complete, and has no interval.
 
     Args:
         table: the published table.
-        entries: what to make rows of.
-        allow_partial: make derived columns of the numbers that are there, and mark them; a
-            difference still needs both.
+        entries: the results, one entry per row.
+        allow_partial: derive columns from the available numbers and mark them; a difference still
+            needs both.
 
     Returns:
         A row for every entry and edition of the benchmarks that fills at least one column.

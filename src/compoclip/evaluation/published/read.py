@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.files import read_json
 
 _REMEDY = "install compoclip again"
@@ -71,8 +71,8 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table of a paper. blocks: id -> label of column groups that hold different models of one
-    method, such as one a fine-tuning set. models: what the published rows are."""
+    """A table of a paper. blocks: id -> label of column groups with different models of one method,
+    for example one per fine-tuning set. models: description of the published rows."""
 
     id: str
     title: str
@@ -99,7 +99,7 @@ def published_table(name: str) -> PublishedTable:
         name: its id, one of `table_names`.
     """
     if name not in table_names():
-        raise UsageError(f"no published table '{name}'; one of {', '.join(table_names())}")
+        raise UsageError(f"no published table '{name}'; {closest(name, table_names())}")
     return read_table(_FOLDER / f"{name}.json")
 
 

@@ -35,29 +35,29 @@ def macco(
     patch_layers: int = 3,
     rectangles: float = 0.1,
 ) -> Method:
-    r"""Words and patches are hidden: rebuilt from the other modality, and contrasted; no negatives.
+    r"""Masked words and patches, reconstructed from the other modality; no negatives.
 
-    A second pass of both towers hides the words of attributes and relations, and a part of the
-    image; t', u' are what it makes of captions and images. With U = [u; u'], T = [t; t'],
+    A second pass of both towers masks the words of attributes and relations, and a part of the
+    image; t', u' are its features of captions and images. With U = [u; u'], T = [t; t'],
 
     .. math::
         L = L_{clip}(U, T \mid t, u) + 0.1 \cdot \tfrac12 [L_{clip}(t', t) + L_{clip}(u', u)]
             + 20\, L_{words} + 250\, L_{patches},
 
-    where in the first term every row, masked or not, has to find the whole partner among all;
-    hidden words are rebuilt from patches, hidden pixels from tokens, by predictors that do not join
-    the model. Masked Compositional Concept Modelling (MACCO, ACL 2026, arXiv 2606.13288).
+    where in the first term every row, masked or not, must rank its unmasked partner first. Masked
+    words are predicted from patches, masked pixels from tokens, by heads outside of the model.
+    Masked Compositional Concept Modelling (MACCO, ACL 2026, arXiv 2606.13288).
 
     Args:
-        concepts: File with the words and boxes of captions, the columns of the published table; by
-            default words are of the scene graph and rectangles take the place of boxes.
-        hidden: both, or words alone.
-        match_weight: Weight of masked captions and images against the whole ones; 0 leaves it out.
-        word_weight: Weight of rebuilding words; 0 leaves it out.
-        patch_weight: Weight of rebuilding patches; 0 leaves it out.
+        concepts: File with the words and boxes of captions, with the columns of the published
+            table; by default words come from the scene graph and rectangles replace boxes.
+        hidden: Mask both words and patches, or words only.
+        match_weight: Weight of the contrast of masked with unmasked inputs; 0 leaves it out.
+        word_weight: Weight of the prediction of words; 0 leaves it out.
+        patch_weight: Weight of the prediction of patches; 0 leaves it out.
         word_layers: Layers of the predictor of words.
         patch_layers: Layers of the predictor of patches.
-        rectangles: With a file, how often a rectangle is hidden in the place of boxes.
+        rectangles: With a file, share of captions with a rectangle instead of boxes.
     """
     of_words, of_patches = TokenPrediction(word_layers), PatchPrediction(patch_layers)
     images = hidden == "both"

@@ -1,4 +1,4 @@
-"""Heads that rebuild what a masked second pass has hidden, from the other modality (MACCO)."""
+"""Heads that reconstruct masked words and patches from the other modality (MACCO)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Predictor(HeadPlan):
 
 @dataclass(frozen=True)
 class TokenPrediction(_Predictor):
-    r"""Hidden words, rebuilt from the image.
+    r"""Reconstruct masked words from the image.
 
     .. math::
         L = \mathrm{mean}_i\, \mathrm{mean}_k - \log p(w_{ik} \mid q_{ik},\ \{(v_{ip} + u_i)/2\}_p)
@@ -57,13 +57,13 @@ class TokenPrediction(_Predictor):
     """
 
     def build(self, sizes: TowerSizes, seed: int) -> TokenPredictor:
-        """The head."""
+        """Return the head."""
         return TokenPredictor(sizes.joint, sizes.vocabulary, self.layers, seed)
 
 
 @dataclass(frozen=True)
 class PatchPrediction(_Predictor):
-    r"""Hidden patches, rebuilt from the caption.
+    r"""Reconstruct masked patches from the caption.
 
     .. math::
         L = \mathrm{mean}_i\, \mathrm{mean}_k\, \mathrm{mean}\, (x_{ik} - \hat x_{ik})^2
@@ -78,7 +78,7 @@ class PatchPrediction(_Predictor):
     layers: int = 3
 
     def build(self, sizes: TowerSizes, seed: int) -> PatchPredictor:
-        """The head."""
+        """Return the head."""
         return PatchPredictor(sizes.joint, max(1, sizes.patch), self.layers, seed)
 
 

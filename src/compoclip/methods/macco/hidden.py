@@ -1,8 +1,8 @@
-"""The further pass of MACCO: words of a caption and patches of its image are hidden.
+"""The second pass of MACCO, with words of a caption and patches of its image masked.
 
-A learned vector takes the place of the embedding of every hidden token and patch, before positions
-are added. A hidden token keeps its place in the ids: `~id`, which is negative, stands for `id`, so
-that texts with hidden words are planned, packed and told apart as all others are.
+A learned vector replaces the embedding of every masked token and patch, before positions are
+added. A masked token stays in the ids as `~id`, which is negative, so that texts with masked words
+are planned, packed and compared like all others.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ T = Any
 
 @dataclass(frozen=True)
 class MaskVectors(PassPlan):
-    """The two vectors that stand for hidden tokens and patches; they do not join the model.
+    """The two vectors for masked tokens and patches; they are not part of the model.
 
     Args:
-        lr: Their peak learning rate, whatever that of the model.
-        weight_decay: None is that of the model; vectors have none in any case.
+        lr: Their peak learning rate, independent of the model's.
+        weight_decay: Weight decay of the group; vectors are never decayed.
     """
 
     name: ClassVar[str] = "masks"
@@ -48,21 +48,21 @@ class MaskVectors(PassPlan):
     weight_decay: float | None = None
 
     def build(self, sizes: TowerSizes, seed: int) -> Masks:
-        """Draw the vectors, as token embeddings are drawn."""
+        """Initialise the vectors like token embeddings."""
         return Masks(sizes, seed)
 
     def record(self) -> dict[str, Any]:
-        """Return how they learn."""
+        """Return their learning rate and weight decay."""
         return {"lr": self.lr, "weight_decay": self.weight_decay}
 
     def require(self, texts: CaptionPlan, encoder: DualEncoder) -> None:
-        """Raise CompoclipError when words, or the patches that `texts` name, cannot be hidden."""
+        """Raise CompoclipError if words, or the patches named by `texts`, cannot be masked."""
         encoder.require_local("masked captions", "text")
         if self.changes_images(texts):
             _vision_transformer(encoder.model.get_submodule("visual"))
 
     def changes_images(self, texts: CaptionPlan) -> str:
-        """See `PassPlan.changes_images`: patches are hidden."""
+        """Return True: patches are masked (see `PassPlan.changes_images`)."""
         hides = "patches" in texts.hides
         return "hide words alone (--set texts.masks.images=false)" if hides else ""
 

@@ -41,15 +41,15 @@ Phrases = tuple[tuple[Box, ...], ...]
 
 @dataclass(frozen=True)
 class MaskPlan(Texts):
-    """What a masked second pass hides of each pair (MACCO): the words of the caption that say what
-    things are like and how they stand to each other, and a part of the image.
+    """Masks for a second pass over each pair (MACCO): attribute and relation words of the caption,
+    and a part of the image.
 
     Args:
-        images: Whether anything of images is hidden.
+        images: Whether images are masked too.
         file: Words and boxes in the format of MACCO's training data, by caption; "" takes words
             from the scene graph, and rectangles anywhere for boxes.
-        rectangles: With a file, how often a rectangle is hidden in the place of boxes.
-        area: Of a rectangle, as a fraction of the image; within a quarter of it.
+        rectangles: With a file, how often a rectangle is masked instead of boxes.
+        area: Area of a rectangle as a fraction of the image, give or take a quarter of it.
     """
 
     images: bool = True

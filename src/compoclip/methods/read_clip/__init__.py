@@ -25,8 +25,8 @@ OPTIM = Optim(lr=1e-5, beta2=0.999, eps=1e-8, clip_grad=1.0)
 PARAPHRASES = (OTHER_CAPTION, WRITTEN_POSITIVE)
 SWAPS = ("negclip", "negclip", "negclip")
 STAND_INS = {
-    OTHER_CAPTION: "paraphrases are other captions of the image, where the published runs also "
-    "took some of a language model; --positives FILE adds those of one"
+    OTHER_CAPTION: "paraphrases are other captions of the image; the paper also used a language "
+    "model (--positives FILE adds its texts)"
 }
 DIFFERENCES = (
     PaperDifference(
@@ -55,7 +55,7 @@ def read_clip(
     align: Align = "paraphrase",
     target: Target = "other",
 ) -> Method:
-    r"""Hard negatives; a frozen decoder writes captions from text states; paraphrases agree.
+    r"""Hard negatives, captions reconstructed from text states, and aligned paraphrases.
 
     With captions t, negatives n, paraphrases t' and text states z (before the projection),
 
@@ -63,22 +63,22 @@ def read_clip(
         L = L_{clip+neg} - 0.1\, \mathrm{mean}_{i,k} \log p(y_{ik} \mid y_{i<k},\ A z_i)
             + 0.5\, \mathrm{mean}_i \mathrm{CE}_j(s\, t'_i \cdot t_j,\ i),
 
-    where y_i is another caption of the image, p a frozen T5 that is told nothing but A z_i, and the
-    matrix A learns. Three swapped captions a caption; paraphrases are other captions of the image.
+    where y_i is another caption of the image, p a frozen T5 whose only input is A z_i, and the
+    matrix A learns. Three swapped texts per caption; paraphrases are other captions of the image.
     Kwon et al., Enhancing Compositional Reasoning in CLIP via Reconstruction and Alignment of Text
     Descriptions (NeurIPS 2025). `read-clip-align` does without the decoder.
 
     Args:
         decoder: Folder of a T5 with its tokenizer (published: google/t5-v1_1-large), read by
-            transformers, or of a small decoder (`compoclip.methods.train_gru`); gru is one that
-            knows no language, for trials.
-        reconstruction: Weight of the decoder's loss; 0 leaves it out, and the decoder.
-        alignment: Weight of paraphrases against captions; 0 leaves it out.
-        positives: File of further paraphrases that were written for the captions: JSON lines
-            {"caption", "positive"}, a text, several, or "None".
-        align: paraphrase lets paraphrases rank captions; transpose the other way round.
-        target: What the decoder is to write: other, another caption of the image if there is one,
-            or any of its captions.
+            transformers, or of a small decoder (`compoclip.methods.train_gru`); gru is an
+            untrained one, for trials.
+        reconstruction: Weight of the decoder's loss; 0 leaves out the loss and the decoder.
+        alignment: Weight of the alignment of paraphrases with captions; 0 leaves it out.
+        positives: File of further written paraphrases: JSON lines {"caption", "positive"}, with a
+            text, several, or "None".
+        align: paraphrase is a softmax over captions per paraphrase; transpose the reverse.
+        target: Caption for the decoder to write: other, another caption of the image if there is
+            one, or any of its captions.
     """
     paraphrase = OneOf("paraphrase", PARAPHRASES) if positives else OTHER_CAPTION
     aligned = partial(caption_alignment, positives=PARAPHRASES, align=align)
@@ -107,8 +107,8 @@ def read_clip(
 
 @variant(read_clip, reconstruction=0.0)
 def read_clip_align(method: Method) -> Method:
-    """READ-CLIP without a decoder: hard negatives, and paraphrases that agree with captions.
+    """READ-CLIP without a decoder: hard negatives, and aligned paraphrases.
 
-    All else as `read-clip`: Kwon et al. (NeurIPS 2025).
+    Otherwise like `read-clip`: Kwon et al. (NeurIPS 2025).
     """
     return method

@@ -1,4 +1,4 @@
-"""READ-CLIP: frozen decoders that write a caption from one vector, and the head that feeds them."""
+"""READ-CLIP: frozen decoders that write a caption from one vector, and the head before them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportErr
 
 
 class GruDecoder(nn.Module):
-    """A frozen decoder of one GRU layer over words, whose first state is the vector of the text.
+    """A frozen decoder of one GRU layer over words, whose first state is the text's vector.
 
-    Depends on nothing. A word's id is a hash: for the few hundred words of a world, not for a
-    language.
+    It needs no package. A word's id is a hash: enough for the few hundred words of a world, not for
+    a language.
 
     Args:
         vocabulary: Number of ids.
         width: E, the size of the vector, of embeddings and of the state.
-        seed: Of the weights that it starts with.
+        seed: Seed of the initial weights.
     """
 
     def __init__(self, vocabulary: int = 1024, width: int = 64, seed: int = 0) -> None:
@@ -61,9 +61,9 @@ class GruDecoder(nn.Module):
         self.requires_grad_(False)
 
     def tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return (B, L) int64 ids on the CPU, and a (B, L) bool mask of those that are no padding.
+        """Return (B, L) int64 ids on the CPU, and a (B, L) bool mask that is False at padding.
 
-        Lower-case words by their hash, then the end.
+        The ids are hashes of lower-case words, then the end token.
         """
         kinds = self.embedding.num_embeddings - 2
         rows = []
@@ -74,9 +74,9 @@ class GruDecoder(nn.Module):
         return _padded(rows)
 
     def nll(self, h: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the negative log-likelihood of texts, summed over all their tokens.
+        """Return the negative log-likelihood of texts, summed over their tokens.
 
-        h: (B, 1, E). ids, mask: as `tokens` gives them, on the device of h.
+        h: (B, 1, E). ids, mask: results of `tokens` on the device of h.
         """
         states, _ = self.gru(self.embedding(_shifted(ids)), h.transpose(0, 1).contiguous())
         return _summed(self.output(states), ids, mask)
@@ -232,16 +232,16 @@ def _hash_of(files: tuple[tuple[Path, int], ...]) -> str:
 def train_gru(
     captions: Sequence[str], epochs: int = 20, width: int = 64, lr: float = 3e-3, seed: int = 0
 ) -> GruDecoder:
-    """Teach a small decoder the language of some captions, for worlds of few words.
+    """Train a small decoder on some captions, for worlds of few words.
 
-    It gets the mean of the words of each caption, and learns to put them in order.
+    Its input is the mean of a caption's word vectors; it learns to output the words in order.
 
     Args:
-        captions: What it learns to write.
+        captions: The captions.
         epochs: Passes over them.
         width: E.
         lr: Learning rate.
-        seed: Of weights and order.
+        seed: Seed of weights and order.
 
     Returns:
         The decoder, frozen; `GruDecoder.save` writes it.

@@ -1,18 +1,18 @@
-"""Low-rank adapters without their base, in the layout of Hugging Face's PEFT, and earlier ones.
+"""Low-rank adapters without their base, in the layout of Hugging Face's PEFT and earlier ones.
 
     adapter_config.json         PEFT's: rank, alpha, adapted modules, base
     adapter_model.safetensors   base_model.model.<module>.lora_A.weight and .lora_B.weight
-    adapter.json                identity of the base, LoRA settings, provenance (ours alone)
-    adapter.safetensors         in folders of earlier releases, in place of PEFT's two files
+    adapter.json                identity of the base, LoRA settings, provenance (compoclip only)
+    adapter.safetensors         in folders of earlier releases, instead of PEFT's two files
 
-Modules are those of the CLIPModel or SiglipModel of the base, or open_clip's own of other bases.
-PEFT adapts query, key and value projections each on its own, open_clip's fused projection has one A
-for all three (see `lora`). From here to PEFT each third gets a copy of A and its rows of B. Back,
-three different A are stacked (rank 3 r) with B block by block; all is exact. A patch embedding of
-PEFT is a rank-r map from k x k patches, ours a (out k, in k) matrix: it is written with the full
-change as one factor and an identity as the other, and as it is ("<name>.a", "<name>.b").
+Modules have the names of the base's CLIPModel or SiglipModel; for other bases, open_clip's names.
+PEFT adapts query, key and value projections separately; open_clip's fused projection has one A for
+all three (see `lora`). To write PEFT, each third gets a copy of A and its rows of B. To read PEFT,
+three different A are stacked (rank 3 r) with B block by block. Both are exact. PEFT's patch
+embedding is a rank-r map from k x k patches, ours a (out k, in k) matrix: it is written with the
+full change as one factor and an identity as the other, and unchanged ("<name>.a", "<name>.b").
 
-The code of TSVLC, DAC and FSC-CLIP keeps W beside A and B in one state dict (the naming of
+The code of TSVLC, DAC and FSC-CLIP stores W with A and B in one state dict (the naming of
 Microsoft's loralib), with alpha = 1; for a k x k convolution A is (r k, in k) and B (out k, r k):
 
     NAME.weight           with  NAME.lora_A, NAME.lora_B                  linear and convolution
@@ -61,7 +61,7 @@ _REFUSED = ("use_dora", "modules_to_save", "layer_replication", "fan_in_fan_out"
 _MERGE = "merge it with PEFT (merge_and_unload), or a weights file by --to merged"
 ALPHA = 1.0  # of loralib's files, divided by the rank; no published script changes it
 Pairs = Mapping[str, tuple[Tensor, Tensor]]
-"""A and B of each adapted weight, by open_clip's name of it."""
+"""A and B of each adapted weight, by its open_clip name."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,13 @@ def save_adapter(
     """Write the adapters on a network as an adapter folder.
 
     Args:
-        loaded: The model with adapters attached; its identity is that of their base.
-        lora: The settings that they were attached with.
+        loaded: The model with adapters attached; its identity is the base's.
+        lora: The settings of the adapters.
         folder: Folder to write, which must not exist.
-        provenance: JSON-ready record of how they were made.
+        provenance: JSON-ready record of their training.
 
     Raises:
-        CompoclipError: There are no adapters, or the place is taken or not writable.
+        CompoclipError: The model has no adapters, or the folder exists or is not writable.
     """
     state = lora_state(loaded.encoder.model)
     if not state:
@@ -177,11 +177,11 @@ def save_adapter(
 
 
 def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
-    """Merge the adapters of a folder with a record into a copy of their base.
+    """Merge the adapters of a folder into a copy of their base.
 
     Args:
-        base: The model that the adapters were trained on; it stays as it is.
-        folder: The adapter folder.
+        base: The model that the adapters were trained on; it is not changed.
+        folder: The adapter folder, with a record.
 
     Returns:
         A plain model without adapters.
@@ -426,7 +426,7 @@ def read_peft(folder: Path, network: nn.Module) -> tuple[dict[str, Tensor], Lora
         linear = max((len(a) for name, (a, _) in pairs.items() if name not in kernels), default=1)
         if linear > 3 * full:  # each projection may bring its own
             raise CompoclipError(
-                f"{folder}: rank {linear:,} is above that of every layer, {full:,}"
+                f"{folder}: rank {linear:,} exceeds the rank of every layer, {full:,}"
             )
         ranks = (math.ceil(len(a) / kernels.get(name, 1)) for name, (a, _) in pairs.items())
         rank = max(linear, *ranks)

@@ -1,6 +1,6 @@
-"""The Hugging Face hub: models fetched from it, folders put on it, and their model card.
+"""The Hugging Face hub: download models, upload folders, and write their model card.
 
-The card is README.md beside the weights, made from the checkpoint's own record.
+The card is README.md next to the weights, made from the checkpoint's record.
 """
 
 from __future__ import annotations
@@ -135,22 +135,22 @@ def publish(
     private: bool = False,
     message: str = "",
 ) -> Pushed:
-    """Put a model folder on the Hugging Face hub in one commit: weights, configuration, tokenizer,
-    card, and nothing else that lies in the folder.
+    """Upload a model folder to the Hugging Face hub in one commit: weights, configuration,
+    tokenizer and card, no other files.
 
     Args:
         folder: RUN/model, RUN/adapter, or any folder that `convert` wrote.
-        repository: USER/NAME or ORGANISATION/NAME; made if it is not there.
-        results: Rows written into the card first; without any, an existing card stays as it is.
+        repository: USER/NAME or ORGANISATION/NAME; created if missing.
+        results: Rows for the card; without any, an existing card is not changed.
         private: Make a new repository private.
         message: Message of the commit.
 
     Returns:
-        Where it is, and the files.
+        The address, and the files.
 
     Raises:
-        UsageError: `repository` is no possible name.
-        CompoclipError: The folder is incomplete or no model's, or the hub cannot be reached or
+        UsageError: `repository` is not a valid name.
+        CompoclipError: The folder is incomplete or not a model, or the hub cannot be reached or
             refuses.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -229,7 +229,7 @@ _TASK = "zero-shot-image-classification"
 @dataclass(frozen=True)
 class CardResult:
     """One row of the results table. value, chance in [0, 1]; low, high: the 95 %
-    interval, None where there is none; n: items measured."""
+    interval, None without one; n: items measured."""
 
     benchmark: str
     metric: str
@@ -241,11 +241,11 @@ class CardResult:
 
 
 def write_card(folder: Path, results: Sequence[CardResult] = ()) -> Path:
-    """Write the model card of a checkpoint folder, in place of an older one.
+    """Write the model card of a checkpoint folder, replacing an older one.
 
     Args:
         folder: A folder with a `compoclip.json`.
-        results: Rows of its table of results.
+        results: Rows of the table of results.
 
     Returns:
         The path of the card.
@@ -271,15 +271,17 @@ def card_text(
 ) -> str:
     """Return the card in Markdown, with the header that the Hugging Face hub reads.
 
-    library: the one that loads the folder with `code`, by the hub's name for it; without, only
-    compoclip does. Of an absolute path in the provenance only the last name is told, except in the
-    description of the data, which is the user's own.
+    library: the hub's name of the library that loads the folder with `code`; "" if only compoclip
+    does. Absolute paths in the provenance are cut to their last name, except in the description of
+    the data.
     """
     from huggingface_hub import EvalResult, ModelCardData
     from jinja2 import Environment
 
     method = str(provenance.get("method") or "")
-    title = f"{identity.architecture}, {method}" if method else identity.architecture
+    known = not identity.architecture.startswith("config-")  # a hash is no name for people
+    name = identity.architecture if known else "CLIP"
+    title = f"{name}, {method}" if method else name
     measured = [
         EvalResult(_TASK, r.benchmark.split(" ")[0], r.benchmark, r.metric, round(r.value, 6))
         for r in results
@@ -293,11 +295,8 @@ def card_text(
     )
     left = {key: value for key, value in provenance.items() if value not in (None, {}, [], "")}
     made = _take_rows(left)
-    records = []
-    for key, value in left.items():
-        text = json.dumps(_public(value), indent=2, ensure_ascii=False, default=str)
-        longest = max((len(run) for run in re.findall("`+", text)), default=0)
-        records.append((key, text, "`" * max(3, 1 + longest)))
+    record = json.dumps(_public(left), indent=2, ensure_ascii=False, default=str) if left else ""
+    longest = max((len(run) for run in re.findall("`+", record)), default=0)
     environment = Environment(autoescape=False)
     # one line without characters that mean something in Markdown; one that is fit for a table
     environment.filters["inline"] = lambda text: re.sub(
@@ -317,7 +316,8 @@ def card_text(
             code=code,
             identity=identity,
             made=made,
-            records=records,
+            record=record,
+            fence="`" * max(3, 1 + longest),
             results=results,
         )
         + "\n"

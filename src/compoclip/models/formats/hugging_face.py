@@ -553,7 +553,7 @@ class SplitClip(HFClip):
             _ = state["visual_projection.weight"]
         except KeyError as error:
             raise CompoclipError(
-                f"{path}: the towers lack {error}: they are not those of transformers' CLIP"
+                f"{path}: the towers lack {error}: it is not transformers' CLIP"
             ) from error
         for part in stated:
             data[f"{part}_config"]["hidden_act"] = min(acts)

@@ -66,8 +66,8 @@ function row(each) {
   item.append(marked(each.text, each.changed), make("span", "score", each.cosine.toFixed(4)));
   const note = make("small", "", each.kind === "caption" ? "your caption" : `${each.kind}: ${each.made_by.join(", ")}`);
   if (each.flip) {
-    const why = { negative: "flip: not below the caption", positive: "flip: not above every negative",
-      caption: "not above every negative" };
+    const why = { negative: "flip: scores at least as high as the caption", positive: "flip: below a negative",
+      caption: "below a negative" };
     note.append(" · ", make("b", "flip", why[each.kind]));
   }
   item.append(note);
@@ -77,9 +77,8 @@ function row(each) {
 function verdict(model) {
   if (!model.negatives) return make("p", "verdict soft", "No rewrite changes the meaning of this caption.");
   const good = model.flips === 0;
-  const told = good ? `The caption is above all ${model.negatives} negatives.`
-    : `${model.flips} of ${model.negatives} negatives ${model.flips === 1 ? "is" : "are"} not below the caption.`;
-  return make("p", `verdict ${good ? "good" : "bad"}`, told);
+  const beaten = good ? `all ${model.negatives}` : `${model.negatives - model.flips} of ${model.negatives}`;
+  return make("p", `verdict ${good ? "good" : "bad"}`, `The caption beats ${beaten} negatives.`);
 }
 
 function show(answer) {
@@ -120,11 +119,11 @@ function show(answer) {
 function between(one, other) {
   const fooled = (model) => new Set(model.candidates.filter((c) => c.flip && c.kind === "negative").map((c) => c.text));
   const [before, after] = [fooled(one), fooled(other)];
-  const mended = [...before].filter((text) => !after.has(text)).length;
-  const made = [...after].filter((text) => !before.has(text)).length;
-  return mended || made
-    ? `Of the negatives, ${mended} fool ${one.name} only, and ${made} fool ${other.name} only.`
-    : `The same negatives fool ${one.name} and ${other.name}${before.size ? "" : ": none"}.`;
+  const fixed = [...before].filter((text) => !after.has(text)).length;
+  const broken = [...after].filter((text) => !before.has(text)).length;
+  const fool = (number) => number === 1 ? "1 negative fools" : `${number} negatives fool`;
+  if (fixed || broken) return `${fool(fixed)} only ${one.name}, ${fool(broken)} only ${other.name}.`;
+  return before.size ? `The same ${fool(before.size)} both models.` : "No negative fools either model.";
 }
 
 function pin(place) {
@@ -164,8 +163,8 @@ async function look(place) {
     picture.alt = found ? `patches that "${found.word}" aligns with, by ${model.name}` : "the image";
     columns[number].querySelector(".looks").textContent = found
       ? `“${found.word}”: yellow patches align most, cosine ${found.cosine.toFixed(2)}`
-      : model.error || (same ? "no map: the word lies beyond the model's context"
-        : "no map: the tokenizer sees other words");
+      : model.error || (same ? "no map: the word is beyond the model's context"
+        : "no map: the tokenizer splits the caption differently");
   });
 }
 

@@ -85,7 +85,7 @@ TASKS: dict[str, _Task] = {
 
 
 def build(spec: SuiteSpec) -> list[Part]:
-    """`winoground/examples.jsonl` and one file a sub-task in `foils/`, on the same images."""
+    """`winoground/examples.jsonl` and one file per sub-task in `foils/`, on the same images."""
     count = max(1, spec.items * 2 // 5)
     examples: list[dict[str, Any]] = []
     files: dict[str, Any] = {}

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from compoclip.benchmarks.files import close
 from compoclip.console import track
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.files import new_folder, reason
 from compoclip.version import __version__
 from compoclip_world.dataset import mapper, png_bytes
@@ -175,7 +174,9 @@ def write_suite(
     """
     for name in benchmarks:
         if name not in builders:
-            raise UsageError(f"world: no benchmark {name!r} is made here; {close(name, builders)}")
+            raise UsageError(
+                f"world: no benchmark {name!r} is made here; {closest(name, builders)}"
+            )
     wanted = dict.fromkeys(
         builders[name] for name in builders if name in benchmarks or not benchmarks
     )
