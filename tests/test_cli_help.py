@@ -77,6 +77,7 @@ CHANGED = {
     "caption": "-price-in -price-out",
     "train": "-decoded-cache",
     "list": "+json",
+    "rewrite": "+images +licence +split +to",
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",
     **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),

@@ -146,6 +146,47 @@ def test_the_bar_tells_its_sources_apart() -> None:
     assert len(columns) == len(set(columns)) + 1  # ImageNet, alone and among the 21 sets
 
 
+def test_the_rows_of_mieb_are_those_of_its_result_files() -> None:
+    table = published_table("mieb")
+    rows = {row.labels[0]: row.values for row in table.rows}
+    assert len(rows) == len(table.rows) == 49
+    clip = rows["openai/clip-vit-base-patch32"]
+    assert clip == (51.76, 61.4, 46.37, 56.6, 76.61, 31.25, 11.25, 9.0, 13.21)
+    best = {k: max(v[k] for v in rows.values() if v[k] is not None) for k in (0, 4, 7)}
+    assert best == {0: 59.2, 4: 91.35, 7: 15.0}  # VG-Relation, SugarCrepe, Winoground group
+    assert sum(values[4] is None for values in rows.values()) == 7
+    text = shown(table, [])
+    assert re.search(r"^published +openai/clip-vit-base-patch32 .* 76\.6 ", text, re.MULTILINE)
+    for words in ("One prompt per model", "a tie counts as right", "is a defect", "in-domain"):
+        assert words in text.replace("\n", " ")
+    # every figure is a whole number of the official items
+    items = (23937, 28748, 25010, 5000, 7511, 400, 400, 400, 2302)
+    for values in rows.values():
+        for value, n in zip(values, items):
+            if value is not None:
+                assert abs(round(value * n / 100) * 100 / n - value) <= 0.0056  # rounded twice
+
+
+def test_mieb_against_the_published_file(shared_data: Path) -> None:
+    path = shared_data / "annotations" / "mieb_results" / "mieb_compositional.jsonl"
+    table = published_table("mieb")
+    rows = {row.labels[0]: row.values for row in table.rows}
+    aro = ("AROVisualRelation", "AROVisualAttribution", "AROCocoOrder", "AROFlickrOrder")
+    columns = {task: {"text_acc": k} for k, task in enumerate((*aro, "SugarCrepe"))}
+    columns["Winoground"] = {"text_acc": 5, "image_acc": 6, "accuracy": 7}
+    seen = 0
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["task"] == "ImageCoDe":
+            wanted = {8: row.get("accuracy") or row["image_acc"]}
+        else:
+            wanted = {k: row[field] for field, k in columns[row["task"]].items()}
+        for k, value in wanted.items():
+            assert rows[row["model"]][k] == round(100 * value, 2)
+            seen += 1
+    assert seen == sum(v is not None for values in rows.values() for v in values) == 49 * 9 - 7
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

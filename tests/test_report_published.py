@@ -9,7 +9,8 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate
 from compoclip.evaluation.run import Options, evaluate
-from compoclip.report.write import write_report
+from compoclip.report.study import read_study
+from compoclip.report.write import published_tradeoffs, write_report
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
 
@@ -37,3 +38,19 @@ def test_a_table_is_shown_when_a_column_is_measured(
     assert cells.count("-") == len(cells) - 1 == 14
     muted = re.findall(r'<tr class="muted"><th scope="row">published</th>', text)
     assert len(muted) == 58
+
+
+def test_models_of_mieb_are_grey_points_where_both_axes_are_measured(tmp_path: Path) -> None:
+    for name, rule in (("sugarcrepe", "paper"), ("winoground", "group")):
+        rules = {rule: Aggregate(("even", "odd"), "micro")}
+        made = choice_benchmark(tmp_path / "p", 24, name=name, aggregates=rules, headline=rule)
+        evaluate("ours", FakeEncoder(), [made], tmp_path / "out", Options(resamples=20))
+    study = read_study([tmp_path / "out"], None, 20, 0)
+    (mieb,) = (each for each in published_tradeoffs(study) if each[0].id == "mieb")
+    _, (attribution, group), measured = mieb
+    assert measured == ["ours"]
+    assert "ours: " not in attribution.alt  # ARO is not measured
+    x, y = (100 * study.results["ours"][name].headline_score.value for name in study.benchmarks)
+    assert f"ours: {x:.1f} across, {y:.1f} up" in group.alt
+    assert "openai/clip-vit-base-patch32 as published: 76.6, 9.0" in group.alt
+    assert group.alt.count(" as published: ") == 42  # seven models have no SugarCrepe

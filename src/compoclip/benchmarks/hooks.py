@@ -34,6 +34,31 @@ def colorswap(rows: Rows, data: Loading, *, split: str = "test") -> Iterator[Row
     yield from rows
 
 
+# --- Rows that hold several items: RCLIP-Bench, BLA. ---
+
+
+def rclip_bench(rows: Rows, data: Loading) -> Iterator[Row]:
+    """Yield an item for every set of a photo."""
+    for row in rows:
+        for number, found in enumerate(files.items(*row.value("sets"))):
+            where = f"{row.where}: set {number}"
+            yield replace(
+                row, values=files.record(found, where), where=where, key=f"{row.key}/{number}"
+            )
+
+
+def bla(rows: Rows, data: Loading) -> Iterator[Row]:
+    """Yield an item for each of the two true sentences of a group, against both false ones."""
+    for row in rows:
+        image = files.identifier(row.values, "image_id", row.where, set())
+        for found in files.items(*row.value("caption_group")):
+            group = files.record(found, f"{row.where}: group")
+            key = files.identifier(group, "group_index", row.where, set())
+            for name in ("True1", "True2"):
+                values = {**group, "image": image, "truth": files.text(group, name, row.where)}
+                yield replace(row, values=values, key=f"{row.key}/{key}/{name}")
+
+
 # --- VALSE. ---
 
 _VALSE_SETS = {"visual7w": "{visual7w}", "SWiG": "{swig}", "coco2017": "{coco}/val2017"}

@@ -1,13 +1,18 @@
-"""Image-text retrieval: COCO (Karpathy test), Flickr30k, Flickr8k, COCO-Counterfactuals, NegBench.
+"""Image-text retrieval: COCO (Karpathy test), Flickr30k, Flickr8k, COCO-Counterfactuals, NegBench,
+and sets of long captions: Urban1k, DOCCI's test, ShareGPT4V-1k.
 
-A family: load one set as `retrieval:coco`, `retrieval:flickr30k`, `retrieval:flickr8k` or
-`retrieval:coco_cf`. Read from
+A family: load one set as `retrieval:coco`, `retrieval:flickr30k`, `retrieval:flickr8k`,
+`retrieval:coco_cf`, `retrieval:urban1k`, `retrieval:docci` or `retrieval:sharegpt4v`. Read from
 
     <root>/coco/coco_karpathy_test.json    photos <root>/coco/<image>, image "val2014/..."
     <root>/flickr30k/flickr30k_test.json   photos <root>/flickr30k/images/<file name of image>
     <root>/flickr8k/Flickr8k.token.txt and Flickr_8k.testImages.txt, or flickr8k_test.json, or
         dataset_flickr8k.json              photos <root>/flickr8k/images/<file name>
     <root>/coco_counterfactuals/examples.jsonl      photos <root>/coco_counterfactuals/images/<name>
+    <root>/urban1k/caption/<name>.txt      photos <root>/urban1k/image/<name>.jpg
+    <root>/docci/docci_descriptions.jsonlines       photos <root>/docci/images/<image_file>
+    <root>/sharegpt4v/share-captioner_coco_lcs_sam_1246k_1107.json, of which the first 1,000 rows
+        count                              photos <root>/sharegpt4v/images/<file name of image>
 
 Option `annotations`: another such file, for a token file with the option `split_file`: another list
 of photo names. Argument `images`: the folder that holds the photo files themselves. Option
@@ -173,6 +178,49 @@ def read_counterfactuals(
     return photos, {} if pairs is None else {reason: len(rows) - len(chosen)}
 
 
+# --- Sets of long captions, one a photo. ---
+#
+# - Urban1k: a folder of texts, of which the first line is the caption.
+# - DOCCI: lines {"split": "test", "image_file": "test_00000.jpg", "description": "..."}.
+# - ShareGPT4V: [{"image": "sam/images/sa_1.jpg", "conversations": [question, {"value": caption}]}].
+
+_FIRST = 1000
+
+
+def read_long(name: str, path: Path) -> tuple[tuple[Captioned, ...], dict[str, Path]]:
+    """Return the photos of a set of long captions, and the files that hold them, by name.
+
+    path: the file; of Urban1k the folder. Raises CompoclipError for photos listed twice, and for
+    files without any.
+    """
+    paths, found = {"captions": path}, list[tuple[str, str, str]]()
+    if name == "urban1k":
+        paths = {each.name: each for each in sorted(path.glob("*.txt"))}
+        for each in paths.values():
+            found.append((str(each), f"{each.stem}.jpg", files.read_text(each).split("\n")[0]))
+    elif name == "docci":
+        for number, row in files.read_jsonl(path):
+            where = f"{path}: line {number}"
+            if files.text(row, "split", where) == "test":
+                caption = files.text(row, "description", where)
+                found.append((where, files.text(row, "image_file", where), caption))
+    else:
+        for index, row in enumerate(files.items(files.read_json(path), str(path))[:_FIRST]):
+            where = f"{path}: row {index}"
+            turns = files.items(
+                files.field(files.record(row, where), "conversations", where), where
+            )
+            require(len(turns) > 1, where, f"no answer in 'conversations'; {files.OFFICIAL}")
+            caption = files.text(files.record(turns[1], where), "value", where)
+            found.append((where, files.text(row, "image", where), caption))
+    require(found, path, f"no captions; {files.OFFICIAL}")
+    photos: dict[str, Captioned] = {}
+    for where, image, caption in found:
+        _require_new(image, (caption,), image in photos, where)
+        photos[image] = Captioned(image, (files.nonempty(caption.strip(), where),))
+    return tuple(photos.values()), paths
+
+
 # --- The sets. ---
 
 _FOLDERS = {
@@ -180,7 +228,11 @@ _FOLDERS = {
     "flickr30k": "flickr30k/images",
     "flickr8k": "flickr8k/images",
     "coco_cf": "coco_counterfactuals/images",
+    "urban1k": "urban1k/image",
+    "docci": "docci/images",
+    "sharegpt4v": "sharegpt4v/images",
 }
+_LONG = ("urban1k", "docci", "sharegpt4v")
 _SPLIT = "Flickr_8k.testImages.txt"
 _RULES = {f"r{k}": Aggregate(("i2t", "t2i"), metric=f"r{k}") for k in (1, 5, 10)}
 
@@ -244,6 +296,8 @@ def load(
         paths = {"pairs": path}
         expected = dict.fromkeys(expected, 2 * (pairs or ALL_PAIRS))
         stated.append(f"pairs {pairs}")
+    elif name in _LONG:
+        photos, paths = read_long(name, path.parent if "*" in path.name else path)
     elif path.suffix.lower() == ".json":
         photos = read_captions(path)
     else:

@@ -81,7 +81,8 @@ def opened_table(
 def table_rows(
     path: Path, columns: Sequence[str] = (), remedy: str = files.OFFICIAL
 ) -> list[dict[str, Any]]:
-    """Return the rows of a Parquet or Arrow file: texts, lists of texts, numbers, true or false.
+    """Return the rows of a Parquet or Arrow file: texts, numbers, true or false; lists and objects
+    of these.
 
     columns: which there must be. remedy: what to do about a malformed file. A small file may repeat
     a long text in millions of rows, so that texts are counted before they are unpacked.
@@ -100,6 +101,8 @@ def table_rows(
 def _plain(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(_plain(field.type) for field in kind)
     of = pa.types
     return any(each(kind) for each in (of.is_string, of.is_integer, of.is_floating, of.is_boolean))
 
@@ -109,6 +112,8 @@ def _text_bytes(values: pa.Array) -> int:
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _text_bytes(values.flatten())
+    if pa.types.is_struct(kind):
+        return sum(map(_text_bytes, values.flatten()))
     if pa.types.is_dictionary(kind):
         sizes = pc.binary_length(values.dictionary).take(values.indices)
     elif pa.types.is_string(kind):  # of an Arrow file, where nothing is packed

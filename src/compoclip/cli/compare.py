@@ -38,8 +38,8 @@ class CompareOptions:
             base, each other one is compared with it. With --against also OUT itself.
         against: Published table: fsc-clip-table1, fsc-clip-retrieval, fsc-clip-zero-shot,
             mosaiclip-table1, mosaiclip-table8, mosaiclip-table9, hard-positives, clic, negbench,
-            half-truths, vismin, naturalbench, con-clip; newer-2026 has the best published numbers
-            of 2024 to 2026 with the caveats of their sources.
+            half-truths, vismin, naturalbench, con-clip; mieb has 49 public models; newer-2026
+            has the best published numbers of 2024 to 2026 with the caveats of their sources.
         allow_partial: With --against, make derived columns of the numbers that are there, marked.
         details: Add the sub-tasks to the tables; layouts other than text have them always.
         format: Layout of the tables.

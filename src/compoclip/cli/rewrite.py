@@ -17,8 +17,9 @@ from compoclip.captions.parser import parse_records, provenance
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import DEFAULT_COLUMN, CaptionFile, caption_file
-from compoclip.cli.options import WorkerCount, parse, processes
+from compoclip.cli.options import WorkerCount, parse, processes, require_with
 from compoclip.config import Shown
+from compoclip.corpora.export import Trainer, export
 from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
 from compoclip.corpora.run import Engine, process
 from compoclip.corpora.shard import find_shards, kind_of, names_shards
@@ -228,22 +229,36 @@ class RewriteOptions(CorpusOptions):
     negatives as neg_caption and positives as positive, which train reads. Finished shards are
     skipped; damaged ones are named and left out. See docs/corpora.md.
 
+    With --to, image-text data (whatever train --data takes) becomes a folder that another trainer
+    reads: every caption with its hard negatives, and a data card with coverage, error rates and
+    provenance. sentence-transformers: Parquet of anchor, positive, negative_1, ...; ms-swift: JSON
+    lines of messages; negclip: its table; open-clip: webdataset with negatives in the .json.
+
     Examples:
         compoclip rewrite "a red star to the left of a large mug"
         compoclip rewrite captions.txt -o negatives.jsonl --rewrites negclip,replace --workers 4
         compoclip rewrite coco.csv --column title -o out.jsonl --epoch 3
         compoclip rewrite 'cc3m/*.tar' -o cc3m-negatives --rewrites negclip,replace --workers 16
+        compoclip rewrite pairs.csv --images photos --to negclip --rewrites replace -o exported
 
     Args:
         rewrites: Names or files (./my_rewrite.py), joined by commas; or "all" (see compoclip list
             rewrites).
         seed: With sample and epoch, decides which of the possible texts is sampled.
         epoch: Another epoch samples other texts.
+        to: Trainer to write for, into the new folder -o.
+        images: With --to, folder that image paths are relative to.
+        split: With --to, the split to read.
+        licence: With --to, licence of the captions, for the data card.
     """
 
     rewrites: str = "all"
     seed: int = 0
     epoch: int = 0
+    to: Trainer | None = None
+    images: Path | None = None
+    split: str | None = None
+    licence: str = ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -251,6 +266,10 @@ def main(argv: Sequence[str]) -> int:
     options = parse(RewriteOptions, "rewrite", argv)
     names = rewrites_named(options.rewrites)
     settings = Settings(names, options.seed, options.epoch, options.tagger)
+    for option in ("images", "split", "licence"):
+        require_with(options, option, "to")
+    if options.to is not None:
+        return _export(options, settings)
     tallies = {get_rewrite(name).name: RewriteTally() for name in names}
 
     def summary(total: int) -> tuple[dict[str, Any], list[str]]:
@@ -275,6 +294,39 @@ def main(argv: Sequence[str]) -> int:
         len(names),
     )
     return run(options, work)
+
+
+def _export(options: RewriteOptions, settings: Settings) -> int:
+    """Write image-text data with its negatives for another trainer; returns the exit code."""
+    from compoclip.data.sources.open import open_source
+
+    if options.out is None or options.rewrites == "all" or options.engine != "local":
+        raise UsageError(
+            "--to needs a new folder -o and negatives named by --rewrites, e.g. negclip,replace; "
+            "it runs on this machine alone"
+        )
+    get_tagger(options.tagger)
+    source = open_source(
+        options.source, images=options.images, caption_column=options.column, split=options.split
+    )
+    made = export(
+        source,
+        options.out,
+        options.to,
+        settings,
+        licence=options.licence,
+        workers=processes(options.workers, len(source), 20_000),
+        track=lambda done: console.track(done, "export", len(source), "photos"),
+    )
+    parts = [f"{number} {reason}" for reason, number in made["left_out"].items()]
+    rows, photos, texts = (console.counted(made[f"{n}s"], n) for n in ("row", "photo", "negative"))
+    tallies = {name: RewriteTally.from_counts(each) for name, each in made["rewrites"].items()}
+    lines = [
+        *_tallied(tallies),
+        f"{rows} of {photos} with {texts}" + (f" (left out: {', '.join(parts)})" if parts else ""),
+        f"written to {options.out}, with README.md as its data card",
+    ]
+    return console.tell(options.json, {"out": str(options.out), **made}, "\n".join(lines))
 
 
 def _tallied(tallies: Mapping[str, RewriteTally]) -> list[str]:

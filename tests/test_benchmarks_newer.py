@@ -1,0 +1,245 @@
+"""RCLIP-Bench, FG-OVD, BLA and retrieval by long captions: official formats in, items out."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from benchmark_files import refuses, write_json, write_jsonl, write_photo
+from compoclip.benchmarks.case import Form, TiePolicy, present
+from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.evaluation.run import Options, evaluate
+from evaluation_helpers import FakeEncoder
+
+# --- RCLIP-Bench: several sets in a row of a table with photos. ---
+
+
+def rclip_row(number: int, **changes: Any) -> dict[str, Any]:
+    out = BytesIO()
+    Image.new("RGB", (8, 8), (number, 9, 9)).save(out, "JPEG")
+    sets = [
+        {"tag": tag, "gt": f"{tag} {number}", "neg": [f"no {tag} {k}" for k in range(4)]}
+        for tag in ("causal", "spatial")
+    ]
+    row = {"id": str(number), "image_name": f"{number}.jpg", "text": "long", "version": "v1"}
+    return {**row, "sets": sets, "image": {"bytes": out.getvalue(), "path": "x.jpg"}, **changes}
+
+
+def write_rclip(root: Path, *rows: dict[str, Any], part: str = "v1") -> Path:
+    path = root / "rclip_bench" / "data" / f"{part}-00000-of-00001.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    return root
+
+
+def test_rclip_bench_asks_every_set_of_a_photo(tmp_path: Path) -> None:
+    write_rclip(tmp_path, rclip_row(1), rclip_row(2))
+    found = load_benchmark("rclip_bench:v1", tmp_path)
+    assert [case.id for case in found.content] == ["v1/0/0", "v1/0/1", "v1/1/0", "v1/1/1"]
+    first = found.content[0]
+    assert first.form is Form.CHOOSE_TEXT
+    assert first.texts == ("causal 1", *(f"no causal {k}" for k in range(4)))
+    assert (first.truth, first.labels) == (0, {"tag": "causal"})
+    assert first.images[0].member == "image:0"
+    assert found.ties[""] is TiePolicy.FIRST
+    assert {"mean", "paper", "causal", "spatial"} <= found.aggregates.keys()
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", Options(resamples=20))
+    score = result.headline_score
+    assert (score.n, score.chance) == (4, pytest.approx(1 / 5))
+    causal = result.aggregates["causal"]
+    assert causal.n == 2
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ([{"tag": "a", "gt": "x", "neg": ["1", "2", "3"]}], "must hold 4 texts, not 3"),
+        ([{"tag": "a", "gt": " ", "neg": ["1", "2", "3", "4"]}], "set 0: 'gt'"),
+        ([], "no rows of v1"),
+    ],
+)
+def test_rclip_bench_refuses_malformed_sets(tmp_path: Path, sets: list[Any], words: str) -> None:
+    kind = pa.struct([("tag", pa.string()), ("gt", pa.string()), ("neg", pa.list_(pa.string()))])
+    rows = [{**rclip_row(1), "sets": sets}]
+    table = pa.Table.from_pylist(rows)
+    sets_column = pa.array([sets], pa.list_(kind))
+    table = table.set_column(table.schema.get_field_index("sets"), "sets", sets_column)
+    write_rclip(tmp_path, rclip_row(1))
+    path = tmp_path / "rclip_bench" / "data" / "v1-00000-of-00001.parquet"
+    pq.write_table(table, path)
+    refuses(words, "v1-00000-of-00001.parquet", "rclip_bench:v1", tmp_path)
+
+
+# --- FG-OVD: which of eleven texts a region shows. ---
+
+
+def fg_row(**changes: Any) -> dict[str, Any]:
+    row = {"img_path": "/val2017/1.jpg", "bbox": [1.0, 2.0, 4.0, 5.0]}
+    negatives = [f"a {k} cup" for k in range(10)]
+    return {**row, "pos_expression": ["a red cup"], "neg_expression": negatives, **changes}
+
+
+def write_fg_ovd(root: Path, *rows: dict[str, Any], file: str = "1_attributes_llava") -> Path:
+    write_jsonl(root / "fg_ovd" / f"{file}.jsonl", rows or (fg_row(),))
+    write_photo(root / "coco" / "val2017" / "1.jpg")
+    return root
+
+
+def test_fg_ovd_crops_the_region(tmp_path: Path) -> None:
+    for file in ("2_attributes_llava", "3_attributes_llava", "shuffle_negatives_llava"):
+        write_fg_ovd(tmp_path, file=file)
+    found = load_benchmark("fg_ovd", write_fg_ovd(tmp_path, fg_row(), fg_row(bbox=[0, 0, 3, 3])))
+    assert [case.subtask for case in found.content].count("hard") == 2
+    first = found.content[0]
+    assert first.images[0].path == tmp_path / "coco" / "val2017" / "1.jpg"
+    assert first.images[0].box == (1.0, 2.0, 5.0, 7.0)
+    assert first.texts == ("a red cup", *(f"a {k} cup" for k in range(10)))
+    assert present(found)[1] == ()
+    assert meta("fg_ovd").items == 3545 + 2968 + 1299 + 3545
+    (result,) = evaluate(
+        "m", FakeEncoder(), [found], tmp_path / "out", Options(resamples=20, allow_partial=True)
+    )
+    assert result.headline_score.chance == pytest.approx(1 / 11)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"neg_expression": ["one"]}, "must hold 10 texts, not 1"),
+        ({"pos_expression": []}, "must hold 1 texts, not 0"),
+        ({"bbox": [1, 2, 3]}, "'bbox'"),
+        ({"img_path": 7}, "'img_path'"),
+    ],
+)
+def test_fg_ovd_refuses_malformed_rows(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    write_fg_ovd(tmp_path, fg_row(**changes))
+    refuses(words, "1_attributes_llava.jsonl", "fg_ovd:hard", tmp_path)
+
+
+# --- BLA: two true sentences, each against both false ones. ---
+
+
+def bla_row(**changes: Any) -> dict[str, Any]:
+    group = {
+        "group_index": 3,
+        "True1": "the man who sits wears a tie",
+        "True2": "the man who stands wears a hat",
+        "False1": "the man who sits wears a hat",
+        "False2": "the man who stands wears a tie",
+        "score": [0.9, 0.8, 0.8, 0.7],
+    }
+    return {"image_id": 73, "index": 0, "caption_group": [{**group, **changes}]}
+
+
+def test_bla_asks_each_true_sentence(tmp_path: Path) -> None:
+    for part in meta("bla").parts:
+        write_json(tmp_path / "bla" / "annotations" / f"{part}_captions.json", [bla_row()])
+    write_photo(tmp_path / "bla" / "images" / "73.jpg")
+    found = load_benchmark("bla", tmp_path)
+    assert len(found.content) == 6
+    one, two = found.content[:2]
+    false = ("the man who sits wears a hat", "the man who stands wears a tie")
+    assert one.texts == ("the man who sits wears a tie", *false)
+    assert two.texts == ("the man who stands wears a hat", *false)
+    assert (one.id, two.id) == ("active_passive/0/3/True1", "active_passive/0/3/True2")
+    assert one.images[0].path.name == "73.jpg"
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", Options(resamples=20))
+    assert result.headline_score.chance == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (bla_row(True2=""), "'True2'"),
+        (bla_row(False1=None), "'False1'"),
+        ({**bla_row(), "caption_group": {}}, "expected a JSON list"),
+        ({**bla_row(), "image_id": True}, "'image_id'"),
+    ],
+)
+def test_bla_refuses_malformed_rows(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    write_json(tmp_path / "bla" / "annotations" / "coordination_captions.json", [row])
+    refuses(words, "coordination_captions.json", "bla:coordination", tmp_path)
+
+
+# --- Long captions. ---
+
+
+def write_urban1k(root: Path, captions: dict[str, str]) -> Path:
+    for name, caption in captions.items():
+        path = root / "urban1k" / "caption" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(caption)
+        write_photo(root / "urban1k" / "image" / f"{name}.jpg")
+    return root
+
+
+def docci_row(number: int, split: str = "test") -> dict[str, Any]:
+    name = f"{split}_{number:05d}"
+    return {"split": split, "example_id": name, "image_file": f"{name}.jpg", "description": name}
+
+
+def sharegpt4v_row(number: int) -> dict[str, Any]:
+    talk = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": f"a long text {number}"}]
+    return {"id": number, "image": f"sam/images/sa_{number}.jpg", "conversations": talk}
+
+
+def test_sets_of_long_captions(tmp_path: Path) -> None:
+    write_urban1k(tmp_path, {"1": "a long street\nrest", "2": "a square"})
+    rows = [docci_row(0), docci_row(7, "train"), docci_row(1)]
+    write_jsonl(tmp_path / "docci" / "docci_descriptions.jsonlines", rows)
+    name = "share-captioner_coco_lcs_sam_1246k_1107.json"
+    write_json(tmp_path / "sharegpt4v" / name, [sharegpt4v_row(k) for k in range(1001)])
+    expected = {
+        "urban1k": (2, ("a long street", "a square"), "urban1k/image/1.jpg", 1000),
+        "docci": (2, ("test_00000", "test_00001"), "docci/images/test_00000.jpg", 5000),
+        "sharegpt4v": (
+            1000,
+            ("a long text 0", "a long text 1"),
+            "sharegpt4v/images/sa_0.jpg",
+            1000,
+        ),
+    }
+    for part, (count, texts, photo, items) in expected.items():
+        found = load_benchmark(f"retrieval:{part}", tmp_path)
+        assert found.name == f"retrieval_{part}"
+        assert found.content.texts[:2] == texts
+        assert found.content.images[0].path == tmp_path / photo
+        assert found.content.counts() == {"i2t": count, "t2i": count}
+        assert found.expected == {"i2t": items, "t2i": items}
+    one = load_benchmark("retrieval:urban1k", tmp_path).data_hash
+    write_urban1k(tmp_path, {"2": "another square"})
+    assert load_benchmark("retrieval:urban1k", tmp_path).data_hash != one
+
+
+def test_cut_texts_stand_beside_the_recall_of_long_captions(tmp_path: Path) -> None:
+    write_urban1k(tmp_path, {"1": "word " * 90, "2": "a square"})
+    found = load_benchmark("retrieval:urban1k", tmp_path)
+    options = Options(resamples=20, allow_partial=True)
+    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
+    assert result.truncated_texts in (0, 1)  # the encoder of the tests may read any length
+    assert set(result.scores) == {"i2t", "t2i"}
+
+
+@pytest.mark.parametrize(
+    ("part", "file", "value", "words"),
+    [
+        ("docci", "docci_descriptions.jsonlines", docci_row(7, "train"), "no captions"),
+        ("docci", "docci_descriptions.jsonlines", {"split": "test"}, "'description'"),
+        ("sharegpt4v", "share-captioner_coco_lcs_sam_1246k_1107.json", {}, "expected a JSON list"),
+        ("sharegpt4v", "share-captioner_coco_lcs_sam_1246k_1107.json",
+         [{**sharegpt4v_row(1), "conversations": []}], "no answer in 'conversations'"),
+        ("sharegpt4v", "share-captioner_coco_lcs_sam_1246k_1107.json",
+         [sharegpt4v_row(1), sharegpt4v_row(1)], "listed twice"),
+    ],
+)  # fmt: skip
+def test_long_captions_refuse_malformed_files(
+    tmp_path: Path, part: str, file: str, value: Any, words: str
+) -> None:
+    write_json(tmp_path / part / file, value)
+    refuses(words, file, f"retrieval:{part}", tmp_path)
