@@ -99,8 +99,9 @@ class DataOptions:
 
     Args:
         images: Folder that image paths in the data are relative to.
-        split: Split of the data to use, where it holds several: train unless given; all takes
-            everything.
+        split: Split of the data to use: train unless given, where the data name several; all takes
+            everything. Of data that name none train, val and test are decided by a hash of the
+            photo, so that a photo is in one of them only.
         image_column: Column with image paths or bytes, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
         quoting: Read CSV and TSV files with quoted cells; --no-quoting takes quotes as text, for
@@ -108,6 +109,8 @@ class DataOptions:
         orientation: upright turns images as their EXIF orientation says, before any crop or box;
             stored leaves them as they are stored. Unless given: stored for data sets in published
             formats (COCO, Karpathy, Flickr8k, NegCLIP, ...), upright for all other data.
+        held_out: Share of the photos in each of val and test, where the hash decides.
+        split_seed: Of the hash.
     """
 
     images: Path | None = None
@@ -116,6 +119,8 @@ class DataOptions:
     caption_column: str | None = None
     quoting: bool = True
     orientation: Literal["upright", "stored"] | None = None
+    held_out: float = 0.1
+    split_seed: int = 0
 
     def request(self, spec: str) -> Request:
         """Return what opens the data that `spec` names with these options."""
@@ -225,8 +230,13 @@ def train(
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
         with ranks.agreed():
+            from compoclip.benchmarks.targets import file_of
+
+            # Benchmarks made of files show the photos of the training data.
+            photos = {each for each in options.on if file_of(each) and "images=" not in each}
+            photos = photos if options.images and not options.eval_images else set()
             measuring = Measuring(
-                on=options.on,
+                on=tuple(f"{t},images={options.images}" if t in photos else t for t in options.on),
                 data=options.eval_data,
                 images=options.eval_images,
                 allow_partial=options.allow_partial,
@@ -326,7 +336,8 @@ class Measuring:
             or a suite: a folder with suite.json, or a data root of which everything found is taken;
             or "all": everything found in the data root; or comp, elevater, elevater_20,
             imagenet_shifts, retrieval_3: suites of the literature; or a file of yours,
-            ./my_benchmark.py.
+            ./my_benchmark.py. Made of captions.csv, read as train reads it: retrieval:captions.csv
+            and rewrites:captions.csv, with split=, image_column=, caption_column=.
         data: Data root in the default layout.
         images: Folder with the photos, when it is not in the data root.
         batch_size: Images or texts encoded at once [default: 64; on a GPU 512 images, 1,024 texts];
