@@ -223,6 +223,16 @@ def test_names_and_options_that_are_wrong(tmp_path: Path) -> None:
         load(f"rewrites:{path}", photos)
 
 
+def test_a_folder_called_as_a_set_is_not_the_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "coco").mkdir()
+    (tmp_path / "order").mkdir()
+    monkeypatch.chdir(tmp_path)
+    specs = [each.spec for each in parse_targets(["retrieval:coco", "rewrites:order"], tmp_path)]
+    assert specs == ["retrieval:coco", "rewrites:order"]
+
+
 def test_images_inside_shards_are_not_measured(tmp_path: Path) -> None:
     import io
     import tarfile

@@ -173,6 +173,8 @@ def tune(options: TuneOptions) -> Verdict:
     rule = rule_for(opened("all"))
     share = rule.held_out if options.held_out is None else options.held_out
     photos = {part: opened(part, share) for part in ("train", "val", "test")}
+    if options.model == "bundled":
+        note("the bundled base has seen drawn scenes alone; for photos name a CLIP with --model")
     base = load_model(options.model)
     size = sum(each.numel() for each in base.encoder.model.parameters())
     lr = rule.lr if size <= SMALL else rule.lr_large

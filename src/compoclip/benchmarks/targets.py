@@ -145,9 +145,11 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
 
 
 def file_of(text: str) -> str:
-    """Return the file (or folder) that a target "NAME:FILE" is made of; "" for any other."""
+    """Return the file (or folder) that a target "NAME:FILE" is made of; "" for any other, and where
+    the benchmark has a part of that name."""
     name, _, rest = text.partition(",")[0].partition(":")
-    return rest if name in FILES and rest and os.path.exists(os.path.expanduser(rest)) else ""
+    there = name in FILES and rest not in ("", *meta(name).parts)
+    return rest if there and os.path.exists(os.path.expanduser(rest)) else ""
 
 
 def _path(text: str | Path) -> Path:
