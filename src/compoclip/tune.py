@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rule:
+class SizeRule:
     """What is chosen for data of a size. Measurements: reports/tune.md.
 
     Args:
@@ -54,10 +54,10 @@ class Rule:
 
 SMALL = 3e7
 RULES = (
-    Rule(200, "compo", {}, 5e-4, 2e-6, 40, 48, 0.2),
-    Rule(600, "compo", {}, 5e-4, 2e-6, 60, 64, 0.15),
-    Rule(2_000, "compo", {}, 5e-4, 5e-6, 100, 64, 0.1),
-    Rule(float("inf"), "compo", {}, 5e-4, 5e-6, 200, 128, 0.1),
+    SizeRule(200, "compo", {}, 5e-4, 2e-6, 40, 48, 0.2),
+    SizeRule(600, "compo", {}, 5e-4, 2e-6, 60, 64, 0.15),
+    SizeRule(2_000, "compo", {}, 5e-4, 5e-6, 100, 64, 0.1),
+    SizeRule(float("inf"), "compo", {}, 5e-4, 5e-6, 200, 128, 0.1),
 )
 LEAST = 50  # photos; fewer leave too few to judge by
 _STEPS = 4  # of the interpolation from base to tuned model
@@ -112,7 +112,7 @@ class TuneOptions:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Tuned:
     """The result of `tune`.
 
     Args:
@@ -120,7 +120,7 @@ class Verdict:
         alpha: Share of the tuned weights in it; 0 is the base.
         sentences: Whether it helped, what it cost, and what the model is.
         photos: In each part.
-        rule: What was chosen, see `Rule`.
+        rule: What was chosen, see `SizeRule`.
         chosen_by: On the photos that choose, by share: axis -> difference to the base.
         differences: On the photos that judge, axis -> difference of the model to the base.
         tuned: The same of the tuned model itself.
@@ -132,7 +132,7 @@ class Verdict:
     alpha: float
     sentences: tuple[str, ...]
     photos: Mapping[str, int]
-    rule: Rule
+    rule: SizeRule
     chosen_by: Mapping[float, Mapping[str, Difference]]
     differences: Mapping[str, Difference]
     tuned: Mapping[str, Difference] = field(default_factory=dict)
@@ -144,14 +144,14 @@ class Verdict:
         return {**asdict(self), "model": str(self.model), "config": str(self.config)}
 
 
-def rule_for(photos: int) -> Rule:
+def rule_for(photos: int) -> SizeRule:
     """Return the rule for a number of photos; raise UsageError for fewer than `LEAST`."""
     if photos < LEAST:
         raise UsageError(f"{photos} photos; tune needs {LEAST}: fewer leave too few to judge by")
     return next(rule for rule in RULES if photos <= rule.photos)
 
 
-def tune(options: TuneOptions) -> Verdict:
+def tune(options: TuneOptions) -> Tuned:
     """Train, measure every mix on one part of the held-out photos, judge the best on another.
 
     Raises:
@@ -216,7 +216,7 @@ def tune(options: TuneOptions) -> Verdict:
         if not model.is_dir():
             save_model(pair.mixed(mix.mix), model)
         points = {point.mix.alpha: point for point in last.points}
-        verdict = Verdict(
+        verdict = Tuned(
             model=model,
             alpha=mix.mix.alpha,
             sentences=sentences(
