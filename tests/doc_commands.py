@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from bench.__main__ import main as bench
 from compoclip.cli.main import main
@@ -158,6 +159,12 @@ def write_ready(folder: Path) -> Path:
         (folder / name).mkdir()
         for image in world.glob("*.png"):
             shutil.copy(image, folder / name)
+    shutil.copytree(folder / run / "model", folder / "tuned" / "model")
+    table = ["image,caption"]  # a hash puts some of as many photos into each split
+    for k in range(40):
+        Image.new("RGB", (32, 32), (6 * k, 9, 9)).save(folder / "photos" / f"own-{k}.png")
+        table += [f"own-{k}.png,a black dog near a red chair"] * 2
+    (folder / "captions.csv").write_text("\n".join(table) + "\n")
     karpathy = [
         {"filename": row["image"], "split": "train", "sentences": [{"raw": row["caption"][0]}]}
         for row in rows
@@ -193,7 +200,7 @@ def link_inputs(words: list[str], ready: Path, here: Path) -> None:
     configs = [ready / word for word in words if word.endswith(".yaml") and (ready / word).exists()]
     named = [word for file in configs for word in re.findall(r"[\w./+-]+", file.read_text())]
     for word in [*words[verbs:], *named]:
-        for part in re.split(r"[=,@]", word):
+        for part in re.split(r"[=,@:]", word):
             path = part.rstrip("/")
             if not path or path in written or path.startswith(("/", "-")) or ".." in path:
                 continue

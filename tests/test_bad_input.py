@@ -497,6 +497,7 @@ SEEDED = {
     "world pointing": "bundled",
     "tree-score": "bundled --captions x",
     "wise-ft": "bundled bundled --out o",
+    "tune": "x --out o",
     "towers": "bundled bundled --out o --on x",
     "world train": "--out o --count 1",
     "world pairs": "--out o --skills relation=1",

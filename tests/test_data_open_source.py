@@ -193,9 +193,9 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("image,caption\n1.jpg,x\n")
     (tmp_path / "a.json").write_text(f"[{ROW}]")
     for name, option, message in (
-        ("a.tar", {"split": "train"}, "shards without their folder take no --split"),
+        ("a.tar", {"split": "dev"}, "shards without their folder take no --split"),
         ("a.tar", {"images": tmp_path}, "webdataset shards take no --images"),
-        ("a.csv", {"split": "train"}, "tables take no --split without a column 'split'"),
+        ("a.csv", {"split": "dev"}, "tables take no --split without a column 'split'"),
         ("a.json", {"caption_column": "caption"}, "caption JSON take no --caption-column"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from compoclip.cli.main import main
-from compoclip.data.sources.open import open_source
-from compoclip.data.sources.splits import files_of, split_of
+from compoclip.data.sources.open import Request, open_source
+from compoclip.data.sources.splits import _number, files_of, split_of
 from compoclip.errors import UsageError
 from train_helpers import write_config
 
@@ -122,7 +122,7 @@ def test_data_without_splits_is_read_whole(tmp_path: Path) -> None:
     for split in (None, "all"):
         assert read(path, split) == (["x"], {})
     with pytest.raises(UsageError, match="no --split without a column 'split'"):
-        read(path, "train")
+        read(path, "dev")
     coco = tmp_path / "captions.json"
     images, annotations = [{"id": 1, "file_name": "1.jpg"}], [{"image_id": 1, "caption": "y"}]
     coco.write_text(json.dumps({"images": images, "annotations": annotations}))
@@ -176,3 +176,75 @@ def test_training_and_packing_leave_the_test_out_and_say_so(
     printed = capsys.readouterr().out
     assert "3 rows" in printed
     assert "left out by the reader, sample of split 'test'" in printed
+
+
+# --- Data that name no splits: a hash of the photo decides. ---
+
+
+def write_photos(folder: Path, number: int) -> Path:
+    """Photos of which each has two rows, and each third one a copy under another name."""
+    folder.mkdir(exist_ok=True)
+    lines = ["image,caption"]
+    for k in range(number):
+        names = [f"{k}.png", f"again-{k}.png"] if k % 3 == 0 else [f"{k}.png"]
+        for name in names:
+            Image.new("RGB", (4, 4), (k % 256, k // 256, 7)).save(folder / name)
+            lines += [f"{name},one of {name}", f"{name},two of {name}"]
+    (folder / "t.csv").write_text("\n".join(lines))
+    return folder / "t.csv"
+
+
+def test_a_photo_is_on_one_side_only(tmp_path: Path) -> None:
+    path = write_photos(tmp_path / "a", 120)
+    whole = open_source(str(path))
+    parts = {split: open_source(str(path), split=split) for split in ("train", "val", "test")}
+    sides = {
+        id.partition("#")[0].removeprefix("again-"): split
+        for split, part in parts.items()
+        for id in part.column("id")
+    }
+    assert len(sides) == 120  # a copy is where its original is
+    assert sum(map(len, parts.values())) == len(whole) == 160
+    assert all(
+        len(captions) == 2 for part in parts.values() for captions in part.column("captions")
+    )
+    assert 4 <= len(parts["val"]) <= 28
+    assert 4 <= len(parts["test"]) <= 28
+    assert "photos, by a hash of the photo" in parts["val"].describe()
+    assert parts["val"].left_out == {}
+    more = open_source(str(write_photos(tmp_path / "a", 150)), split="val")  # moves no photo
+    assert {each for each, side in sides.items() if side == "val"} <= {
+        id.partition("#")[0].removeprefix("again-") for id in more.column("id")
+    }
+
+
+def test_share_and_seed_of_the_hash(tmp_path: Path) -> None:
+    path = str(write_photos(tmp_path / "a", 120))
+    small, large = (open_source(path, split="val", held_out=h) for h in (0.1, 0.4))
+    assert {*small.column("id")} < {*large.column("id")}
+    assert len(large) > 40
+    other = open_source(path, split="val", split_seed=1)
+    assert {*other.column("id")} != {*small.column("id")}
+    for share in (0.0, 0.5, -1.0, float("nan")):
+        with pytest.raises(UsageError, match=r"must lie between 0 and 0\.5"):
+            open_source(path, split="val", held_out=share)
+    one = str(write_jsonl(tmp_path / "one", [{"image": "a/1.png", "caption": "x"}]))
+    number = _number(tmp_path / "a" / "1.png", 0)
+    assert 0.01 < number < 0.49
+    assert len(open_source(one, split="val", held_out=0.49)) == 1
+    assert len(open_source(one, split="train", held_out=number / 2)) == 1
+    with pytest.raises(UsageError, match="0 of 1 photos, by a hash of the photo; raise --held-out"):
+        open_source(one, split="val", held_out=number / 2)
+
+
+def test_what_is_measured_on(tmp_path: Path) -> None:
+    """Test or else val where the data name splits, and all of it where they name none."""
+    for name, rows, captions in (
+        ("both", ROWS, ["test 0", "test 4"]),
+        ("val", ROWS[1:4], ["val 3"]),
+        ("none", [{"image": "1.jpg", "caption": "x"}], ["x"]),
+    ):
+        path = write_jsonl(tmp_path / name, rows)
+        assert list(Request(str(path)).open_held_out().captions()) == captions
+    path = write_jsonl(tmp_path / "both", ROWS)
+    assert list(Request(str(path), split="val").open_held_out().captions()) == ["val 3"]

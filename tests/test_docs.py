@@ -33,6 +33,7 @@ NOT_RUN = {
     "compoclip play": "serves until it is stopped; tested in test_play_server",
     "compoclip serve": "serves until it is stopped; tested in test_serve",
     "compoclip caption": "asks a language model; tested in test_cli_caption",
+    "compoclip tune": "needs 50 photos; tested in test_tune",
     "compoclip push": "uploads; tested in test_models_hub",
     "python -m bench": "real sizes; each stage is tested in test_bench_*",
     "compoclip data fetch": "downloads; tested against a local server",

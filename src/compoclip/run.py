@@ -100,7 +100,7 @@ class DataOptions:
     Args:
         images: Folder that image paths in the data are relative to.
         split: Split to use, for data with several splits; all uses everything. The default is
-            train.
+            train. In data without splits a hash of the photo decides between train, val and test.
         image_column: Column with image paths or bytes, for tables.
         caption_column: Column or columns (comma-separated) with captions, for tables.
         quoting: Read CSV and TSV files with quoted cells. Otherwise quotes are text, for captions
@@ -108,6 +108,8 @@ class DataOptions:
         orientation: upright rotates images by their EXIF orientation before any crop or box; stored
             does not. The default is stored for data sets in published formats (COCO, Karpathy,
             Flickr8k, NegCLIP, ...), upright for all other data.
+        held_out: Share of the photos in each of val and test, where the hash decides.
+        split_seed: Seed of the hash.
     """
 
     images: Path | None = None
@@ -116,6 +118,8 @@ class DataOptions:
     caption_column: str | None = None
     quoting: bool = True
     orientation: Literal["upright", "stored"] | None = None
+    held_out: float = 0.1
+    split_seed: int = 0
 
     def request(self, spec: str) -> Request:
         """Return what opens the data that `spec` names with these options."""
@@ -224,8 +228,13 @@ def train(
     options = replace(options, device=str(device))
     with process_group(device) as ranks:
         with ranks.agreed():
+            from compoclip.benchmarks.targets import file_of
+
+            # Benchmarks made of files show the photos of the training data.
+            photos = {each for each in options.on if file_of(each) and "images=" not in each}
+            photos = photos if options.images and not options.eval_images else set()
             measuring = Measuring(
-                on=options.on,
+                on=tuple(f"{t},images={options.images}" if t in photos else t for t in options.on),
                 data=options.eval_data,
                 images=options.eval_images,
                 allow_partial=options.allow_partial,
@@ -324,7 +333,8 @@ class Measuring:
             places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME; a folder with
             suite.json; a data root, for all its complete benchmarks; "all", for those of --data;
             a suite of the literature (comp, elevater, elevater_20, imagenet_shifts, retrieval_3);
-            or a file, ./my_benchmark.py.
+            a file, ./my_benchmark.py; or retrieval:captions.csv and rewrites:captions.csv, made of
+            captions that are read as train reads them (split=, image_column=, caption_column=).
         data: Data root in the default layout.
         images: Folder with the photos, if it is not in the data root.
         batch_size: Images or texts encoded at once [default: 64; on a GPU 512 images, 1,024 texts].

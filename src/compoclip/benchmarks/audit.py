@@ -6,6 +6,7 @@ files, so a new benchmark is audited as soon as it can be read.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -458,7 +459,9 @@ def _classes(content: Classification) -> Iterator[Found]:
 
 @dataclass(frozen=True)
 class TrainingAudit:
-    """source: what was read. rows, captions, negatives: how many; missing: image files not there.
+    """source: what was read. rows, captions, negatives: how many; missing: image files not there;
+    repeated: those with the bytes of an earlier one; sideways: those that EXIF turns, of which only
+    decoding knows.
 
     The defects' sub-task is "caption" or "negative", their id that of the row, with "#k" for its
     k-th caption or negative.
@@ -470,6 +473,8 @@ class TrainingAudit:
     negatives: int
     missing: int
     defects: tuple[Defect, ...]
+    repeated: int = 0
+    sideways: int = 0
 
     @property
     def counts(self) -> dict[Kind, dict[str, int]]:
@@ -477,16 +482,29 @@ class TrainingAudit:
         return count(self.defects)
 
 
-def audit_training(source: str, rows: Iterable[Sample]) -> TrainingAudit:
+def audit_training(source: str, rows: Iterable[Sample], decoding: bool = False) -> TrainingAudit:
     """Compare every negative with the captions of its row, and every caption with earlier ones.
 
-    A negative has one defect of a kind at most. Images are looked up, not read.
+    A negative has one defect of a kind at most. Images are looked up; `decoding` reads them, too.
     """
     seen: dict[str, set[object]] = {level: set() for level in LEVELS}
     found: list[Defect] = []
-    n_rows = n_captions = n_negatives = missing = 0
+    n_rows = n_captions = n_negatives = missing = equal = sideways = 0
+    photos: dict[bytes, str] = {}
     for row in rows:
         n_rows += 1
+        if decoding and not (isinstance(row.image, Path) and not row.image.is_file()):
+            name = str(row.image) if isinstance(row.image, Path) else row.id
+            try:
+                with opened(row.image, name) as file:
+                    file.rgb()
+                    sideways += file.rotated
+            except CompoclipError as error:
+                found.append(Defect(source, "caption", row.id, Kind.UNDECODABLE, "", str(error)))
+            else:
+                stored = row.image.read_bytes() if isinstance(row.image, Path) else row.image
+                digest = hashlib.blake2b(stored, digest_size=16).digest()
+                equal += photos.setdefault(digest, name) != name
         n_captions += len(row.captions)
         n_negatives += len(row.negatives)
         missing += isinstance(row.image, Path) and not row.image.is_file()
@@ -506,7 +524,9 @@ def audit_training(source: str, rows: Iterable[Sample]) -> TrainingAudit:
             defects = [(kind, *each) for kind, each in told.items()]
             for each in (*defects, *too_long([negative])):
                 found.append(Defect(source, "negative", f"{row.id}#{k}", *each))
-    return TrainingAudit(source, n_rows, n_captions, n_negatives, missing, tuple(found))
+    return TrainingAudit(
+        source, n_rows, n_captions, n_negatives, missing, tuple(found), equal, sideways
+    )
 
 
 def _met(text: str, seen: Mapping[str, set[object]]) -> str | None:

@@ -20,6 +20,8 @@ of photo names. Argument `images`: the folder that holds the photo files themsel
 published CLIP numbers. Option `pairs`: how many pairs of COCO-Counterfactuals to take (5,223 as
 published; none: all).
 
+Any other captioned photos go by their file, `retrieval:captions.csv`: see `captioned.py`.
+
 A photo finds its captions when any of them is among the k best. The headline `r1` is the mean of
 both directions' R@1.
 """
@@ -35,6 +37,7 @@ from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Benchmark, ImageRef, Meta, Retrieval, TiePolicy
 from compoclip.benchmarks.files import SUFFIXES, by_stem, require, require_positive
 from compoclip.captions.chunks import pre_caption
+from compoclip.data.sources.open import HELD_OUT
 from compoclip.errors import CompoclipError, UsageError, closest
 
 # --- Files that list several captions per photo. ---
@@ -223,6 +226,9 @@ def read_long(name: str, path: Path) -> tuple[tuple[Captioned, ...], dict[str, P
 
 # --- The sets. ---
 
+OWN = "own"
+"""What `targets` calls the set of a file that it was given by name."""
+
 _FOLDERS = {
     "coco": "coco",
     "flickr30k": "flickr30k/images",
@@ -272,14 +278,38 @@ def load(
     split_file: Path | None = None,
     pre_caption_words: int | None = None,
     pairs: int | None = PAIRS,
+    split: str | None = None,
+    held_out: float = HELD_OUT,
+    split_seed: int = 0,
+    image_column: str | None = None,
+    caption_column: str | None = None,
 ) -> Benchmark:
     """Read the set that `subtasks` names; layout: see the module.
 
     The benchmark is called "retrieval_<set>", with cleaned captions "retrieval_<set>_pre<words>".
     """
     name = ",".join(subtasks)
+    if name == OWN and annotations is not None:
+        from compoclip.benchmarks.captioned import CaptionedPhotos  # it imports ARO, that this file
+
+        own = CaptionedPhotos.open(
+            annotations,
+            images,
+            split=split,
+            held_out=held_out,
+            split_seed=split_seed,
+            image_column=image_column,
+            caption_column=caption_column,
+        )
+        photos_of = [(each.image, each.captions) for each in own.photos]
+        hashed = files.data_hash({"captions": own.hashed()})
+        title = f"{about.id}_{own.ending}"
+        return _benchmark(title, photos_of, hashed, {}, _RULES, own.left_out)
     require(
-        name in _FOLDERS, "retrieval", f"no set {name!r}; {closest(name, _FOLDERS)}", UsageError
+        name in _FOLDERS,
+        "retrieval",
+        f"no set or file {name!r}; {closest(name, _FOLDERS)}",
+        UsageError,
     )
     require_positive("retrieval", "pre_caption_words", pre_caption_words)
     require_positive("retrieval", "pairs", pairs)

@@ -7,6 +7,8 @@ A target is `SPEC[,KEY=VALUE]...`, for example
     retrieval:coco,root=/data
     sugarcrepe,annotations=/data/sugarcrepe,images=/data/coco/val2017
     ./my_benchmark.py,root=/data
+    retrieval:captions.csv,images=photos,split=test
+    rewrites:captions.csv,images=photos
 
 with the keys `root` (data root, default layout), `images` (photo folder), `id` (name in the
 results) and the options of the benchmark's reader. A suite is a folder with a `suite.json`
@@ -46,6 +48,9 @@ from compoclip.files import read_json
 from compoclip.own import is_file
 
 SUITE = "suite.json"
+FILES = {"retrieval": "retrieval:own", "rewrites": "rewrites"}
+"""Benchmarks that are made of a file, NAME:FILE -> what is loaded with it as `annotations`."""
+
 ALL = "all"
 """Target for everything below the data root."""
 
@@ -111,6 +116,9 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
         require(key and value and key not in settings, text, problem, UsageError)
         settings[key] = value
     require(spec, text, "names no benchmark; put one first", UsageError)
+    if file := file_of(spec[0]):
+        settings.setdefault("annotations", file)
+        spec[0] = FILES[spec[0].partition(":")[0]]
     suite, colon, _ = spec[0].partition(":")
     whole = suite in SUITES or os.path.isdir(suite) or os.path.basename(suite) == SUITE
     names = ", ".join(SUITES.get(suite, ())) or f"NAME,root={suite.removesuffix(SUITE)}"
@@ -134,6 +142,14 @@ def _parse(text: str, root: Path, images: Path | None) -> list[Target]:
         )
         for each in SUITES.get(joined, (joined,))
     ]
+
+
+def file_of(text: str) -> str:
+    """Return the file (or folder) that a target "NAME:FILE" is made of; "" for any other, and where
+    the benchmark has a part of that name."""
+    name, _, rest = text.partition(",")[0].partition(":")
+    there = name in FILES and rest not in ("", *meta(name).parts)
+    return rest if there and os.path.exists(os.path.expanduser(rest)) else ""
 
 
 def _path(text: str | Path) -> Path:
@@ -251,6 +267,10 @@ def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dic
             problem = f"{key} must be a whole number, not '{value:.40}'"
             require(number, f"{where:.200}", problem, UsageError)
             options[key] = int(value)
+        elif "float" in kind:
+            number = re.fullmatch(r"[0-9]{0,9}\.?[0-9]{1,9}", value)
+            require(number, where, f"{key} must be a number, not '{value:.40}'", UsageError)
+            options[key] = float(value)
         elif "bool" in kind:
             good = value.lower() in ("true", "false")
             require(good, where, f"{key} must be true or false, not '{value}'", UsageError)

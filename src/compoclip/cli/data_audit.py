@@ -46,13 +46,14 @@ class AuditOptions(DataOptions):
 
     Examples:
         compoclip data audit sugarcrepe sugarcrepe_pp --data /data --out defects.jsonl
+        compoclip data audit --data captions.csv --images photos/ --decode
         compoclip data audit --train neg_clip/valid_neg_clip.tsv
         compoclip data audit sugarcrepe --data /data --text-only
         compoclip data audit --train trohn --overlap karpathy_test.json val2017 --kept kept.json
 
     Args:
         names: Benchmarks, named as for evaluate --on; by default all with a file below the root.
-        data: Data root in the default layout.
+        data: Data root in the default layout, or a file of captioned photos, as for --train.
         images: Folder with the photos if it is not in the data root, or the folder that image paths
             in training data are relative to.
         train: Training sources to audit, named as for train --data; without NAME only these.
@@ -89,7 +90,8 @@ def main(argv: Sequence[str]) -> int:
 
         held_out = {str(path): held_out_photos(path) for path in options.overlap}
     loaded: list[Benchmark] = []
-    if options.names or not options.train:
+    training = (*options.train, *([str(options.data)] if options.data.is_file() else []))
+    if options.names or not training:
         chosen = named_or_present(options.names, options.data, options.images)
         loaded = [target.load() for target in chosen]
     reports: list[dict[str, Any]] = []
@@ -128,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
             f"{edit.edited} against {edit.original}: of {edit.shared:,} shared ids the caption or "
             f"the negative differs in {rows}; never compare the two row by row"
         )
-    for source in options.train:
+    for source in training:
         record, text, faults = _training(source, options, held_out)
         reports.append(record)
         texts.append(text)
@@ -216,21 +218,27 @@ def _training(
 
     request = options.request(spec)
     rows = request.open()
-    found = audit_training(spec, (rows[index] for index in range(len(rows))))
+    samples = (rows[index] for index in range(len(rows)))
+    found = audit_training(spec, samples, options.decode)
     record: dict[str, Any] = {
         "source": spec,
         "rows": found.rows,
         "captions": found.captions,
         "negatives": found.negatives,
         "missing_images": found.missing,
+        "repeated_images": found.repeated,
+        "stored_sideways": found.sideways,
         "left_out": dict(rows.left_out),
         "counts": {str(kind): levels for kind, levels in found.counts.items()},
     }
     lines = [
         f"{spec}: {counted(found.rows, 'row')}, {counted(found.captions, 'caption')}, "
         f"{counted(found.negatives, 'negative')}, {counted(found.missing, 'image')} missing",
-        f"  {rows.describe()}",
+        f"  {rows.describe()}, images {rows.orientation}",
         *_counts(found.counts, {}),
+        *[f"  equal to an earlier image: {counted(found.repeated, 'image')}"]
+        * bool(found.repeated),
+        *[f"  stored sideways: {counted(found.sideways, 'image')}"] * bool(found.sideways),
         *(f"  left out by the reader, {why}: {n:,}" for why, n in rows.left_out.items()),
     ]
     if held_out:

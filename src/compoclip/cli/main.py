@@ -63,6 +63,7 @@ class Verbs:
 # verb -> what it does, and the function that does it
 VERBS = {
     "train": ("fine-tune with a published method, or pre-train with --from-scratch", "train"),
+    "tune": ("fine-tune on your own photos, measure, and say whether it helped", "tune"),
     "sweep": ("train with many settings, measure each: one table, one report", "sweep"),
     "list": ("list methods, losses, rewrites or benchmarks, with their origin", "lists"),
     "new": ("write a template of a method, rewrite, loss or benchmark", "new"),

@@ -40,7 +40,7 @@ USUAL = (
 
 KEYS = frozenset(
     (
-        *("quoting", "orientation", "image_weights", "activation"),
+        *("quoting", "orientation", "held_out", "split_seed", "image_weights", "activation"),
         *("warmup_lr", "min_lr", "beta1", "beta2", "eps", "warmup_share", "clip_grad"),
         *("max_logit_scale", "contrast", "features", "layer_decay", "lr_image", "lr_text"),
         *("draft", "allow_no_negatives", "max_bad", "log_every", "save_every", "stop_after"),

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,18 @@ from compoclip.data.sources.published import (
 )
 from compoclip.data.sources.selection import KEY, open_selection
 from compoclip.data.sources.shards import find_shards, open_shards
-from compoclip.data.sources.splits import ALL, COLUMN, Split, files_of, split_of
+from compoclip.data.sources.splits import (
+    ALL,
+    COLUMN,
+    TEST,
+    TRAIN,
+    VAL,
+    NoUseError,
+    Split,
+    by_hash,
+    files_of,
+    split_of,
+)
 from compoclip.data.sources.table import RowBuilder, TableSource
 from compoclip.data.sources.tables import HUB, STREAM, open_hugging_face, open_table
 from compoclip.data.written import holds_units, open_unit_file
@@ -132,6 +143,8 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name on the Hugging 
 
 
 Orientation = Literal["upright", "stored"]
+HELD_OUT = 0.1
+"""The share of the photos in each of val and test, where the data name no splits."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +158,8 @@ class Request:
     split: str | None = None
     quoting: bool = True
     orientation: Orientation | None = None
+    held_out: float = HELD_OUT
+    split_seed: int = 0
 
     def open(self) -> TableSource:
         """The source. Raises what `open_source` raises, UsageError without the folder of images."""
@@ -155,12 +170,27 @@ class Request:
             )
         return open_source(**vars(self))
 
+    def open_held_out(self) -> TableSource:
+        """The source to measure on: unless a split is named, test or else val of the splits that
+        the data name, and everything of data that name none. Raises as `open` does."""
+        if self.split is not None:
+            return self.open()
+        for split in (TEST, VAL):
+            try:
+                _open(replace(self, split=split))
+            except NoUseError:
+                break
+            except UsageError:
+                continue
+            return replace(self, split=split).open()
+        return self.open()
+
     def refuse(self, kind: str, *names: str) -> None:
         """Raise UsageError for an option that was given but means nothing to a format."""
         for name in names:
             value = getattr(self, name)
             if value is not None and (name, value) != ("split", ALL):
-                raise _NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
+                raise NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
 
     def tables(self, files: Sequence[Path], split: str | None) -> TableSource:
         """Tables of columns that are named, or those of a published set, or any."""
@@ -172,14 +202,6 @@ class Request:
         return open_table(files, self.images, *columns, split, quoting=self.quoting)
 
 
-class _NoUseError(UsageError):
-    """An option was given to a format that has no use for it."""
-
-    def __init__(self, option: str, message: str) -> None:
-        super().__init__(f"{message}; leave it out")
-        self.option = option
-
-
 def open_source(
     spec: str,
     *,
@@ -189,6 +211,8 @@ def open_source(
     split: str | None = None,
     quoting: bool = True,
     orientation: Orientation | None = None,
+    held_out: float = HELD_OUT,
+    split_seed: int = 0,
 ) -> TableSource:
     """Open the image-text source that a path, brace pattern or folder names; see FORMATS.
 
@@ -202,12 +226,15 @@ def open_source(
         split: For data that holds several (Karpathy JSON, Flickr8k with its lists, tables with a
             column "split", folders of shards or tables named "train-*", image folders with folders
             such as "train"): the one to read. Unless given it is "train", and what is left out is
-            counted in `left_out`; "all" reads everything.
+            counted in `left_out`; "all" reads everything. Of other data "train", "val" and "test"
+            are decided by a hash of the photo, see `by_hash`.
         quoting: Of CSV and TSV files: whether cells may be quoted; if not, quotes are text.
         orientation: "upright" turns images as their EXIF orientation says; "stored" leaves them, as
             open_clip does. Unless given, data sets in published formats (Karpathy and COCO JSON,
             Flickr8k, NegCLIP and the other published training sets) are read as stored, all other
             data upright; a mixture upright unless all of its parts are published.
+        held_out: The share of the photos in each of val and test, where a hash decides.
+        split_seed: Of that hash.
 
     Returns:
         The source.
@@ -217,8 +244,14 @@ def open_source(
             split that is not there, or what is no local path.
         CompoclipError: For files that are missing or malformed.
     """
-    options = images, image_column, caption_column, split, quoting
-    source = _open(Request(spec, *options))
+    options = images, image_column, caption_column, split, quoting, None, held_out, split_seed
+    asked = Request(spec, *options)
+    try:
+        source = _open(asked)
+    except NoUseError as error:
+        if error.option != "split" or split not in (TRAIN, VAL, TEST):
+            raise
+        source = by_hash(_open(replace(asked, split=None)), split, held_out, split_seed)
     if orientation is not None:
         source.upright = orientation == "upright"
     return source
@@ -282,7 +315,9 @@ def _open(asked: Request) -> TableSource:
         asked.refuse("files of units", "split")
         return _published(open_unit_file(path, images))
     if isinstance(data, dict) and KEY in data:
-        asked.refuse("selections", "images", "caption_column", "split")
+        asked.refuse("selections", "images", "caption_column")
+        if split not in (None, ALL):  # it may be a part of one already
+            raise UsageError(f"{spec}: selections take no --split; leave it out")
         return open_selection(path, data, open_source)
     if isinstance(data, dict) and "annotations" in data:
         asked.refuse("COCO annotations", "split")
@@ -327,14 +362,14 @@ def _published(source: TableSource) -> TableSource:
 
 def _open_mixture(weights: Mapping[str, float], asked: Request) -> TableSource:
     """Open several data sets; an option that none of them has a use for is refused."""
-    refused: dict[str, list[_NoUseError]] = {}
+    refused: dict[str, list[NoUseError]] = {}
 
     def opened(spec: str) -> TableSource:
         options = {**vars(asked), "spec": spec}
         while True:
             try:
                 return open_source(**options)
-            except _NoUseError as error:
+            except NoUseError as error:
                 refused.setdefault(error.option, []).append(error)
                 options[error.option] = None
 

@@ -24,7 +24,7 @@ from compoclip.data.columns import (
     relative_image,
 )
 from compoclip.data.decode import EXTENSIONS
-from compoclip.data.sources.splits import ALL, Split, require_one_split
+from compoclip.data.sources.splits import ALL, NoUseError, Split, require_one_split
 from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
 from compoclip.data.sources.tables import open_table
 from compoclip.errors import CompoclipError, UsageError, shown
@@ -505,7 +505,9 @@ def _parts(path: Path, split: str | None, name: str) -> dict[str, str] | None:
     if found is None and split is not None and Path(split).is_file():
         found = Path(split)
     if found is None:
-        have = ", ".join(file.name for file in lists.values()) or "none"
+        if not lists:
+            raise NoUseError("split", f"{path}: no *{_LISTS} beside it, so it takes no --split")
+        have = ", ".join(file.name for file in lists.values())
         raise UsageError(
             f"{path}: no list for split {name!r} beside it (lists there: {have}); name one with "
             f"--split, or take everything: --split {ALL}"

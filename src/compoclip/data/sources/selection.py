@@ -22,7 +22,10 @@ from compoclip.files import write_text
 KEY = "selection_of"
 _OPTIONS = {
     **dict.fromkeys(("spec", "images", "image_column", "caption_column", "split"), str),
+    "orientation": str,
     "quoting": bool,
+    "held_out": float,
+    "split_seed": int,
 }
 _REMEDY = "write it again: compoclip data audit --kept"
 

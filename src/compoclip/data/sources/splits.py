@@ -1,7 +1,7 @@
 """Which split of the data is read: that for training, unless another one is asked for.
 
 Data sets hold what models are tested on beside what they are trained on. Reading all of it takes
-`--split all`.
+`--split all`. Data that name no splits have those of `by_hash`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,28 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import Path
 
+import numpy as np
+
+from compoclip.data.sources.table import TableSource
 from compoclip.errors import UsageError
 
-TRAIN, ALL = "train", "all"
+TRAIN, VAL, TEST, ALL = "train", "val", "test", "all"
 COLUMN = "split"  # of tables that say the split of every row
 # Karpathy's "train" leaves out the part of COCO val2014 that everybody trains on as well.
 _TRAINED_ON = (TRAIN, "restval")
+_HEAD = 1 << 16  # bytes of a photo that decide its split; photos alike in these go together
 _KNOWN = re.compile(r"(restval|train(ing)?|val(id(ation)?)?|dev|test|eval)(?![a-z])", re.IGNORECASE)
+
+
+class NoUseError(UsageError):
+    """An option was given to a format that has no use for it."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(f"{message}; leave it out")
+        self.option = option
 
 
 class Split:
@@ -49,6 +62,8 @@ class Split:
     def require(self, origin: object) -> None:
         """Raise UsageError, naming the splits there are, when there are only others."""
         if self._others and not self._taken:
+            if self._asked and {*self._others} == {""}:
+                raise NoUseError("split", f"{origin}: names no splits, so takes no --split")
             have = ", ".join(sorted(name or "samples of no split" for name in self._others))
             ask = "" if self._asked else "; name one with --split, or take everything: --split all"
             raise UsageError(f"{origin}: no split {self.name!r}; it has: {have}{ask}")
@@ -87,6 +102,46 @@ def files_of(
     chosen = [f for f in files if split.takes(split.named(f.name) or f.name.split("-")[0])]
     split.require(origin)
     return chosen, split.left_out("file")
+
+
+def by_hash(source: TableSource, split: str, share: float, seed: int) -> TableSource:
+    """Return the samples of a split of data that name none.
+
+    A hash of the seed, the size and the first bytes of a photo's file decides: a photo is on one
+    side only, under every name and with all of its rows, and further photos move no other.
+
+    Args:
+        source: All samples.
+        split: "train", "val" or "test".
+        share: Of the photos, that val and test get each.
+        seed: Of the hash.
+
+    Raises:
+        UsageError: For a share that is not between 0 and 0.5, and when the split has no photo.
+    """
+    if not 0 < share < 0.5:
+        raise UsageError(f"--held-out {share:g}: must lie between 0 and 0.5")
+    numbers = np.array([_number(source[index].image, seed) for index in range(len(source))])
+    parts = np.select([numbers < share, numbers < 2 * share], [VAL, TEST], TRAIN)
+    kept = np.flatnonzero(parts == split)
+    what = f"split {split}: {len(kept):,} of {len(source):,} photos, by a hash of the photo"
+    if not len(kept):
+        raise UsageError(f"{source.describe()}, {what}; raise --held-out {share:g}")
+    return source.take(kept, f"{source.describe()}, {what}", {})
+
+
+def _number(image: Path | bytes, seed: int) -> float:
+    """A number from 0 to 1 that the photo decides; of a file that cannot be read its name."""
+    try:
+        if isinstance(image, Path):
+            with image.open("rb") as file:
+                head, size = file.read(_HEAD), image.stat().st_size
+        else:
+            head, size = image[:_HEAD], len(image)
+    except OSError:  # whoever shows or looks for the photo reports it
+        head, size = str(image).encode("utf-8", "surrogateescape"), 0
+    digest = blake2b(f"{seed} {size} ".encode() + head, digest_size=8).digest()
+    return float(int.from_bytes(digest, "big") / 2**64)
 
 
 def require_one_split(path: Path, split: str | None) -> None:

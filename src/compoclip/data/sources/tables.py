@@ -31,7 +31,7 @@ from compoclip.data.columns import (
     read_extras,
     relative_image,
 )
-from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, Split
+from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, NoUseError, Split
 from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
 from compoclip.errors import CompoclipError, UsageError, pip_install
 from compoclip.tables import (
@@ -171,7 +171,8 @@ def open_table(
     chosen = rows.split
     assert chosen is not None
     if split not in (None, ALL) and not rows.has_splits:
-        raise UsageError(f"{files[0]}: tables take no --split without a column {COLUMN!r}")
+        why = f"{files[0]}: tables take no --split without a column {COLUMN!r}"
+        raise NoUseError("split", why)
     chosen.require(files[0])
     builder.left_out.update(chosen.left_out())
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""

@@ -1,0 +1,216 @@
+"""Benchmarks made of captioned photos of a user's, in any form that training data have.
+
+    compoclip evaluate MODEL --on retrieval:captions.csv rewrites:captions.csv --images photos/
+
+The file is opened as `--data` is: columns are guessed, rows of one photo are joined, photos are
+turned upright. Options, as for training: `split` (test unless given, or val, where the data name
+splits; else everything, of which a hash makes "train", "val" and "test"), `held_out`, `split_seed`,
+`image_column`, `caption_column`.
+
+**retrieval:FILE** is image-text retrieval among all photos, as of the published sets.
+
+**rewrites:FILE** asks of every caption whether it scores above what the rewrites make of it, by the
+table `made` of its entry in `benchmarks.yaml`: shuffled by the rules of ARO, with a word replaced,
+with two things or attributes exchanged, or with a negation. `paraphrase` puts a caption otherwise
+and makes it false: both true texts have to beat the false one. No caption of the photo may name a
+word that a false text puts in. A sub-task has at most `most` items (1,000); first captions of all
+photos come before second ones, in an order that `seed` (42) decides. A model that was trained on
+these rewrites knows their manner: compare it with others, not with published scores.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from compoclip.benchmarks.aro import shuffled, tagger_stated
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
+from compoclip.benchmarks.entries import entries
+from compoclip.benchmarks.files import require, require_positive
+from compoclip.benchmarks.reader import Loading
+from compoclip.captions.chunks import pre_caption
+from compoclip.captions.parser import parse
+from compoclip.captions.types import Caption
+from compoclip.console import note
+from compoclip.data.sources.open import HELD_OUT, Request
+from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
+from compoclip.rewrites.reading import Reading, read
+
+ENTRY = "rewrites"
+_VERSION = "rewrites 1"
+_DRAWS = 6  # texts of a caption that are looked at, for one of the rule
+_WORDS = 30  # of the texts of ARO's order
+
+
+@dataclass(frozen=True)
+class CaptionedPhoto:
+    """A photo, its name in the file and its captions."""
+
+    name: str
+    image: ImageRef
+    captions: tuple[str, ...]
+
+    @cached_property
+    def parsed(self) -> tuple[Caption, ...]:
+        """The captions, parsed."""
+        return tuple(map(parse, self.captions))
+
+    @cached_property
+    def readings(self) -> tuple[Reading, ...]:
+        """What the captions say."""
+        return tuple(map(read, self.parsed))
+
+    def names_new_word(self, false: str, caption: str) -> bool:
+        """Return whether a caption names a word that the false text adds to one of them."""
+        new = set(false.lower().split()) - set(caption.lower().split())
+        return any(each.holds(word.strip(".,")) for each in self.readings for word in new)
+
+
+@dataclass(frozen=True)
+class CaptionedPhotos:
+    """The photos of a file, in its order, with what names the benchmark and was left out."""
+
+    photos: tuple[CaptionedPhoto, ...]
+    ending: str
+    left_out: dict[str, int]
+
+    @classmethod
+    def open(cls, place: Path, images: Path | None, **options: Any) -> CaptionedPhotos:
+        """Open them; options are those of `Request`.
+
+        Raises:
+            UsageError: For wrong options, and what is no data.
+            CompoclipError: For malformed files, and for images that lie in no files of their own.
+        """
+        asked = Request(str(place), images, **options)
+        source = asked.open_held_out()
+        found: dict[Path, CaptionedPhoto] = {}
+        for index, name in enumerate(source.column("image")):
+            row = source.bare(index)
+            problem = "holds images in tables or archives, and only files are measured; unpack them"
+            require(isinstance(row.image, Path), place, problem)
+            assert isinstance(row.image, Path)
+            before = found[row.image].captions if row.image in found else ()
+            texts = tuple(dict.fromkeys((*before, *row.captions)))
+            image = ImageRef(row.image, upright=source.upright)
+            found[row.image] = CaptionedPhoto(name, image, texts)
+        counts = f"{len(found):,} photos, {sum(len(p.captions) for p in found.values()):,} captions"
+        note(f"{source.describe()}: {counts}")
+        ending = f"{place.name}_{asked.split}" if asked.split else place.name
+        return cls(tuple(found.values()), ending, dict(source.left_out))
+
+    def hashed(self, *more: Sequence[str]) -> bytes:
+        """Return what the items depend on, for the data hash."""
+        photos = [[each.name, each.image.upright, *each.captions] for each in self.photos]
+        return json.dumps([photos, *more]).encode()
+
+
+def rewritten(
+    data: Loading,
+    *,
+    annotations: Path | None = None,
+    split: str | None = None,
+    held_out: float = HELD_OUT,
+    split_seed: int = 0,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    seed: int = 42,
+    most: int = 1000,
+) -> Iterator[Case]:
+    """Yield items of captions. most: of each sub-task. seed: of all that is sampled."""
+    require_positive(data.name, "most", most)
+    own = CaptionedPhotos.open(
+        annotations or data.root / ENTRY / "captions.csv",
+        data.images,
+        split=split,
+        held_out=held_out,
+        split_seed=split_seed,
+        image_column=image_column,
+        caption_column=caption_column,
+    )
+    data.name += f"_{own.ending}"
+    data.left_out.update(own.left_out)
+    order = random.Random(seed).sample(own.photos, len(own.photos))
+    longest = max(len(each.captions) for each in order)
+    places = [(p, k) for k in range(longest) for p in order if k < len(p.captions)]
+    cases: list[Case] = []
+    for part in data.parts:
+        made = 0
+        for photo, k in places:
+            if made == most:
+                data.left_out[f"captions beyond the first {most} items of {part}"] += 1
+                continue
+            key = f"{part}/{photo.name}#{k}"
+            case = _item(photo, k, part, key, rng_for(seed, photo.name, k, part))
+            if case is None:
+                data.left_out[f"captions without an item of {part}"] += 1
+                continue
+            made += 1
+            cases.append(case)
+    # The items depend on the parser and its words, too.
+    data.files["items"] = own.hashed(*([each.id, *each.texts] for each in cases))
+    data.stated += [_VERSION, f"seed {seed}", f"most {most}", tagger_stated("hanta")]
+    note(f"{data.name}: {_known_errors({k for case in cases for k in case.labels.values()})}")
+    yield from cases
+
+
+def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random) -> Case | None:
+    """The item of a caption of a photo in a sub-task, if the rewrites make one."""
+    caption, made = photo.parsed[k], entries()[ENTRY]["made"][part]
+    images, text = (photo.image,), caption.text
+    if not made["negatives"]:
+        texts = tuple(
+            pre_caption(each, _WORDS) for each in (text, *shuffled(text, caption.tokens, key))
+        )
+        moved = texts[0] not in texts[1:]
+        return Case(key, Form.CHOOSE_TEXT, images, texts, part) if moved else None
+    labels, true = {}, [text]
+    if made["positives"]:
+        name, positive = _first(caption, made["positives"], rng)
+        if positive is None:
+            return None
+        labels["positive"] = name
+        true.append(positive.text)
+    names = [name for name in made["negatives"] for _ in range(_DRAWS)]
+    for name in rng.sample(names, len(names)) if len(made["negatives"]) > 1 else names:
+        false = get_rewrite(name)(caption, rng)
+        if isinstance(false, Refused) or false.rule not in made.get("rules", [false.rule]):
+            continue
+        if part != "negation" and photo.names_new_word(false.text, text):
+            continue
+        labels["negative"] = name
+        form = Form.TRIPLE if made["positives"] else Form.CHOOSE_TEXT
+        return Case(key, form, images, (*true, false.text), part, labels=labels)
+    return None
+
+
+def _first(
+    caption: Caption, names: Sequence[str], rng: random.Random
+) -> tuple[str, Rewritten | None]:
+    """The first text that one of the rewrites makes, in a sampled order."""
+    for name in rng.sample(names, len(names)):
+        found = get_rewrite(name)(caption, rng)
+        if isinstance(found, Rewritten):
+            return name, found
+    return "", None
+
+
+def _known_errors(used: set[str]) -> str:
+    """What a blind reading found of the rewrites in use."""
+    listed = {name: each for name, each in entries()[ENTRY]["errors"].items() if name in used}
+    told = (f"{name} {wrong:g} and {broken:g}" for name, (wrong, broken) in listed.items())
+    return f"of its texts, % wrong and % broken in a blind reading: {', '.join(told) or 'none'}"
+
+
+def rewritten_rules(data: Loading) -> dict[str, Aggregate]:
+    """Return means over the sub-tasks that have items; `made` leaves out those that need no image,
+    order and negation: a text-only model solves them."""
+    there = [part for part in data.parts if any(case.subtask == part for case in data.cases)]
+    groups = {name: [p for p in there if p.startswith(name)] for name in ("replace", "swap")}
+    groups["made"] = [part for part in there if part not in ("order", "negation")]
+    return {name: Aggregate(tuple(parts), "micro") for name, parts in groups.items() if parts}

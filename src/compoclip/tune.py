@@ -1,0 +1,318 @@
+"""Tune a model on a user's own captioned photos: train, interpolate, measure, say what it brought.
+
+A composition of `train`, `evaluate` and the sweep of `wise-ft`. The choices are rows of `RULES`.
+Photos are in three parts: those that train, those that choose the point between base and tuned
+model, and those that the verdict is measured on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from compoclip.config import Shown
+from compoclip.console import counted, note
+from compoclip.errors import UsageError
+from compoclip.files import only_writer, write_json
+from compoclip.request import TrainRequest
+from compoclip.run import train
+
+if TYPE_CHECKING:
+    from compoclip.analysis.interpolation import Point
+    from compoclip.benchmarks.case import Benchmark
+    from compoclip.evaluation.comparison import Difference
+
+
+@dataclass(frozen=True)
+class SizeRule:
+    """What is chosen for data of a size. Measurements: reports/tune.md.
+
+    Args:
+        photos: Up to how many photos, all parts together, the rule is for.
+        method: The recipe.
+        parameters: Of the recipe.
+        lr: Learning rate of models of at most `SMALL` parameters.
+        lr_large: Of larger ones; the papers' range, not measured here.
+        steps: Of training.
+        batch_size: At most; never more than there are photos to train on.
+        held_out: Share of the photos that choose, and share of those that judge.
+        freeze: What does not learn.
+    """
+
+    photos: float
+    method: str
+    parameters: Mapping[str, Any]
+    lr: float
+    lr_large: float
+    steps: int
+    batch_size: int
+    held_out: float
+    freeze: tuple[str, ...] = ("image",)
+
+
+SMALL = 3e7
+RULES = (
+    SizeRule(200, "compo", {}, 5e-4, 2e-6, 40, 48, 0.2),
+    SizeRule(600, "compo", {}, 5e-4, 2e-6, 60, 64, 0.15),
+    SizeRule(2_000, "compo", {}, 5e-4, 5e-6, 100, 64, 0.1),
+    SizeRule(float("inf"), "compo", {}, 5e-4, 5e-6, 200, 128, 0.1),
+)
+LEAST = 50  # photos; fewer leave too few to judge by
+_STEPS = 4  # of the interpolation from base to tuned model
+_MOST = 250  # items of a sub-task of the suite
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """Fine-tune a model on your captioned photos, and say whether that helped.
+
+    Chooses recipe, learning rate, steps and what is frozen by the number of photos and the size of
+    the model. Takes the splits train, val and test of the data, or holds out photos by a hash. Val
+    chooses between base, tuned model and mixes of the two, the verdict is about test. OUT/model is
+    what to use, the base itself where nothing helped; OUT/run has the training run and its
+    config.yaml, OUT/results the results for compare and report.
+
+    Examples:
+        compoclip tune captions.csv --images photos/ --out tuned
+        compoclip tune captions.csv --images photos/ --model ViT-B-32-quickgelu:openai --out tuned
+
+    Args:
+        data: Captioned photos in a form that train --data takes.
+        out: Folder for everything.
+        images: Folder that image paths in the data are relative to.
+        image_column: Column with image paths, for tables.
+        caption_column: Column or columns (comma-separated) with captions, for tables.
+        held_out: Share of the photos in each of val and test, where the hash decides.
+        model: The base, written as for train.
+        on: Benchmarks, named as for evaluate, that base and OUT/model are measured on as well, such
+            as zero_shot:mine,images=DIR.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        seed: Of training and of the hash.
+        json: Print the verdict as JSON.
+    """
+
+    data: Annotated[str, Shown("DATA", positional=True)]
+    out: Path
+    images: Path | None = None
+    image_column: str | None = None
+    caption_column: str | None = None
+    held_out: Annotated[float | None, Shown(hint="(default: 0.1 to 0.2, by their number)")] = None
+    model: str = "bundled"
+    on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")] = ()
+    device: str = "auto"
+    seed: int = 0
+    json: bool = False
+
+    def part(self, split: str, share: float) -> dict[str, Any]:
+        """Return what names a part of the photos, for training and for measuring."""
+        columns = {"image_column": self.image_column, "caption_column": self.caption_column}
+        return {"split": split, "held_out": share, "split_seed": self.seed, **columns}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of `tune`.
+
+    Args:
+        model: The folder with the model to use.
+        alpha: Share of the tuned weights in it; 0 is the base.
+        sentences: Whether it helped, what it cost, and what the model is.
+        photos: In each part.
+        rule: What was chosen, see `SizeRule`.
+        chosen_by: On the photos that choose, by share: axis -> difference to the base.
+        differences: On the photos that judge, axis -> difference of the model to the base.
+        tuned: The same of the tuned model itself.
+        seconds: Of training.
+        config: The file that repeats the training.
+    """
+
+    model: Path
+    alpha: float
+    sentences: tuple[str, ...]
+    photos: Mapping[str, int]
+    rule: SizeRule
+    chosen_by: Mapping[float, Mapping[str, Difference]]
+    differences: Mapping[str, Difference]
+    tuned: Mapping[str, Difference] = field(default_factory=dict)
+    seconds: float = 0.0
+    config: Path = Path()
+
+    def record(self) -> dict[str, Any]:
+        """Return all of it, JSON-ready."""
+        return {**asdict(self), "model": str(self.model), "config": str(self.config)}
+
+
+def rule_for(photos: int) -> SizeRule:
+    """Return the rule for a number of photos; raise UsageError for fewer than `LEAST`."""
+    if photos < LEAST:
+        raise UsageError(f"{photos} photos; tune needs {LEAST}: fewer leave too few to judge by")
+    return next(rule for rule in RULES if photos <= rule.photos)
+
+
+def tune(options: TuneOptions) -> Tuned:
+    """Train, measure every mix on one part of the held-out photos, judge the best on another.
+
+    Raises:
+        UsageError: For wrong options, too few photos, and data that name some splits only.
+        CompoclipError: For what training and evaluation report.
+    """
+    from compoclip.analysis import interpolation as mixes
+    from compoclip.data.sources.open import HELD_OUT, Request
+    from compoclip.evaluation.run import Options, require_data
+    from compoclip.models.checkpoint import load_model, save_model
+    from compoclip.ranks import device_named
+    from compoclip.run import Measuring
+
+    def opened(split: str, share: float = HELD_OUT) -> int:
+        part = options.part(split, share)
+        return len(Request(options.data, images=options.images, **part).open())
+
+    device = device_named(options.device)
+    rule = rule_for(opened("all"))
+    share = rule.held_out if options.held_out is None else options.held_out
+    photos = {part: opened(part, share) for part in ("train", "val", "test")}
+    if options.model == "bundled":
+        note("the bundled base has seen drawn scenes alone; for photos name a CLIP with --model")
+    base = load_model(options.model)
+    size = sum(each.numel() for each in base.encoder.model.parameters())
+    lr = rule.lr if size <= SMALL else rule.lr_large
+    batch = min(rule.batch_size, photos["train"])
+    chosen_is = f"{rule.method}, learning rate {lr:g}, {rule.steps} steps of {batch} photos"
+    note(f"{_parts(photos)}; {chosen_is}, {' and '.join(rule.freeze)} frozen")
+    choosing, judging = (_benchmarks(options, split, share) for split in ("val", "test"))
+    others = Measuring(on=options.on).benchmarks() if options.on else []
+    require_data([*choosing, *judging], allow_partial=False)
+    named = ("data", "images", "model", "device", "seed")
+    values: dict[str, Any] = {
+        **{name: getattr(options, name) for name in named},
+        **options.part("train", share),
+        **rule.parameters,
+        "out": options.out / "run",
+        "freeze": rule.freeze,
+        "cache_frozen": True,
+        "crop": False,
+        "lr": lr,
+        "batch_size": batch,
+        "epochs": rule.steps * batch / photos["train"],
+        "resume": (options.out / "run").is_dir(),
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    request = TrainRequest.of(rule.method, given)
+    with only_writer(options.out, folder=True):
+        _, summary = train(request.options, request.composed(), config=request.text(repeats=True))
+        tuned = load_model(str(options.out / "run" / "model"))
+        pair = mixes.BaseAndTuned(base, tuned)
+        settings = Options(cache=options.out / ".features")
+        shares = mixes.shares(_STEPS)
+        place = options.out / "choice"
+        first = mixes.sweep(pair, ("all",), shares, choosing, place, settings, device)
+        mix = best(first.lines["all"])
+        benchmarks = [*judging, *others]
+        place, alphas = options.out / "results", sorted({mix.mix.alpha, 1.0})
+        last = mixes.sweep(pair, ("all",), alphas, benchmarks, place, settings, device)
+        model = options.out / "model"
+        if not model.is_dir():
+            save_model(pair.mixed(mix.mix), model)
+        points = {point.mix.alpha: point for point in last.points}
+        verdict = Tuned(
+            model=model,
+            alpha=mix.mix.alpha,
+            sentences=sentences(
+                points[mix.mix.alpha], points[1.0], photos["test"], summary.seconds, photos["val"]
+            ),
+            photos=photos,
+            rule=rule,
+            chosen_by={each.mix.alpha: each.differences for each in first.lines["all"]},
+            differences=points[mix.mix.alpha].differences,
+            tuned=points[1.0].differences,
+            seconds=summary.seconds,
+            config=options.out / "run" / "config.yaml",
+        )
+        write_json(options.out / "tune.json", verdict.record())
+    return verdict
+
+
+def _benchmarks(options: TuneOptions, split: str, share: float) -> list[Benchmark]:
+    """Retrieval and the suite of rewrites of a part of the photos."""
+    from compoclip.benchmarks.targets import FILES, Target
+
+    values = {"annotations": Path(options.data), **options.part(split, share)}
+    return [
+        Target(spec, Path("data"), options.images, options={**values, **more}).load()
+        for spec, more in zip(FILES.values(), ({}, {"most": _MOST}))
+    ]
+
+
+def best(points: Sequence[Point]) -> Point:
+    """Return the point to hand out, by the photos that choose.
+
+    Of the points that lose no retrieval it is the one that gains most in the mean of retrieval and
+    compositionality, if either gain is shown (its 95 % interval is above zero); else the base.
+
+    Args:
+        points: From the base on, by rising share of the tuned weights.
+    """
+    from compoclip.evaluation.groups import COMPOSITION, RETRIEVAL
+
+    def gain(point: Point) -> float:
+        found = [point.differences[axis].difference for axis in (COMPOSITION, RETRIEVAL)]
+        return sum(found)
+
+    able = [
+        point
+        for point in points[1:]
+        if point.differences[RETRIEVAL].difference >= 0
+        and any((point.differences[axis].low or 0) > 0 for axis in (COMPOSITION, RETRIEVAL))
+    ]
+    return max(able, key=gain, default=points[0])
+
+
+def sentences(
+    chosen: Point, tuned: Point, judged: int, seconds: float, choosing: int
+) -> tuple[str, ...]:
+    """Return three sentences: whether it helped, what it cost, and what the model is."""
+    from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
+    from compoclip.evaluation.tables import with_interval
+
+    names = {
+        RETRIEVAL: "retrieval R@1",
+        COMPOSITION: "the suite of rewritten captions",
+        RECOGNITION: "zero-shot accuracy",
+    }
+
+    def told(found: Mapping[str, Difference], axes: Sequence[str]) -> str:
+        return ", ".join(
+            f"{names[axis]} {100 * d.base:.1f} -> {100 * d.other:.1f} "
+            f"({with_interval(d.difference, d.low, d.high, '+')}, {d.verdict})"
+            for axis in axes
+            if (d := found.get(axis))
+        )
+
+    base = chosen.mix.alpha == 0
+    found = tuned.differences if base else chosen.differences
+    up, down = (
+        [axis for axis in names if axis in found and found[axis].verdict == verdict]
+        for verdict in ("higher", "lower")
+    )
+    where = f"on {counted(judged, 'photo')} that neither training nor the choice saw"
+    if base:
+        first = f"Fine-tuning did not help by the {choosing} photos that choose; the tuned model"
+        first += f" {where}: {told(found, [COMPOSITION, RETRIEVAL])}."
+    else:
+        helped = (
+            "It helped" if up and not down else "It helped in part" if up else "No gain is shown"
+        )
+        first = f"{helped}: {where}, {told(found, [COMPOSITION, RETRIEVAL])}."
+    lost = "nothing was lost significantly" if not down else f"lost: {told(found, down)}"
+    zero = told(found, [RECOGNITION]) or "zero-shot accuracy was not measured (--on BENCHMARK)"
+    second = f"It cost {seconds:.0f} s of training; {lost}; {zero}."
+    share = f"{100 * chosen.mix.alpha:.0f} % of the way from the base to the tuned model"
+    third = "The model is the base itself." if base else f"The model is {share}."
+    return first, second, third
+
+
+def _parts(photos: Mapping[str, int]) -> str:
+    used = {"train": "train", "val": "choose", "test": "judge"}
+    return ", ".join(f"{number:,} photos {used[part]}" for part, number in photos.items())
