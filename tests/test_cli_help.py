@@ -79,6 +79,8 @@ CHANGED = {
     "list": "+json",
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",
+    "bundle": "+against +json +out +results",
+    "verify": "+json",
     **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),
 }
 
