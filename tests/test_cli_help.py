@@ -80,6 +80,8 @@ CHANGED = {
     "rewrite": "+images +licence +split +to",
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",
+    "bundle": "+against +json +out +results",
+    "verify": "+json",
     **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),
 }
 

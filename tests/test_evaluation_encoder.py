@@ -159,7 +159,7 @@ def test_buffers_and_features_wait_for_their_own_copies_only(
         def synchronize(self) -> None:
             waited.append(self.number)
 
-    monkeypatch.setattr(encoder_module, "_mark", lambda device: Mark())
+    monkeypatch.setattr(encoder_module, "mark", lambda device: Mark())
     encoder, batch = ModelEncoder(loaded), [np.zeros((32, 32, 3), dtype=np.uint8)] * 2
     started = [
         encoder.start_images(batch) for _ in range(4)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from timm.layers import BatchNormAct2d
 from torch import nn
 
 from compoclip.cli import train as cli
@@ -171,6 +172,24 @@ def test_batch_norms_that_learn_are_refused_on_a_cpu() -> None:
     network.visual[1].train()
     sync_batch_norm(network, torch.device("cuda"), two)
     assert type(network.visual[1]) is nn.SyncBatchNorm
+
+
+def test_batch_norms_over_ranks_keep_their_activation() -> None:
+    """Trunks of timm have batch norms that end in an activation."""
+    network = Norms()
+    network.visual[1] = BatchNormAct2d(2)
+    with torch.no_grad():
+        network.visual[1].bias.copy_(torch.tensor([1.0, -1.0]))
+    pixels = torch.randn(4, 3, 5, 5)
+    sync_batch_norm(network, torch.device("cuda"), Ranks(0, 2))
+    assert isinstance(network.visual[1], nn.SyncBatchNorm)
+    network.eval()  # learning needs GPUs
+    norm = network.visual[1]
+    plain = nn.functional.batch_norm(
+        network.visual[0](pixels), norm.running_mean, norm.running_var, norm.weight, norm.bias
+    )
+    assert (plain < 0).any()
+    assert torch.allclose(network.visual(pixels), plain.relu())
 
 
 @pytest.mark.parametrize("world", [2, 4])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model
 from compoclip.models.config import read_config
 from compoclip.models.dual_encoder import DualEncoder
-from compoclip.training import loop, state
+from compoclip.ranks import SINGLE, mark, process_group
+from compoclip.training import loop, optim, state
 from compoclip.training.log import read_log
 from compoclip.training.run import reading_processes, run_training
 from compoclip.training.settings import RunSettings
@@ -211,6 +214,46 @@ def test_the_host_of_a_gpu_has_few_threads_and_collects_little() -> None:
     finally:
         torch.set_num_threads(threads)
         gc.freeze()
+
+
+def test_copies_are_waited_for_on_the_gpu_that_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --device cuda:1 the current GPU is another one, whose stream knows nothing of them."""
+    asked: list[object] = []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def record_event(self) -> Stream:
+            return self
+
+        def synchronize(self) -> None:
+            asked.append(self.device)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    found: list[tuple[int, str]] = []
+    steps = optim.BadSteps(torch.device("cuda", 1), lambda *bad: found.append(bad))
+    steps.add(1, torch.tensor([False, True]))
+    assert (asked, found) == ([], [])  # a GPU is read one step late
+    steps.add(2, torch.tensor([False, False]))
+    assert (asked, found) == ([torch.device("cuda", 1)], [(1, "gradient")])
+    assert mark(torch.device("cpu")) is None
+
+
+def test_the_gpu_of_a_run_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else memory is pinned, and a context made, on the first one."""
+    entered: list[torch.device] = []
+
+    @contextmanager
+    def current(device: torch.device) -> Iterator[None]:
+        entered.append(device)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "device", current)
+    for device in (torch.device("cuda", 1), torch.device("cpu")):
+        with process_group(device) as ranks:
+            assert ranks is SINGLE
+    assert entered == [torch.device("cuda", 1)]
 
 
 def test_attention_avoids_the_kernel_that_plans_for_every_shape(

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -181,11 +181,13 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
     the block ends the whole run: it is told to the other ranks, and one of them, rank 0 if it still
     can, reports it. Raises CompoclipError when the group does not come about.
     """
-    rank, world = launched()
-    if world == 1:
-        yield SINGLE
-        return
     import torch
+
+    rank, world = launched()
+    if world == 1:  # with --device cuda:1 nothing is to be made on the first GPU
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield SINGLE
+        return
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
@@ -279,6 +281,18 @@ def device_named(text: str) -> torch.device:
         }
     )
     return torch.device("cuda", own) if world > 1 else torch.device(text)
+
+
+def mark(device: torch.device) -> torch.cuda.Event | None:
+    """Return an event that passes when a GPU has done what it was given so far; None for a CPU.
+
+    `torch.cuda.Event().record()` would watch the current GPU: with --device cuda:1 another one.
+    """
+    if device.type != "cuda":
+        return None
+    import torch
+
+    return torch.cuda.current_stream(device).record_event()
 
 
 # --- Errors told between ranks. ---

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from compoclip.benchmarks.case import Aggregate, Meta
+from compoclip.benchmarks.files import combined_hash
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.sources import RemoteFile, document, repository
 
@@ -104,6 +105,24 @@ def meta_of(name: str, entry: Entry) -> Meta:
         remote=tuple(remote.values()),
         **facts,
     )
+
+
+def official_hash(name: str, parts: Collection[str]) -> str:
+    """Return the `Benchmark.data_hash` of the official files of these sub-tasks.
+
+    "" where it is not known: for files without a published hash, and for benchmarks whose items
+    hang on more than one file per sub-task.
+    """
+    entry = entries().get(name, {})
+    if "file" not in entry or {"tuned_on", "load", "read", "archive"} & entry.keys():
+        return ""
+    about, known = meta_of(name, entry), dict[str, str]()
+    for part in parts:
+        for place, table, names in files_of(entry, part):
+            target = f"{entry['folder']}/{place}" if "folder" in entry else place
+            key = table.get("hashed_as", "{part}").format_map({**names, "path": place})
+            known[key] = about.hashes.get(target, "")
+    return combined_hash(known) if known and all(known.values()) else ""
 
 
 def rule_of(node: Any, groups: Mapping[str, tuple[str, ...]]) -> Aggregate:

@@ -241,11 +241,18 @@ def data_hash(files: Mapping[str, Path | bytes], extra: Sequence[str] = ()) -> s
     The keys are the reader's own names of the files, so the hash does not depend on where they lie.
     `extra`: anything else that decides the items, such as the version of a tagger.
     """
+    known = {
+        name: bytes_hash(file) if isinstance(file, bytes) else file_hash(file)
+        for name, file in files.items()
+    }
+    return combined_hash(known, extra)
+
+
+def combined_hash(known: Mapping[str, str], extra: Sequence[str] = ()) -> str:
+    """Return the `data_hash` of files whose hashes are known, by their names."""
     digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(files):
-        file = files[name]
-        known = bytes_hash(file) if isinstance(file, bytes) else file_hash(file)
-        digest.update(f"{name}\0{known}\n".encode())
+    for name in sorted(known):
+        digest.update(f"{name}\0{known[name]}\n".encode())
     for value in extra:
         digest.update(f"extra\0{value}\n".encode())
     return digest.hexdigest()

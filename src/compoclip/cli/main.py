@@ -69,6 +69,11 @@ VERBS = {
     "new": ("write a template of a method, rewrite, loss or benchmark", "new"),
     "evaluate": ("measure models on benchmarks", "evaluate"),
     "compare": ("paired comparison of results, with significance", "compare"),
+    "bundle": ("put results, their items, the run and hashes together for others", "bundle"),
+    "verify": (
+        "compute the scores and tests of a bundle again, and check its hashes",
+        "bundle:verify_main",
+    ),
     "wise-ft": (
         "mix the weights of a fine-tuned model with those of its base, or sweep all mixes",
         "wise_ft",

@@ -27,6 +27,7 @@ from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
 from compoclip.models.preprocess import Preprocess
 from compoclip.models.weights import weights_hash
+from compoclip.ranks import mark
 
 Precision = Literal["fp32", "bf16"]
 Pending = Callable[[], Scores]
@@ -181,12 +182,6 @@ def _reader(preprocess: Preprocess) -> ImageReader:
     return ImageReader(preprocess)
 
 
-def _mark(device: torch.device) -> torch.cuda.Event | None:
-    """Return an event that passes when a GPU has done what it was given so far."""
-    gpu = device.type == "cuda"
-    return torch.cuda.current_stream(device).record_event() if gpu else None
-
-
 class ModelEncoder:
     """An `Encoder` over a loaded model, in evaluation mode.
 
@@ -291,7 +286,7 @@ class ModelEncoder:
         np.stack(images, out=filled.numpy())
         pixels = filled.to(self.device, non_blocking=gpu)
         self._buffers.append(buffer)
-        self._copied.append(_mark(self.device))
+        self._copied.append(mark(self.device))
         return pixels
 
     def _pixels(self, images: Sequence[np.ndarray]) -> Tensor:
@@ -308,7 +303,7 @@ class ModelEncoder:
             unit = F.normalize(pooled.float(), dim=-1)
             # Queued before the next batch, which they would wait for otherwise.
             copied = unit.to("cpu", non_blocking=self.device.type == "cuda")
-            done = _mark(self.device)
+            done = mark(self.device)
 
         def wait() -> Scores:
             if done is not None:

@@ -228,4 +228,6 @@ def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> N
             f"{learning[0]} is a batch norm that learns, and on a CPU its statistics cannot be "
             "taken over several processes: freeze that tower, train on GPUs, or in one process"
         )
-    nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+    from timm.layers import convert_sync_batchnorm  # torch's own drops the activation of timm's
+
+    convert_sync_batchnorm(network)

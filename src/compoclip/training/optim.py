@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from compoclip.losses.contract import HeadPlan
 from compoclip.methods.base import Optim
+from compoclip.ranks import mark
 
 _NO_DECAY = ("bn", "ln", "bias", "logit_scale")
 
@@ -186,19 +187,15 @@ class BadSteps:
     """
 
     def __init__(self, device: torch.device, report: Callable[[int, str], None]) -> None:
-        self._late = 1 if device.type == "cuda" else 0
+        self._device, self._late = device, 1 if device.type == "cuda" else 0
         self._report = report
         self._unread: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
         self.in_a_row = 0
 
     def add(self, step: int, bad: Tensor) -> None:
         """Account for step number `step`. bad: what `step_if_finite` returned."""
-        copied = None
-        if bad.is_cuda:
-            bad = bad.to("cpu", non_blocking=True)  # to pinned memory
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record()
-        self._unread.append((step, bad, copied))
+        bad = bad.to("cpu", non_blocking=bad.is_cuda)  # from a GPU to pinned memory
+        self._unread.append((step, bad, mark(self._device)))
         self.read(keep=self._late)
 
     def read(self, keep: int = 0) -> None:

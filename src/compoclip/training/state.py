@@ -29,7 +29,7 @@ from compoclip.files import sync, sync_folder
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.process import give_back
-from compoclip.ranks import SINGLE, Ranks
+from compoclip.ranks import SINGLE, Ranks, mark
 from compoclip.training.optim import AveragedWeights, ordered
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import whole
@@ -167,10 +167,7 @@ class StateWriter:
                 tensors[name] = collected.contiguous().to("cpu", non_blocking=True)
             else:
                 tensors[name] = collected.clone(memory_format=torch.contiguous_format)
-        copied = None
-        if device.type == "cuda":
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record()
+        copied = mark(device)
 
         def write() -> None:
             if copied is not None:

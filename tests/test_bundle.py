@@ -1,0 +1,244 @@
+"""Result bundles: what is in them, and that a changed outcome, hash or version is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compoclip.benchmarks.entries import official_hash
+from compoclip.benchmarks.files import file_hash
+from compoclip.benchmarks.registry import load_benchmark
+from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.bundle import BUNDLE, _digest, verify_bundle
+from compoclip.evaluation.results import load_results
+from report_study import make_study
+
+COMMUNITY = Path(__file__).resolve().parents[1] / "results" / "community"
+RESULT = "results/negclip/hard_positives.json"
+ITEMS = "results/negclip/hard_positives.parquet"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder and results of its model and its base on forms of every kind."""
+    folder = tmp_path_factory.mktemp("made")
+    results = make_study(folder, photos=14, models=("base", "negclip"), resamples=40)
+    identity = load_results(results / "negclip")[0].identity
+    provenance = {"method": "negclip", "torch": "2.11", "run": {"steps": 20}}
+    record = {"compoclip": "0.1.0", "identity": identity, "provenance": provenance}
+    (folder / "run" / "model").mkdir(parents=True)
+    (folder / "run" / "model" / "compoclip.json").write_text(json.dumps(record))
+    (folder / "run" / "config.yaml").write_text("method: negclip\n")
+    (folder / "run" / "train.jsonl").write_text('{"step": 10}\n{"step": 20}\n')
+    words = [str(folder / "run"), "--results", str(results), "--against", "hard-positives"]
+    assert main(["bundle", *words, "--out", str(folder / "bundle")]) == 0
+    assert main(["bundle", *words, "--out", str(folder / "bundle.zip")]) == 0
+    return folder
+
+
+@pytest.fixture
+def bundle(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "bundle", tmp_path / "bundle"))
+
+
+def sealed(bundle: Path) -> None:
+    """Hashes made again, as somebody does who changes a file and knows of them."""
+    manifest = json.loads((bundle / BUNDLE).read_text())
+    manifest.pop("digest")
+    manifest["files"] = {name: file_hash(bundle / name) for name in manifest["files"]}
+    (bundle / BUNDLE).write_text(json.dumps({**manifest, "digest": _digest(manifest)}))
+
+
+def edited(path: Path, change: Callable[[Any], object]) -> None:
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def with_outcome(path: Path, column: str) -> None:
+    """The first item's outcome turned round."""
+    table = pq.read_table(path)
+    values = table[column].to_pylist()
+    values[0] = 1.0 - values[0]
+    place = table.column_names.index(column)
+    pq.write_table(table.set_column(place, column, pa.array(values, pa.float64())), path)
+
+
+def test_a_bundle_as_made_is_verified(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
+        archive.add(made / "bundle", "bundle")
+    places = [str(made / "bundle"), str(made / "bundle.zip"), str(tmp_path / "b.tar.gz")]
+    assert main(["verify", *places, "--json"]) == 0
+    for report in json.loads(capsys.readouterr().out).values():
+        assert report["wrong"] == []
+        assert "hashes of 25 files" in report["checked"]
+        assert "paired tests with the base" in report["checked"]
+        assert sum(line.startswith("scores and intervals") for line in report["checked"]) == 10
+        told = "\n".join(report["unchecked"])
+        assert "negclip on retrieval_flickr8k: " in told  # ranks hang on the whole gallery
+        assert "hard_positives: 0" not in told
+        assert "sugarcrepe: a part of the benchmark, 14 of 20 items" in told
+        assert "that the weights give these scores" in told
+    page = (made / "bundle" / "page.md").read_text()
+    assert "negclip against base (base)" in page
+    assert "published" in page
+
+
+def worse_weights(data: Any) -> None:
+    data["identity"]["weights"] = "0" * 32
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    # what is changed -> how, what says so, and what says so when hashes are made again
+    "outcome": (
+        lambda b: with_outcome(b / ITEMS, "used.augmented"),
+        rf"{ITEMS}: has the hash",
+        r"hard_positives.parquet: cannot be read .*the augmented of 'attribute'",
+    ),
+    "outcome under another policy": (
+        lambda b: with_outcome(b / ITEMS, "strict.original"),
+        rf"{ITEMS}: has the hash",
+        r"item attribute/0 of attribute: strict original is .*, its scores give",
+    ),
+    "score": (
+        lambda b: edited(
+            b / RESULT, lambda d: d["aggregates"]["replace"].update(value=0.99, high=1.0)
+        ),
+        rf"{RESULT}: has the hash",
+        r"negclip on hard_positives: replace: value is 0.99, the items give",
+    ),
+    "interval": (
+        lambda b: edited(b / RESULT, lambda d: d["aggregates"]["replace"].update(low=0.0)),
+        rf"{RESULT}: has the hash",
+        r"replace: low is 0, the items give",
+    ),
+    "weight hash": (
+        lambda b: edited(b / "run" / "compoclip.json", worse_weights),
+        r"run/compoclip.json: has the hash",
+        r"bundle.json: run: weights is .*, the files have '0000",
+    ),
+    "version": (
+        lambda b: edited(b / RESULT, lambda d: d["versions"].update(torch="9.9")),
+        rf"{RESULT}: has the hash",
+        r"results of negclip on hard_positives: versions: torch is .*, the files have '9.9'",
+    ),
+    "annotations": (
+        lambda b: edited(b / RESULT, lambda d: d.update(data_hash="1" * 32)),
+        rf"{RESULT}: has the hash",
+        r"different annotations|annotations is .*, the files have '1111",
+    ),
+    "test": (
+        lambda b: edited(b / "comparison.json", lambda d: d[0]["headlines"][0].update(p=1e-9)),
+        r"comparison.json: has the hash",
+        r"comparison.json: 0: headlines: 0: p is 1e-09, the items give",
+    ),
+    "log": (
+        lambda b: (b / "run" / "train.jsonl").write_text('{"step": 10}\n'),
+        r"run/train.jsonl: has the hash",
+        r"run/train.jsonl: ends at step 10, the run at 20",
+    ),
+    "method": (
+        lambda b: (b / "run" / "config.yaml").write_text("method: clip-ft\n"),
+        r"run/config.yaml: has the hash",
+        r"run: the files name different methods, negclip and clip-ft",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_change_is_refused_by_name(name: str, bundle: Path) -> None:
+    change, by_hash, by_content = CHANGES[name]
+    change(bundle)
+    for wanted in (by_hash, by_content):
+        wrong = verify_bundle(bundle).wrong
+        assert any(re.search(wanted, line) for line in wrong), wrong
+        sealed(bundle)
+
+
+def test_changes_of_the_list_itself_are_refused(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited(bundle / BUNDLE, lambda d: d["machine"].update(cores=4096))
+    assert main(["verify", str(bundle)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"compoclip verify: {bundle}: bundle.json: was changed: its digest is another"
+    (bundle / "page.md").unlink()
+    (bundle / "more.txt").write_text("new")
+    wrong = verify_bundle(bundle).wrong
+    assert "page.md: is missing" in wrong
+    assert "more.txt: is not listed in bundle.json" in wrong
+    (bundle / "link").symlink_to("/etc/hostname")
+    with pytest.raises(CompoclipError, match="is a link"):
+        verify_bundle(bundle)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "expected a JSON object"),
+        ("{}", "malformed, or of another version"),
+        ('{"bundle": 2, "facts": {}, "files": {}}', "malformed, or of another version"),
+    ],
+)
+def test_what_is_no_bundle(content: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CompoclipError, match=r"bundle.json: no such file"):
+        verify_bundle(tmp_path)
+    (tmp_path / BUNDLE).write_text(content)
+    with pytest.raises(CompoclipError, match=message):
+        verify_bundle(tmp_path)
+
+
+def test_archives_that_lead_outside_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.writestr("../bundle.json", "{}")
+    with pytest.raises(CompoclipError, match="leads outside the archive"):
+        verify_bundle(tmp_path / "b.zip")
+    assert not (tmp_path.parent / BUNDLE).exists()
+
+
+def test_what_cannot_be_bundled(made: Path, tmp_path: Path) -> None:
+    def refused(message: str, run: Path, results: Path, out: Path = tmp_path / "out") -> None:
+        from compoclip.evaluation.bundle import write_bundle
+
+        with pytest.raises(CompoclipError, match=message):
+            write_bundle(run, results, out)
+        assert not (tmp_path / "out").exists()
+
+    refused("holds no model", tmp_path, made / "results")
+    refused("no results of the weights", made / "run", made / "results" / "base")
+    refused("already exists", made / "run", made / "results", made / "bundle")
+    refused("already exists", made / "run", made / "results", made / "bundle.zip")
+    twice = tmp_path / "twice"
+    shutil.copytree(made / "results", twice / "a")
+    shutil.copytree(made / "results", twice / "b")
+    refused("two results of base on foils@world", made / "run", twice)
+
+
+def test_hash_of_official_annotations(shared_data: Path) -> None:
+    for name in ("sugarcrepe", "sugarcrepe_pp"):
+        loaded = load_benchmark(name, shared_data / "annotations")
+        assert official_hash(name, loaded.content.counts()) == loaded.data_hash
+    assert official_hash("sugarcrepe", ["swap_obj"]) not in ("", loaded.data_hash)
+    assert official_hash("sugarcrepe@world", ["swap_obj"]) == ""
+    assert official_hash("retrieval", ["coco/i2t"]) == ""
+
+
+def test_community_bundles_are_verified() -> None:
+    places = [path.parent for path in COMMUNITY.rglob(BUNDLE)]
+    places += [path for path in COMMUNITY.rglob("*") if path.name.endswith((".zip", ".tar.gz"))]
+    assert (COMMUNITY / "README.md").is_file()
+    assert [line for path in places for line in verify_bundle(path).wrong] == []
