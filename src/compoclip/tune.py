@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SizeRule:
-    """What is chosen for data of a size. Measurements: reports/tune.md.
+    """The settings for data of a size. Measurements: reports/tune.md.
 
     Args:
         photos: Up to how many photos, all parts together, the rule is for.

@@ -62,7 +62,7 @@ class CaptionedPhoto:
 
     @cached_property
     def readings(self) -> tuple[Reading, ...]:
-        """What the captions say."""
+        """The texts of the captions."""
         return tuple(map(read, self.parsed))
 
     def names_new_word(self, false: str, caption: str) -> bool:
@@ -201,7 +201,7 @@ def _first(
 
 
 def _known_errors(used: set[str]) -> str:
-    """What a blind reading found of the rewrites in use."""
+    """Results of the blind reading of the rewrites in use."""
     listed = {name: each for name, each in entries()[ENTRY]["errors"].items() if name in used}
     told = (f"{name} {wrong:g} and {broken:g}" for name, (wrong, broken) in listed.items())
     return f"of its texts, % wrong and % broken in a blind reading: {', '.join(told) or 'none'}"

@@ -227,7 +227,7 @@ def read_long(name: str, path: Path) -> tuple[tuple[Captioned, ...], dict[str, P
 # --- The sets. ---
 
 OWN = "own"
-"""What `targets` calls the set of a file that it was given by name."""
+"""The name of the set that a file given by name makes."""
 
 _FOLDERS = {
     "coco": "coco",

@@ -210,7 +210,7 @@ def _compared(found: Sequence[Results], folder: Path) -> list[Comparison]:
 
 @dataclass(frozen=True)
 class Verified:
-    """What the check of a bundle came to, a line each.
+    """The findings of a check of a bundle, one line each.
 
     checked: what holds. unchecked: what the files cannot show, or this installation cannot. wrong:
     what does not hold; a bundle with such a line is refused.
