@@ -24,8 +24,7 @@ def test_a_table_is_shown_when_a_column_is_measured(
     (ours,) = evaluate("<ours>", FakeEncoder(), [made], tmp_path / "out", Options(resamples=20))
     page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=20)
     text = page.read_text(encoding="utf-8")
-    assert ('<section id="published">' in text) == shown
-    assert ('href="#published"' in text) == shown
+    assert ('<details class="block" id="published">' in text) == shown
     if not shown:
         return
     assert "FSC-CLIP, Table 1" in text

@@ -109,7 +109,8 @@ def group_scores(
         low, high = evidence[name].interval
         value, photos = float(np.mean([score.value for score in found])), evidence[name].photos
         kind_of = "bootstrap" if low is not None else "none"
-        if low is not None and low == high and 0 <= value <= 1:  # redrawing constants tells nothing
+        if low is not None and high is not None and high - low < 1e-9 and 0 <= value <= 1:
+            # Redrawing constants tells nothing.
             (low, high), kind_of = wilson(value * photos, photos), "wilson"
         mean: dict[str, Any] = {}
         for key in ("value", "chance", "strict", "fractional"):

@@ -146,7 +146,17 @@ AllItems = Mapping[str, Mapping[str, CommonItems]]
 
 
 def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
-    """The items of all common benchmarks. Raises CompoclipError for tables that do not serve."""
+    """Read the items of all common benchmarks.
+
+    Args:
+        study: the results.
+
+    Returns:
+        Benchmark -> sub-task -> the items that all models have.
+
+    Raises:
+        CompoclipError: a table of items is absent, damaged, or of other results.
+    """
     found: dict[str, dict[str, CommonItems]] = {}
     for benchmark in study.common:
         tables = {m: load_items(study.results[m][benchmark]) for m in study.models}
