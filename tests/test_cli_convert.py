@@ -99,7 +99,10 @@ def test_open_clip_to_hugging_face_and_back(
     assert made["activation"] == "quick_gelu"
     back = str(tmp_path / "oc")
     assert main(["convert", str(tmp_path / "hf"), back, "--to", "open-clip"]) == 0
-    assert "(open-clip): activation quick_gelu, architecture Tiny" in capsys.readouterr().out
+    written = capsys.readouterr().out
+    assert re.search(r"^form +open-clip$", written, re.M)
+    assert re.search(r"^architecture +Tiny$", written, re.M)
+    assert written.splitlines()[0].split() == ["fact", "value"]
     assert load_model(back).identity.weights == load_model(base).identity.weights
     assert load_model(back).provenance == {"method": "none"}
     assert close(load_model(back), load_model(base), 0)

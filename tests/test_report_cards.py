@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.groups import ScorePart
 from compoclip.models.checkpoint import load_model
-from compoclip.report.cards import card, examples, extremes, read_items
+from compoclip.report.cards import SCENES, before_after, card, examples, read_items, scenes
 from compoclip.report.looks import Album, changed_runs, word_diff
 from compoclip.report.study import read_study
 from report_study import make_study
@@ -39,8 +38,8 @@ def test_choose_text_shows_the_foil_that_fooled_the_wrong_model():
     one = record("choose-text", ["bad", "right one", "worse"], ["x.png"], [0.1, 0.2, 0.4], 1)
     two = record("choose-text", ["bad", "right one", "worse"], ["x.png"], [0.1, 0.5, 0.4], 1)
     shown = show(one, two)
-    assert texts(shown) == [("Caption", "right one", True), ("Foil", "worse", False)]
-    assert shown.columns == ("caption", "foil")
+    assert texts(shown) == [("Caption", "right one", True), ("Negative caption", "worse", False)]
+    assert shown.columns == ("caption", "negative")
     assert [scores for _, scores, _ in shown.lines] == [("0.200", "0.400"), ("0.500", "0.400")]
     assert (shown.won, shown.lost) == (("tuned",), ())
     assert show(one, two, base_right=True).lost == ("tuned",)
@@ -51,9 +50,9 @@ def test_choose_text_shows_the_foil_that_fooled_the_wrong_model():
     [
         (record("choose-image", ["t"], ["a", "b"], [0.1, 0.2]), 2, ("right photo", "wrong photo")),
         (record("triple", ["c", "r", "f"], ["a"], [0.1, 0.2, 0.3]), 1,
-         ("caption", "rewording", "foil")),
+         ("caption", "paraphrase", "negative")),
         (record("text-only", ["c", "r", "f"], [], [0.1, 0.2, 0.3]), 0,
-         ("caption–rewording", "caption–foil", "rewording–foil")),
+         ("caption–paraphrase", "caption–negative", "paraphrase–negative")),
         (record("group", ["c", "d"], ["a", "b"], [0.1, 0.2, 0.3, 0.4]), 2,
          ("photo 1, text 1", "photo 1, text 2", "photo 2, text 1", "photo 2, text 2")),
         (record("retrieval", ["c", "d"], ["a"], [0.1, 0.2]), 1, ("right one", "best rival")),
@@ -106,47 +105,37 @@ def test_examples_are_won_and_lost_items_and_tallies_count_them(tmp_path):
     assert examples(alone, items, Album()) == []
 
 
-@pytest.mark.parametrize(
-    ("form", "scores", "truth", "expected"),
-    [
-        ("choose-text", [0.2, 0.5, 0.4], 1, 0.1),
-        ("choose-image", [0.2, 0.5], 0, -0.3),
-        ("triple", [0.5, 0.3, 0.4], 0, -0.1),
-        ("text-only", [0.9, 0.3, 0.4], 0, 0.5),
-        ("group", [0.5, 0.2, 0.3, 0.6], 0, 0.2),  # text 1 on photo 1 is 0.2 above photo 2's
-        ("retrieval", [0.5, 0.6], 0, -0.1),
-        ("classification", [0.7, 0.6], 0, 0.1),
-        ("classification", [0.7], 0, float("nan")),
-        ("binary", [0.7], 1, float("nan")),
-    ],
-)
-def test_margins_by_hand(form, scores, truth, expected):
-    assert FORMS[form].margin(scores, truth) == pytest.approx(expected, nan_ok=True)
-
-
-def test_the_extremes_are_those_of_a_plain_search(tmp_path):
+def test_the_first_screen_has_items_that_one_model_wins(tmp_path):
     results = make_study(tmp_path, photos=30, models=("base", "fsc-clip"), resamples=20)
     study = read_study([results], None, 20, 0)
     items = read_items(study)
-    found = extremes(study, items, Album())
-    assert found.keys() == set(study.common)
-    tables = next(iter(items["sugarcrepe"].values())).tables
-    rows = {m: {r["item"]: r for r in t.to_pylist()} for m, t in tables.items()}
-    means = {
-        item: sum(r[item]["scores"][0] - max(r[item]["scores"][1:]) for r in rows.values()) / 2
-        for item in rows["base"]
-        if all(r[item]["used.accuracy"] == 1 for r in rows.values())
-    }
-    best = found["sugarcrepe"][0]
-    assert best.item == max(means, key=lambda item: means[item])
-    assert all(right for _, _, right in best.lines)
-    assert "clearest" in best.about
-    for cards in found.values():
-        assert [all(right for _, _, right in c.lines) for c in cards] in (
-            [True, False],
-            [True],
-            [False],
-        )
+    album = Album()
+    cards = before_after(study, items, album)
+    assert len(cards) == 3
+    gains = {name: d.difference for name, d in study.skills.differences["fsc-clip"].items()}
+    skills = [study.results["base"][c.part.benchmark].skills[c.part.name] for c in cards]
+    assert skills == sorted(skills, key=lambda name: -gains[name])
+    assert len(album.seen) == len(set(skills)) == 3
+    for shown in cards:
+        assert [(name, right) for name, _, right in shown.lines] == [
+            ("base", False),
+            ("fsc-clip", True),
+        ]
+        assert [fits for _, _, fits in shown.texts] == [True, False]
+    assert before_after(replace(study, models=("base",)), items, album) == []
+
+
+def test_scenes_take_turns_and_leave_the_rest(tmp_path):
+    results = make_study(tmp_path, photos=30, resamples=20)
+    study = read_study([results], None, 20, 0)
+    found = examples(study, read_items(study), Album())
+    before = sum(len(cards) for *_, cards in found)
+    top = scenes(found)
+    assert len(top) == min(SCENES, before)
+    assert sum(len(cards) for *_, cards in found) == before - len(top)
+    assert [skill for skill, _ in top[: len(found)]] == [skill for skill, *_ in found][: len(top)]
+    assert any(card.won for _, card in top)
+    assert any(card.lost and not card.won for _, card in top)
 
 
 def test_maps_of_the_words_that_differ(tmp_path):

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import Difference
-from compoclip.evaluation.groups import BRITTLENESS, COMPOSITION, MATCH, RECOGNITION, RETRIEVAL
-from compoclip.evaluation.results import Score
+from compoclip.evaluation.groups import (
+    BRITTLENESS,
+    COMPOSITION,
+    MATCH,
+    RECOGNITION,
+    RETRIEVAL,
+    ScorePart,
+    group_scores,
+)
+from compoclip.evaluation.results import Score, load_items, load_results, save_results
 from compoclip.evaluation.run import Options, evaluate
+from compoclip.evaluation.statistics import wilson
 from compoclip.evaluation.tables import chance_flag, remarks
 from compoclip.report.findings import (
-    detail,
     direction,
     findings,
     score_lines,
@@ -123,15 +134,63 @@ def test_scores_are_the_stored_ones_or_their_means(study):
 
 
 def test_the_summary_says_what_the_tests_say(study):
-    (found,) = findings(study)
-    by = {d.name: d for d in study.skills.differences["fsc-clip"].values()}
-    for way, lines in (("higher", found.better), ("lower", found.worse)):
-        assert {line.name for line in lines} == {n for n, d in by.items() if d.verdict == way}
-    assert len(found.better) + len(found.worse) + len(found.same) == len(by)
-    assert by["spatial"].verdict == "not significant"
-    (stayed,) = [line for line in found.chance if line.startswith("Stayed at chance: ")]
-    assert "spatial (" in stayed
-    assert "object (" not in stayed
+    (said,) = findings(study).values()
+    verdicts = Counter(d.verdict for d in study.skills.differences["fsc-clip"].values())
+    higher, lower = verdicts.pop("higher"), verdicts.pop("lower", 0)
+    assert said[0].startswith(f"Better on {words_for(higher, 'skill')}; ")
+    assert ("worse on" in said[0]) == bool(lower)
+    assert f"no significant change on {words_for(verdicts.total(), 'skill')}." in said[0]
+    assert said[1].startswith("Hard positives: ")
+
+
+def test_bounds_are_badges_where_they_give_something_away(tmp_path):
+    results = make_study(tmp_path, photos=40, models=("base", "fsc-clip", "negclip"), resamples=40)
+    shown = [results / "base", results / "fsc-clip"]
+    study = read_study(shown, "base", 60, 0, bounds=[results / "negclip"])
+    assert study.models == ("base", "fsc-clip")
+    rows = {row.name: row for row in skill_rows(study)}
+    for name, row in rows.items():
+        bound = study.skills.bounds["negclip"][name]
+        assert ("negclip" in row.giveaways) == (bound.standing == "above" and bound.value < 1)
+    changed = study.skills.differences["fsc-clip"]
+    wanted = [
+        name
+        for name, d in changed.items()
+        if direction(d) == "better" and study.skills.bounds["negclip"][name].value >= d.other
+        and rows[name].giveaways
+    ]  # fmt: skip
+    said = findings(study)["fsc-clip"]
+    assert [line for line in said if "negclip reaches" in line] == [
+        f"{name[0].upper()}{name[1:]} {100 * changed[name].other:.1f}, where negclip reaches "
+        f"{100 * study.skills.bounds['negclip'][name].value:.1f}."
+        for name in wanted
+    ]
+    page = write_report(shown, tmp_path / "r.html", resamples=40, bounds=[results / "negclip"])
+    assert '<tbody class="bound"><tr><th scope="row">negclip</th>' in page.read_text()
+
+
+def test_the_interval_of_a_mean_of_constants_is_not_a_point(tmp_path):
+    results = make_study(tmp_path, photos=20, models=("base",), resamples=20)
+    base = load_results(results / "base")
+    (foils,) = (each for each in base if each.benchmark == "foils@world")
+    items = load_items(foils)
+    names = [name for name in items.column_names if name.endswith(".accuracy")]
+    for name in names:  # every item right
+        column = pa.array([1.0] * items.num_rows)
+        items = items.set_column(items.column_names.index(name), name, column)
+    scores = {
+        part: {**metrics, "accuracy": replace(metrics["accuracy"], value=1.0)}
+        for part, metrics in foils.scores.items()
+    }
+    (tmp_path / "right").mkdir()
+    whole = save_results(
+        replace(foils, scores=scores, items=Path(foils.items).name), items, tmp_path / "right"
+    )
+    groups = {"all": tuple(ScorePart("foils@world", part) for part in ("object", "spatial"))}
+    score = group_scores([whole], groups, 50)["all"]
+    assert (score.low, score.high) == wilson(score.photos, score.photos)
+    assert score.interval == "wilson"
+    assert score.low < 1
 
 
 def test_tables_flag_partial_and_chance(study):
@@ -211,17 +270,12 @@ def test_a_page_about_too_few_photos_says_so(tmp_path, number):
         encoder = FakeEncoder(name, quality=quality)
         evaluate(name, encoder, [toy], tmp_path / "out", Options(resamples=30))
     study = read_study([tmp_path / "out"], "base", 30, 0)
-    (found,) = findings(study)
-    assert (
-        found.lead
-        == "other cannot be compared with base: 2 skills not judged: fewer than 10 photos."
-    )
-    assert (found.better, found.worse, found.chance) == ((), (), ())
+    (said,) = findings(study).values()
+    assert said == ["2 skills not judged: fewer than 10 photos."]
     photos = {1: 1, 4: 2}[number]  # each sub-task has every other one
-    assert all(f"too few photos: {photos}" in detail(change) for change in found.same)
     page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=30).read_text()
     assert f"too few photos: {photos}" in page
-    assert ("interval –" in page) == (number == 1)
+    assert ('<span class="small">–</span>' in page) == (number == 1)
     for path in write_tables(study, tmp_path / "tables"):
         text = path.read_text()
         assert "nan" not in text
@@ -236,6 +290,6 @@ def test_a_lead_tells_what_was_not_judged(tmp_path):
     for name, quality in (("base", 0.0), ("other", 9.0)):
         encoder = FakeEncoder(name, quality=quality)
         evaluate(name, encoder, [many, few], tmp_path / "out", Options(resamples=30))
-    (found,) = findings(read_study([tmp_path / "out"], "base", 30, 0))
-    assert found.lead.startswith("Compared with base, other is better on ")
-    assert found.lead.endswith(". 1 skill not judged: fewer than 10 photos.")
+    (said,) = findings(read_study([tmp_path / "out"], "base", 30, 0)).values()
+    assert said[0].startswith("Better on ")
+    assert said[0].endswith("; 1 skill not judged: fewer than 10 photos.")

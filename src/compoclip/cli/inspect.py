@@ -70,7 +70,11 @@ def main(argv: Sequence[str]) -> int:
     for name, value in found.provenance.items():
         if text := console.worded(value):
             lines.append((f"  {name.replace('_', ' ')}", text))
-    return console.tell(options.json, found.to_json(), console.columns(lines))
+    return console.tell(options.json, found.to_json(), _facts(lines))
+
+
+def _facts(rows: Sequence[tuple[str, str]]) -> str:
+    return console.table(rows, ["fact", "value"], left=2)
 
 
 # --- `compoclip convert SRC DST --to FORM`: open_clip, Hugging Face, LoRA, PEFT, ONNX. ---
@@ -137,9 +141,8 @@ def convert_main(argv: Sequence[str]) -> int:
         dtype=options.dtype,
     )
     record = {"source": options.source, "written": str(options.destination), **made}
-    facts = console.worded({**made, "form": None})
-    text = f"{options.source} -> {options.destination} ({made['form']}): {facts}"
-    console.tell(options.json, record, text)
+    facts = {name.replace("_", " "): console.worded(value) for name, value in record.items()}
+    console.tell(options.json, record, _facts([each for each in facts.items() if each[1]]))
     if options.push_to_hub:
         pushed = hub.publish(options.destination, options.push_to_hub)
         console.note(f"{options.destination} -> {pushed.url}")

@@ -25,6 +25,8 @@ class ReportOptions:
     Args:
         results: Results folders of evaluate (OUT or OUT/MODEL), or single result files.
         out: The HTML file to write.
+        bounds: Folders of results of reference models (random weights, texts alone, an oracle), as
+            compoclip demo writes them. The tables show them beside the models.
         runs: Run folders of train, for the training curves.
         maps: Models as NAME=MODEL, named as in the results. The examples then show which patches
             each model aligns with the changed words.
@@ -40,6 +42,7 @@ class ReportOptions:
 
     results: ResultPaths
     out: Annotated[Path, Shown(short="-o")] = Path("report.html")
+    bounds: Annotated[tuple[Path, ...], Shown("RESULTS ...")] = ()
     runs: Annotated[tuple[Path, ...], Shown("RUN ...")] = ()
     maps: Annotated[tuple[str, ...], Shown("NAME=MODEL ...")] = ()
     tables: Path | None = None
@@ -68,6 +71,7 @@ def main(argv: Sequence[str]) -> int:
         title=options.title,
         resamples=options.resamples,
         seed=options.seed,
+        bounds=options.bounds,
     )
     size = out.stat().st_size
     tables = {"tables": str(options.tables)} if options.tables else {}

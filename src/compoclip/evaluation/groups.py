@@ -28,7 +28,7 @@ from compoclip.evaluation.comparison import (
 )
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
 from compoclip.evaluation.results import Results, Score
-from compoclip.evaluation.statistics import RESAMPLES
+from compoclip.evaluation.statistics import RESAMPLES, wilson
 from compoclip.evaluation.tables import percent, span
 
 
@@ -85,7 +85,8 @@ def group_scores(
     """Average one model's scores in each group.
 
     A group of one part has that part's stored score. In other groups n, expected and ties are sums
-    over the parts, photos is the minimum over benchmarks, all other fields are plain means.
+    over the parts, photos is the minimum over benchmarks, all other fields are plain means. Where
+    all resamples are alike, as of parts that are all right, the interval is Wilson's.
 
     Args:
         results: one per benchmark, holding every part.
@@ -106,6 +107,11 @@ def group_scores(
             scores[name] = found[0]
             continue
         low, high = evidence[name].interval
+        value, photos = float(np.mean([score.value for score in found])), evidence[name].photos
+        kind_of = "bootstrap" if low is not None else "none"
+        if low is not None and high is not None and high - low < 1e-9 and 0 <= value <= 1:
+            # Redrawing constants tells nothing.
+            (low, high), kind_of = wilson(value * photos, photos), "wilson"
         mean: dict[str, Any] = {}
         for key in ("value", "chance", "strict", "fractional"):
             values = [getattr(score, key) for score in found]
@@ -116,8 +122,8 @@ def group_scores(
             expected=sum(score.expected for score in found),
             low=low,
             high=high,
-            interval="bootstrap" if low is not None else "none",
-            photos=evidence[name].photos,
+            interval=kind_of,
+            photos=photos,
             ties=sum(score.ties for score in found),
             **mean,
         )

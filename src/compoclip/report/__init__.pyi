@@ -1,9 +1,12 @@
-from .findings import Findings as Findings
+from .cards import before_after as before_after
+from .cards import read_items as read_items
+from .looks import Album as Album
 from .study import Study as Study
 from .study import read_study as read_study
 from .training import Run as Run
 from .training import read_run as read_run
 from .trajectory import trajectory_plot as trajectory_plot
 from .trajectory import tree_plot as tree_plot
+from .write import before_after_svg as before_after_svg
 from .write import write_report as write_report
 from .write import write_tables as write_tables

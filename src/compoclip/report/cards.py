@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import pyarrow as pa
 
+from compoclip.benchmarks.case import Form
 from compoclip.evaluation.aggregate import stored_values
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.form import Record
@@ -29,8 +30,8 @@ class Card:
     """One item.
 
     photos: (label, alternative text, picture). lines: (model, scores under the columns, right).
-    won, lost: models that alone, against the base, are right or wrong. about: why it is shown,
-    where it is not for that. looks: words that differ, and where models look for them.
+    won, lost: models that alone, against the base, are right or wrong. looks: words that differ,
+    and where models look for them.
     """
 
     part: ScorePart
@@ -41,7 +42,6 @@ class Card:
     lines: tuple[tuple[str, tuple[str, ...], bool], ...]
     won: tuple[str, ...]
     lost: tuple[str, ...]
-    about: str = ""
     looks: tuple[Look, ...] = ()
 
 
@@ -51,10 +51,9 @@ def card(
     right: Mapping[str, bool],
     base: str,
     album: Album,
-    reason: str = "",
 ) -> Card:
-    """records: model -> its row of the per-item table; right: model -> whether it is right.
-    reason: why it is shown, where it is not for models that differ."""
+    """Make a card. records: model -> its row of the per-item table; right: model -> whether it is
+    right."""
     row = records[base]
     wrong = next((record for model, record in records.items() if not right[model]), row)
     images, plain, columns = FORMS[row["form"]].shown(row, wrong)
@@ -90,7 +89,6 @@ def card(
         ),
         won=tuple(m for m in records if right[m] and not right[base]),
         lost=tuple(m for m in records if right[base] and not right[m]),
-        about=reason,
         looks=looks,
     )
 
@@ -148,7 +146,17 @@ AllItems = Mapping[str, Mapping[str, CommonItems]]
 
 
 def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
-    """The items of all common benchmarks. Raises CompoclipError for tables that do not serve."""
+    """Read the items of all common benchmarks.
+
+    Args:
+        study: the results.
+
+    Returns:
+        Benchmark -> sub-task -> the items that all models have.
+
+    Raises:
+        CompoclipError: a table of items is absent, damaged, or of other results.
+    """
     found: dict[str, dict[str, CommonItems]] = {}
     for benchmark in study.common:
         tables = {m: load_items(study.results[m][benchmark]) for m in study.models}
@@ -226,38 +234,61 @@ def examples(
     return found
 
 
-# --- The clearest and the worst item of every benchmark, for all models together. ---
-
-_BEST, _WORST = "the clearest of what all get right", "the farthest off of what all get wrong"
+SCENES = 12
 
 
-def extremes(study: Study, items: AllItems, album: Album) -> dict[str, list[Card]]:
-    """Benchmark -> the item that all models get right by the largest mean margin, and the one that
-    all get wrong by the largest; those there are, of photos that no other card shows if possible.
+def scenes(by_skill: list[tuple[str, list[Tally], list[Card]]]) -> list[tuple[str, Card]]:
+    """Take the cards for the top of a page out of `examples`, with their skills.
 
-    Margins are in cosines: of the right answer over the best wrong one (`ItemForm.margin`).
+    In turn one per skill, an item won, then one lost, as far as there are any.
     """
-    found: dict[str, list[Card]] = {}
-    for benchmark in study.common:
-        parts = list(items[benchmark].values())
-        margins = {}
-        for model, table in parts[0].tables.items():
-            columns = (table[name].to_pylist() for name in ("form", "scores", "truth"))
-            margins[model] = np.array([FORMS[form].margin(*rest) for form, *rest in zip(*columns)])
-        found[benchmark] = []
-        for about, right in ((_BEST, True), (_WORST, False)):
-            able: list[tuple[float, bytes, CommonItems, int]] = []
-            for each in parts:
-                all_same = np.all([each.right[m] == right for m in study.models], axis=0)
-                mean = np.mean([margins[m][each.rows[m]] for m in study.models], axis=0)
-                for k in np.flatnonzero(all_same & np.isfinite(mean)).tolist():
-                    value = -float(mean[k]) if right else float(mean[k])
-                    able.append((value, each.hash_of(k), each, k))
-            able.sort(key=lambda entry: entry[:2])
-            if able:
-                fresh = (e for e in able[:50] if not e[2].images(e[3]) & album.seen.keys())
-                _, _, each, k = next(fresh, able[0])
-                rights = dict.fromkeys(study.models, right)
-                made = card(each.part, each.records(k), rights, study.base, album, about)
-                found[benchmark].append(made)
-    return found
+    taken: list[tuple[str, Card]] = []
+    while len(taken) < SCENES and any(cards for *_, cards in by_skill):
+        for skill, _, cards in by_skill:
+            if cards and len(taken) < SCENES:
+                wanted = [card for card in cards if bool(card.won) != len(taken) % 2]
+                taken.append((skill, (wanted or cards)[0]))
+                cards.remove(taken[-1][1])
+    return taken
+
+
+def before_after(
+    study: Study, items: AllItems, album: Album, skills: Sequence[str] = (), count: int = 3
+) -> list[Card]:
+    """Return items with one photo that the base gets wrong and the most improved model right.
+
+    One per skill, each the first by hash; the cards have the lines of these two models alone.
+
+    Args:
+        study: of any number of models; of one there are no items.
+        items: as `read_items` gives them.
+        album: keeps the photos.
+        skills: In this order; when empty all, the most improved first.
+        count: how many at most.
+    """
+    gains = {
+        model: {name: d.difference for name, d in study.skills.differences[model].items()}
+        for model in study.others
+    }
+    if not gains:
+        return []
+    tuned = max(gains, key=lambda model: sum(gains[model].values()))
+    cards: list[Card] = []
+    shown: set[str] = set()
+    for skill in skills or sorted(gains[tuned], key=lambda name: -gains[tuned][name]):
+        places = [items[part.benchmark][part.name] for part in study.skills.groups[skill]]
+        order = sorted(
+            ((each, k) for each in places for k in range(len(each.items))),
+            key=lambda pair: pair[0].hash_of(pair[1]),
+        )
+        for each, k in order if len(cards) < count else ():
+            images = each.images(k)
+            if each.right[study.base][k] or not each.right[tuned][k] or images & shown:
+                continue
+            records = {m: row for m, row in each.records(k).items() if m in (study.base, tuned)}
+            if records[tuned]["form"] == Form.CHOOSE_TEXT:
+                right = {study.base: False, tuned: True}
+                cards.append(card(each.part, records, right, study.base, album))
+                shown |= images
+                break
+    return cards

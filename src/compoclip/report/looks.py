@@ -58,7 +58,7 @@ class Album:
     """The pictures of a page: every photo at most once, and token-patch maps, within budgets.
 
     models: by name as in the results; only these have maps. strips_over_budget: maps of some words
-    left out. refused: model -> why it has no maps.
+    left out. refused: model -> why it has no maps. root: where photos are that have moved.
     """
 
     models: Mapping[str, LoadedModel] = field(default_factory=dict)
@@ -70,6 +70,7 @@ class Album:
     strips_over_budget: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     members: Members = field(default_factory=Members)
+    root: Path | None = None
 
     def add(self, key: str) -> Picture:
         """The photo with this key (`benchmarks.names.image_key`)."""
@@ -101,7 +102,7 @@ class Album:
             return image and ImageOps.mirror(image)
         upright, key = key.endswith(UPRIGHT), key.removesuffix(UPRIGHT)
         found = _BOX.fullmatch(key)
-        photo = found[1] if found else key
+        photo = self._moved(found[1] if found else key)
         try:
             inside = None if Path(photo).is_file() else _MEMBER.fullmatch(photo)
             data = self.members(Path(inside[1]), inside[2]) if inside else Path(photo)
@@ -111,6 +112,14 @@ class Album:
             return decode(data, box=(left, upper, right, lower), name=photo, upright=upright)
         except (CompoclipError, ValueError):
             return None
+
+    def _moved(self, photo: str) -> str:
+        """The place of a photo: as recorded, or the longest end of it that is below `root`."""
+        if self.root is None or Path(photo).is_file():
+            return photo
+        parts = Path(photo).parts
+        ends = (self.root.joinpath(*parts[k:]) for k in range(1, len(parts)))
+        return str(next((end for end in ends if end.is_file()), photo))
 
     def looks(self, key: str, pieces: Sequence[Piece]) -> tuple[Look, ...]:
         """Maps of the first runs of changed words of a text on a photo, of every model that has
@@ -199,6 +208,18 @@ def _pieces(text: str, spans: list[tuple[int, int]], changed: list[bool]) -> tup
         else:
             pieces.append(Piece(character, mark))
     return tuple(pieces)
+
+
+def broken(pieces: Sequence[Piece], longest: int) -> list[list[Piece]]:
+    """Break a text between words into lines of at most `longest` characters, without control
+    characters, which end an SVG."""
+    lines: list[list[Piece]] = [[]]
+    for word in (Piece(w, p.changed) for p in pieces for w in re.findall(r"\S+\s*|\s+", p.text)):
+        if lines[-1] and sum(len(p.text) for p in lines[-1]) + len(word.text.rstrip()) > longest:
+            lines.append([])
+        shown = "".join(c if c.isprintable() else " " for c in word.text)
+        lines[-1].append(Piece(shown, word.changed))
+    return lines
 
 
 def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:

@@ -25,7 +25,6 @@ from compoclip.evaluation.groups import (
     RETRIEVAL,
     SENSITIVITY,
 )
-from compoclip.evaluation.published.beside import MeasuredCell
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import Estimate
 from compoclip.files import write_atomically
@@ -192,15 +191,13 @@ def place_labels(
     return corners
 
 
-# --- One score against another: models with their intervals, a front, grey points for
-# reference. ---
+# --- One score against another: models with their intervals, and a front. ---
 
 WIDTH, HEIGHT = 340, 310
 _LETTER = 7.0  # mean width of a letter at the label size, in pixels
-_SMALL = 5.6  # and at that of the grey labels
 
 
-Ranged = Score | Estimate | MeasuredCell
+Ranged = Score | Estimate
 """A value with its 95 % interval, None for none, in [0, 1]."""
 
 
@@ -229,10 +226,6 @@ class Dot:
     note: str = ""
 
 
-Reference = tuple[str, float, float]
-"""A published point: its name and both scores, in [0, 1]."""
-
-
 def on_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Places of the points that no other one beats: more on one axis and not less on the other.
 
@@ -254,16 +247,18 @@ def scatter(
     about: str,
     diagonal: bool = False,
     front: bool = False,
-    references: Sequence[Reference] = (),
+    published: Mapping[str, tuple[float, float]] | None = None,
 ) -> Plot:
-    """labels: of the axes. diagonal: draw where both are equal. front: draw the Pareto front of
-    all points. Of the references those on the front and the first one are named."""
-    points = [(d.x.value, d.y.value) for d in dots] + [(x, y) for _, x, y in references]
+    """Draw models by two scores.
+
+    labels: of the axes. diagonal: draw where both are equal, on axes that both show it. front:
+    draw the Pareto front. published: points of other models, in grey."""
+    others = list((published or {}).values())
+    points = [(d.x.value, d.y.value) for d in dots]
     best = on_front(points) if front else []
-    limits = [
-        _limits([v for d in dots for v in ends(d.x)] + [x for _, x, _ in references]),
-        _limits([v for d in dots for v in ends(d.y)] + [y for _, _, y in references]),
-    ]
+    across = [v for d in dots for v in ends(d.x)] + [x for x, _ in others]
+    up = [v for d in dots for v in ends(d.y)] + [y for _, y in others]
+    limits = [_limits(across + up)] * 2 if diagonal else [_limits(across), _limits(up)]
     frame = (WIDTH - 66.0, HEIGHT - 54.0)
     scale = [frame[k] / (limits[k][1] - limits[k][0]) for k in (0, 1)]
 
@@ -271,32 +266,23 @@ def scatter(
         return (100 * x - limits[0][0]) * scale[0], (100 * y - limits[1][0]) * scale[1]
 
     texts = [short(d.name) + (f"\n{d.note}" if d.note else "") for d in dots]
-    named = {k - len(dots) for k in best if k >= len(dots)} | ({0} if references else set())
-    small = [(k, short(references[k][0], 20)) for k in sorted(named)]
-    taken: list[Box] = []  # labels should cover no interval, grey point or diagonal
+    taken: list[Box] = []  # labels should cover no interval and no diagonal
     for dot in dots:
         (a, b), (c, d) = (pixel(x, y) for x, y in zip(ends(dot.x), ends(dot.y)))
         cx, cy = pixel(dot.x.value, dot.y.value)
         taken += [(a, cy - 2, c, cy + 2), (cx - 2, b, cx + 2, d)]
-    marks = [pixel(x, y) for _, x, y in references]
-    if diagonal:
-        marks += [pixel(v / 100, v / 100) for v in range(101)]
+    marks = [pixel(*each) for each in others]
+    marks += [pixel(v / 100, v / 100) for v in range(101)] if diagonal else []
     taken += [(x - 2, y - 2, x + 2, y + 2) for x, y in marks]
     extents = []
     for text in texts:
         rows = text.split("\n")
         extents.append((_LETTER * max(map(len, rows)), 15.0 * len(rows)))
-    corners = place_labels(
-        [pixel(d.x.value, d.y.value) for d in dots] + [pixel(*references[k][1:]) for k, _ in small],
-        extents + [(_SMALL * len(text), 12.0) for _, text in small],
-        frame,
-        taken,
-    )
+    corners = place_labels([pixel(*point) for point in points], extents, frame, taken)
 
     def draw(axes: Axes, theme: Theme) -> None:
-        if references:
-            across, up = ([100 * each[k] for each in references] for k in (1, 2))
-            axes.scatter(across, up, s=16, color=theme.soft, alpha=0.55, linewidths=0, zorder=2)
+        for x, y in others:
+            axes.scatter(100 * x, 100 * y, s=16, color=theme.soft, alpha=0.55, linewidths=0)
         if len(best) > 1:
             axes.plot(
                 *zip(*((100 * x, 100 * y) for x, y in (points[k] for k in best))),
@@ -325,15 +311,12 @@ def scatter(
         axes.set_ylim(*limits[1])
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
-        labelled = [(text, theme.model(d.place), 11) for text, d in zip(texts, dots)]
-        labelled += [(text, theme.soft, 9) for _, text in small]
-        for (text, colour, points_high), corner in zip(labelled, corners):
+        for text, dot, corner in zip(texts, dots, corners):
             axes.text(
                 corner[0] / scale[0] + limits[0][0],
                 corner[1] / scale[1] + limits[1][0],
                 text,
-                color=colour,
-                fontsize=points_high,
+                color=theme.model(dot.place),
                 linespacing=1.15,
                 va="bottom",
                 zorder=4,
@@ -344,11 +327,12 @@ def scatter(
         + (f", {d.note}" if d.note else "")
         for d in dots
     ]
-    said += [f"{name} as published: {percent(x)}, {percent(y)}" for name, x, y in references]
-    names = [*(d.name for d in dots), *(f"{name} as published" for name, _, _ in references)]
-    leaders = f" On the front: {listed([names[k] for k in best])}." if best else ""
-    interval = ", with 95 % intervals" if dots else ""
-    return plot(title, f"{about}{interval}. {'; '.join(said)}.{leaders}", (WIDTH, HEIGHT), draw)
+    said += [
+        f"{n} as published: {percent(x)}, {percent(y)}" for n, (x, y) in (published or {}).items()
+    ]
+    leaders = f" On the front: {listed([dots[k].name for k in best])}." if best else ""
+    alt = f"{about}, with 95 % intervals. {'; '.join(said)}.{leaders}"
+    return plot(title, alt, (WIDTH, HEIGHT), draw)
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:
@@ -365,8 +349,8 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 # --- The plots of the report, each with a text that says what it shows. ---
 
 
-def changes(study: Study) -> list[Plot]:
-    """One plot a model: the change of every skill against the base with its interval."""
+def changes(study: Study) -> dict[str, Plot]:
+    """Return by model the change of every skill against the base, the largest first."""
     everything = [d for m in study.others for d in study.skills.differences[m].values()]
     spans = {id(d): ends(Estimate(d.difference, d.low, d.high)) for d in everything}
     reach = 100 * max([0.02, *(abs(v) for span in spans.values() for v in span)]) * 1.08
@@ -381,7 +365,7 @@ def changes(study: Study) -> list[Plot]:
                 100 * d.difference,
                 y,
                 marker={BETTER: "^", WORSE: "v"}.get(way, "o"),
-                markersize=8,
+                markersize=7,
                 color=colour,
                 markerfacecolor=colour if way in (BETTER, WORSE) else "none",
             )
@@ -392,9 +376,10 @@ def changes(study: Study) -> list[Plot]:
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"change against {short(study.base)}, points")
 
-    plots = []
+    plots = {}
     for model in study.others:
-        rows = list(study.skills.differences[model].values())
+        differences = study.skills.differences[model].values()
+        rows = sorted(differences, key=lambda d: -d.difference)
         said = "; ".join(
             f"{d.name} {points(d.difference)} ({signed_interval(d.low, d.high)}, {direction(d)})"
             for d in rows
@@ -403,13 +388,13 @@ def changes(study: Study) -> list[Plot]:
             f"Change of every skill, {model} against {study.base}, in points with 95 % "
             f"intervals: {said}"
         )
-        size = (WIDTH, 66 + 25 * len(rows))
-        plots.append(plot(model, alt, size, partial(draw, rows=rows)))
+        size = (WIDTH, 58 + 19 * len(rows))
+        plots[model] = plot("", alt, size, partial(draw, rows=rows))
     return plots
 
 
 def invariance(study: Study) -> list[Plot]:
-    """One scatter a benchmark with hard positives: accuracy without and with the rewording."""
+    """One scatter a benchmark with hard positives: accuracy without and with the paraphrase."""
     plots = []
     for name, table in study.triples.items():
         dots = []
@@ -420,7 +405,7 @@ def invariance(study: Study) -> list[Plot]:
         plots.append(
             scatter(
                 dots,
-                ("foil below the caption, %", "foil below caption and rewording, %"),
+                ("negative below the caption, %", "negative below the paraphrase too, %"),
                 title=name,
                 about=f"Sensitivity against invariance on {name}",
                 diagonal=True,
@@ -429,9 +414,8 @@ def invariance(study: Study) -> list[Plot]:
     return plots
 
 
-def tradeoff(study: Study) -> list[tuple[Plot, list[str]]]:
-    """Compositionality against zero-shot accuracy, and against retrieval, each with the names of
-    the models that no other one beats on both scores."""
+def tradeoff(study: Study) -> list[Plot]:
+    """Plot compositionality against zero-shot accuracy, and against retrieval."""
     groups, scores = study.profile.groups, study.profile.scores
     found = []
     for name, label in ((RECOGNITION, "zero-shot accuracy"), (RETRIEVAL, "retrieval R@1")):
@@ -440,15 +424,15 @@ def tradeoff(study: Study) -> list[tuple[Plot, list[str]]]:
                 Dot(model, place, scores[model][COMPOSITION], scores[model][name])
                 for place, model in enumerate(study.models)
             ]
-            drawn = scatter(
-                dots,
-                ("compositionality, %", f"{label}, %"),
-                title=name,
-                about=f"{name} against compositionality",
-                front=True,
+            found.append(
+                scatter(
+                    dots,
+                    ("compositionality, %", f"{label}, %"),
+                    title=f"Compositionality and {label}",
+                    about=f"{name} against compositionality",
+                    front=True,
+                )
             )
-            front = on_front([(d.x.value, d.y.value) for d in dots])
-            found.append((drawn, [dots[k].name for k in front]))
     return found
 
 

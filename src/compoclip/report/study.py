@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.closing import bound_scores
 from compoclip.evaluation.comparison import (
     Comparison,
     Difference,
@@ -30,12 +31,20 @@ from compoclip.evaluation.results import Results, Score, load_results
 class Table:
     """Scores of all models in named groups, and paired differences to the base.
 
-    scores: model -> group -> score. differences: other model -> group -> difference.
+    scores: model -> group -> score. differences: other model -> group -> difference. bounds:
+    reference model -> group -> score, of the groups that it was measured on.
     """
 
     groups: Groups
     scores: Mapping[str, Mapping[str, Score]]
     differences: Mapping[str, Mapping[str, Difference]]
+    bounds: Mapping[str, Mapping[str, Score]]
+
+    def giveaways(self, group: str) -> dict[str, Score]:
+        """Reference model -> its score, of those above chance that make mistakes: what the group
+        gives away to a model that has not learnt what it tests."""
+        scores = {name: found[group] for name, found in self.bounds.items() if group in found}
+        return {n: s for n, s in scores.items() if s.standing == "above" and s.value < 1}
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,13 @@ class Study:
         return {m: self.results[m][benchmark] for m in self.models if benchmark in self.results[m]}
 
 
-def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: int) -> Study:
+def read_study(
+    paths: Sequence[Path],
+    base: str | None,
+    resamples: int,
+    seed: int,
+    bounds: Sequence[Path] = (),
+) -> Study:
     """Load results, and compare every model with the base on their common benchmarks.
 
     Args:
@@ -80,6 +95,7 @@ def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: in
             first.
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
+        bounds: folders of results of reference models (random weights, texts alone, an oracle).
 
     Returns:
         The results and comparisons of a report.
@@ -106,6 +122,7 @@ def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: in
         )
     shared = {m: [results[m][name] for name in common] for m in models}
     first = shared[models[0]]
+    references = [each for path in bounds for each in load_results(path)]
 
     def table(groups: Groups) -> Table:
         found = [group_differences(first, shared[m], groups, resamples, seed) for m in models[1:]]
@@ -113,6 +130,7 @@ def read_study(paths: Sequence[Path], base: str | None, resamples: int, seed: in
             groups=groups,
             scores={m: group_scores(shared[m], groups, resamples, seed) for m in models},
             differences={m: {d.name: d for d in of} for m, of in zip(models[1:], together(found))},
+            bounds=bound_scores(references, first, groups, resamples, seed),
         )
 
     triples = {each.benchmark: triple_groups([each]) for each in first}

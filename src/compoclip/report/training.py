@@ -131,7 +131,7 @@ def _record(checkpoint: Path) -> dict[str, str]:
     try:
         data = parse_json(path.read_text(encoding="utf-8"))
         provenance, weights = data["provenance"], data["identity"].get("weights", "")
-        flat = {key: _text(value) for key, value in provenance.items()}
+        flat = {k: text for k, v in provenance.items() if v is not False and (text := _text(v))}
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise CompoclipError(
             f"{path}: not a checkpoint record ({error!r}); give --runs the --out folder of train"
@@ -141,11 +141,11 @@ def _record(checkpoint: Path) -> dict[str, str]:
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        shown = {k: v for k, v in value.items() if v not in (None, "", {}, [])}
+        shown = {k: v for k, v in value.items() if v not in (None, False, "", {}, [])}
         return ", ".join(
             f"{k} ({_text(v)})" if isinstance(v, Mapping) else f"{k} {_text(v)}"
             for k, v in shown.items()
         )
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(_text(each) for each in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)

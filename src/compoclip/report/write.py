@@ -20,6 +20,8 @@ from compoclip.evaluation.groups import (
     LOWER_IS_BETTER,
     MATCH,
     NEITHER_IS_BETTER,
+    TO_IMAGE,
+    TO_TEXT,
 )
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.published.beside import (
@@ -50,13 +52,10 @@ from compoclip.evaluation.tables import (
 from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.report import plotting, wording
-from compoclip.report.cards import examples, extremes, read_items
+from compoclip.report.cards import Card, before_after, examples, read_items, scenes
 from compoclip.report.findings import (
-    detail,
     direction,
     findings,
-    invariance_rows,
-    profile_rows,
     score_lines,
     sizes,
     skill_rows,
@@ -64,8 +63,8 @@ from compoclip.report.findings import (
     tied,
     tip,
 )
-from compoclip.report.looks import Album, require_measured
-from compoclip.report.plotting import DARK, LIGHT, Dot, Plot, scatter
+from compoclip.report.looks import Album, broken, require_measured
+from compoclip.report.plotting import DARK, LIGHT
 from compoclip.report.study import Study, read_study
 from compoclip.report.training import Run, read_run
 from compoclip.report.wording import count, interval, listed, points, words_for
@@ -250,14 +249,10 @@ def _text(value: Any) -> str:
 
 # --- The published tables that the results have a number for, with our rows below the papers'. ---
 
-# Published table -> its column across, those up, and whether it is drawn without a model of ours.
+# Published table -> its column across, and those up.
 _TRADEOFFS = {
-    "fsc-clip-table1": ("comp", {"zs": "zero-shot accuracy", "i2t": "image-to-text R@1"}, True),
-    "mieb": (
-        "sugarcrepe",
-        {"vg_attribution": "VG-Attribution", "winoground_group": "Winoground group"},
-        False,
-    ),
+    "fsc-clip-table1": ("comp", ("zs", "i2t")),
+    "mieb": ("sugarcrepe", ("vg_attribution", "winoground_group")),
 }
 
 
@@ -274,52 +269,35 @@ def published_rows(study: Study, table: PublishedTable) -> list[Measured]:
     return beside(table, entries)
 
 
-def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[Plot], list[str]]]:
-    """Published points in grey, and among them the models measured on all of the same items.
-
-    Returns (table, plots, models that stand among its points).
-    """
+def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[plotting.Plot]]]:
+    """Plot the models of this report among the published ones, where all share two columns."""
     found = []
-    for name, (across, others, alone) in _TRADEOFFS.items():
+    for name, (across, others) in _TRADEOFFS.items():
         table = published_table(name)
         places = {column.id: k for k, column in enumerate(table.columns)}
         ours = published_rows(study, table)
-        if not (ours or alone):
-            continue
-        plots: list[Plot] = []
-        measured: dict[str, None] = {}
-        for up, label in others.items():
-            x, y = places[across], places[up]
-            grey = []
-            for row in table.rows:
-                one, other = row.values[x], row.values[y]
-                if one is None or other is None:
-                    continue
-                labels = dict(zip(table.row_labels, row.labels))  # "FSC-CLIP (COCO, LoRA)"
-                method = labels.pop("method", "")
-                more = [
-                    name if label == "yes" else label for name, label in labels.items() if label
-                ]
-                method += f" ({', '.join(more)})" if more else ""
-                grey.append((method, one / 100, other / 100))
+        plots = []
+        for x, y in ((places[across], places[up]) for up in others):
             dots = [
-                Dot(each.name, study.models.index(each.name), one_cell, other_cell)
+                plotting.Dot(each.name, study.models.index(each.name), one, other)
                 for each in ours
-                if (one_cell := each.cells[x]) is not None
-                and (other_cell := each.cells[y]) is not None
+                if (one := each.cells[x]) is not None and (other := each.cells[y]) is not None
             ]
-            measured |= dict.fromkeys(dot.name for dot in dots)
-            plots.append(
-                scatter(
-                    dots,
-                    (f"{table.columns[x].label} ({table.columns[x].rule}), %", f"{label}, %"),
-                    title=f"{label[0].upper()}{label[1:]}, {table.title}",
-                    about=f"{label} against {table.columns[x].label} in {table.title}",
-                    front=True,
-                    references=grey,
+            published = {
+                " ".join(filter(None, row.labels)): (one / 100, other / 100)
+                for row in table.rows
+                if (one := row.values[x]) is not None and (other := row.values[y]) is not None
+            }
+            labels = tuple(f"{table.columns[k].label}, %" for k in (x, y))
+            title = f"{table.columns[y].label} and {table.columns[x].label}, {table.title}"
+            if dots:
+                plots.append(
+                    plotting.scatter(
+                        dots, (labels[0], labels[1]), title=title, about=title, published=published
+                    )
                 )
-            )
-        found.append((table, plots, list(measured)))
+        if plots:
+            found.append((table, plots))
     return found
 
 
@@ -340,6 +318,7 @@ def write_report(
     title: str = TITLE,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    bounds: Sequence[Path] = (),
 ) -> Path:
     """Write the report on all results below some folders; equal input gives equal bytes.
 
@@ -354,6 +333,8 @@ def write_report(
         title: of the page.
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
+        bounds: folders of results of reference models (random weights, texts alone, an oracle),
+            which the page shows beside the models.
 
     Returns:
         `out`.
@@ -369,7 +350,7 @@ def write_report(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"two runs are called {twice}; rename one of the folders")
-    study = read_study(results, base, resamples, seed)
+    study = read_study(results, base, resamples, seed, bounds)
     require_measured(maps or {}, study)
     page = render(study, read, title, resamples, seed, maps or {})
     size = len(page.encode())
@@ -390,15 +371,9 @@ def render(
     maps: Mapping[str, LoadedModel],
 ) -> str:
     """The page."""
-    environment = Environment(
-        loader=PackageLoader("compoclip.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = _environment()
     functions = (
-        chance_flag, count, detail, direction, interval, listed, points, remarks, score_lines,
+        chance_flag, count, direction, interval, listed, points, remarks, score_lines,
         sizes, strength, tip, words_for,
     )  # fmt: skip
     environment.globals |= {each.__name__: each for each in functions}
@@ -416,8 +391,8 @@ def render(
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     items = read_items(study)
     album = Album(models={m: maps[m] for m in study.models if m in maps})
-    shown_examples = examples(study, items, album)  # first: photos are embedded where they come
-    drilled = extremes(study, items, album)
+    first = before_after(study, items, album)  # in the order of the page: photos are embedded once
+    by_skill = examples(study, items, album)
     places = study.profile.groups.get(COMPOSITION, ())
     tables = [published_table(name) for name in table_names()]
     published = [(table, published_rows(study, table)) for table in tables]
@@ -432,21 +407,62 @@ def render(
         script_hash=f"sha256-{digest}",
         colours=list(zip(LIGHT.models, DARK.models)),
         findings=findings(study),
-        profile=profile_rows(study),
+        overall=[n for n in study.profile.groups if n not in (MATCH, TO_TEXT, TO_IMAGE)],
         composition=listed([f"{part.name} of {part.benchmark}" for part in places]),
         changes=plotting.changes(study),
         skills=skill_rows(study),
         definitions=SKILLS,
         invariance=plotting.invariance(study),
-        invariance_rows=invariance_rows(study),
         tradeoff=plotting.tradeoff(study),
+        published_tradeoffs=published_tradeoffs(study),
         curves=plotting.training(runs, study.models),
-        examples=shown_examples,
+        watched=any(each.interval for run in runs for each in run.curves.values()),
+        first=first,
+        scenes=scenes(by_skill),
+        examples=by_skill,
         album=album,
-        extremes=drilled,
         coverage=coverage(study),
         published=[(table, measured) for table, measured in published if measured],
-        published_tradeoffs=published_tradeoffs(study),
         provenance=provenance(study, runs),
         alone=[name for name in study.benchmarks if name not in study.common],
+    )
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("compoclip.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+# --- Items before and after as a picture. ---
+
+_ROW = 176  # pixels per item
+
+
+def before_after_svg(cards: Sequence[Card]) -> str:
+    """Draw items that the base gets wrong and the tuned model right, one below the other.
+
+    Args:
+        cards: as `cards.before_after` gives them.
+
+    Returns:
+        An SVG of 830 pixels' width that needs no other file.
+    """
+    base, tuned = (name for name, *_ in cards[0].lines)
+    return (
+        _environment()
+        .get_template("before_after.svg.j2")
+        .render(
+            cards=[
+                (card, [(label, broken(pieces, 50), true) for label, pieces, true in card.texts])
+                for card in cards
+            ],
+            row=_ROW,
+            height=_ROW * len(cards),
+            about=f"{len(cards)} items that {base} gets wrong and {tuned} right",
+        )
     )

@@ -123,8 +123,8 @@ class CaseForm(ItemForm[Cases]):
 
     images, texts: how many an item has; SEVERAL: as many as there are candidates. answers: among
     how many `truth` names one. comparisons: metric -> `Comparisons`, the main one first. matching:
-    scores of matching pairs, whose mean is the positive score. right, wrong: scores that a margin
-    compares. All three are empty where the candidate at `truth` is right and the others are wrong.
+    scores of matching pairs, whose mean is the positive score; empty where the candidate at `truth`
+    is right and the others are wrong.
     called, headings: what texts and scores are called on a card. true: whether each text is true.
     buckets: value of the column "bucket" -> `Comparisons` that hold; "tie" where none do.
     """
@@ -136,8 +136,6 @@ class CaseForm(ItemForm[Cases]):
     comparisons: Mapping[str, str] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     matching: tuple[int, ...] = (0,)
-    right: tuple[int, ...] = (0,)
-    wrong: tuple[int, ...] = (2,)
     called: tuple[str, ...] = ()
     headings: tuple[str, ...] = ()
     true: tuple[bool | None, ...] = (True, True, False)
@@ -234,13 +232,6 @@ class CaseForm(ItemForm[Cases]):
             for metric, text in self.comparisons.items()
         }
 
-    def margin(self, scores: Sequence[float], truth: int) -> float:
-        """Return the worst of the right scores minus the best of the wrong ones."""
-        if len(scores) < 2:
-            return float("nan")
-        wrong = self.wrong or [k for k in range(len(scores)) if k != truth]
-        return min(scores[k] for k in self.right or (truth,)) - max(scores[k] for k in wrong)
-
     def shown(self, row: Record, wrong: Record) -> ShownItem:
         """Return the photos, if there are any, the texts, and all scores."""
         several = len(row["images"]) > 1
@@ -281,15 +272,15 @@ class ChoiceForm(CaseForm):
         return photos, [("Text", texts[0], None)], columns
 
 
-_CHOICE: dict[str, Any] = {"metrics": ("accuracy",), "matching": (), "right": (), "wrong": ()}
+_CHOICE: dict[str, Any] = {"metrics": ("accuracy",), "matching": ()}
 _ONE_BY_ONE = (
     ChoiceForm(
         Form.CHOOSE_TEXT,
         images=1,
         texts=SEVERAL,
         **_CHOICE,
-        called=("Caption", "Foil"),
-        headings=("caption", "foil"),
+        called=("Caption", "Negative caption"),
+        headings=("caption", "negative"),
     ),
     ChoiceForm(
         Form.CHOOSE_IMAGE,
@@ -307,8 +298,6 @@ _ONE_BY_ONE = (
         answers=2,
         comparisons={"group": "a>b d>>c a>c d>>b", "text": "a>b d>>c", "image": "a>c d>>b"},
         matching=(0, 3),
-        right=(0, 3),
-        wrong=(1, 2),
         called=("Text 1", "Text 2"),
         headings=tuple(f"photo {i}, text {t}" for i in (1, 2) for t in (1, 2)),
         true=(None, None),
@@ -329,9 +318,8 @@ _ONE_BY_ONE = (
             "brittleness": "a>>c c>>b | b>>c c>>a",
             "both_below": "c>>a c>>b",
         },
-        right=(0, 1),
-        called=("Caption", "Rewording", "Foil"),
-        headings=("caption", "rewording", "foil"),
+        called=("Caption", "Paraphrase", "Negative caption"),
+        headings=("caption", "paraphrase", "negative"),
         buckets=_BUCKETS,
     ),
     # One image, a short true text, and two texts that add to it: one truly, one falsely. CS-CLIP,
@@ -356,9 +344,8 @@ _ONE_BY_ONE = (
         texts=3,
         answers=3,
         comparisons={"augmented": "a>b a>c", "original": "a>b", "second": "a>c"},
-        wrong=(1, 2),
-        called=("Caption", "Rewording", "Foil"),
-        headings=("caption–rewording", "caption–foil", "rewording–foil"),
+        called=("Caption", "Paraphrase", "Negative caption"),
+        headings=("caption–paraphrase", "caption–negative", "paraphrase–negative"),
     ),
 )
 ONE_BY_ONE: Mapping[Form, CaseForm] = {each.name: each for each in _ONE_BY_ONE}

@@ -72,13 +72,6 @@ class ItemForm(ABC, Generic[C]):
         fitting: Flags = some & (truth >= 0) & (truth < 2)
         return fitting
 
-    def margin(self, scores: Sequence[float], truth: int) -> float:
-        """Return the score of a stored item's right answer minus that of the best wrong one.
-
-        NaN for an item without such a pair.
-        """
-        return scores[0] - scores[1] if len(scores) > 1 else float("nan")
-
     def shown(self, row: Record, wrong: Record) -> ShownItem:
         """Return the contents of a stored item's card.
 

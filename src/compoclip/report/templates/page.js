@@ -47,6 +47,12 @@
       body.rows[0].cells[0].append(button);
     }
   }
+  const hint = () => document.querySelectorAll(".scroll").forEach((each) => {
+    each.toggleAttribute("data-more", each.scrollWidth > each.clientWidth + 1);
+  });
+  addEventListener("resize", hint);
+  addEventListener("toggle", hint, true);
+  hint();
   const open = (place) => {
     for (let each = place; each; each = each.parentElement) {
       if (each instanceof HTMLDetailsElement) each.open = true;
