@@ -96,6 +96,8 @@ SMALL = {  # verb -> options that make its work small; the last of two counts
     "world pointing": ["--resamples=20", "--scenes=3", "--device=cpu"],
     "tree-score": ["--resamples=20", "--sample=5", "--device=cpu"],
     "data pack": ["--workers=1"],
+    "index": ["--device=cpu"],
+    "search": ["--device=cpu"],
     "world train": ["--count=8"],
     "world suite": ["--items-per-task=3"],
     "world show": ["--count=1"],
@@ -158,6 +160,8 @@ def write_ready(folder: Path) -> Path:
         (folder / name).mkdir()
         for image in world.glob("*.png"):
             shutil.copy(image, folder / name)
+    made = ["--model", str(folder / "base"), f"--out={folder / 'photos.index'}"]
+    assert main(["index", str(folder / "photos"), *made]) == 0
     karpathy = [
         {"filename": row["image"], "split": "train", "sentences": [{"raw": row["caption"][0]}]}
         for row in rows

@@ -93,6 +93,8 @@ VERBS = {
     "parse": ("tags and scene graphs of captions", "rewrite:parse_main"),
     "data": ("benchmark data: list, check, fetch, audit", "data"),
     "report": ("write an HTML report from results", "report"),
+    "index": ("encode photos of your own once, for search", "search:index_main"),
+    "search": ("find photos of an index by texts or images", "search"),
     "play": (
         "web playground: an image, a caption, its rewrites, and what models make of them",
         "serve:play_main",
