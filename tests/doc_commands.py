@@ -97,6 +97,8 @@ SMALL = {  # verb -> options that make its work small; the last of two counts
     "world pointing": ["--resamples=20", "--scenes=3", "--device=cpu"],
     "tree-score": ["--resamples=20", "--sample=5", "--device=cpu"],
     "data pack": ["--workers=1"],
+    "index": ["--device=cpu"],
+    "search": ["--device=cpu"],
     "world train": ["--count=8"],
     "world suite": ["--items-per-task=3"],
     "world show": ["--count=1"],
@@ -165,6 +167,8 @@ def write_ready(folder: Path) -> Path:
         Image.new("RGB", (32, 32), (6 * k, 9, 9)).save(folder / "photos" / f"own-{k}.png")
         table += [f"own-{k}.png,a black dog near a red chair"] * 2
     (folder / "captions.csv").write_text("\n".join(table) + "\n")
+    made = ["--model", str(folder / "base"), f"--out={folder / 'photos.index'}"]
+    assert main(["index", str(folder / "photos"), *made]) == 0
     karpathy = [
         {"filename": row["image"], "split": "train", "sentences": [{"raw": row["caption"][0]}]}
         for row in rows

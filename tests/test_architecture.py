@@ -33,6 +33,7 @@ ROOMS = (
     "evaluation",
     "analysis",
     "report",
+    "search",
     "web",
     "cli",
 )

@@ -98,6 +98,8 @@ VERBS = {
     "parse": ("show or mass-produce tags and scene graphs of captions", "rewrite:parse_main"),
     "data": ("benchmark data: list, check, fetch, audit", "data"),
     "report": ("write an HTML report from results", "report"),
+    "index": ("encode photos of your own once, for search", "search:index_main"),
+    "search": ("find photos of an index by texts or images", "search"),
     "play": (
         "open a web playground: scores of an image with a caption and its rewrites",
         "serve:play_main",

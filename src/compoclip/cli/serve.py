@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console, own
@@ -15,6 +16,8 @@ from compoclip.errors import UsageError
 from compoclip.run import load_models, require_least
 
 if TYPE_CHECKING:
+    from compoclip.models import LoadedModel
+    from compoclip.search import PhotoIndex
     from compoclip.web.app import Website
 
 _MOST_PORT = 65535
@@ -25,9 +28,9 @@ class ServeOptions:
     """Serve a model over HTTP: embeddings in OpenAI's format, and scores of images and texts.
 
     POST /v1/embeddings takes texts and images (data URLs, base64), POST /v1/scores images and
-    texts. GET /v1/models and /health return the model and the load. Waiting requests are encoded
-    together; the results do not depend on that. Ctrl-C or SIGTERM ends the server after open
-    requests are answered.
+    texts. With --index, POST /v1/search finds photos. GET /v1/models and /health return the model
+    and the load. Waiting requests are encoded together; the results do not depend on that. Ctrl-C
+    or SIGTERM ends the server after open requests are answered.
 
     Examples:
         compoclip serve bundled
@@ -47,6 +50,7 @@ class ServeOptions:
             Retry-After.
         max_megabytes: Most megabytes of one request; all requests together may have eight times as
             many.
+        index: Photos to search, made by compoclip index with this model.
         json: Print the address as JSON.
     """
 
@@ -60,6 +64,7 @@ class ServeOptions:
     max_items: int = 256
     queue: int = 1024
     max_megabytes: int = 32
+    index: Path | None = None
     json: bool = False
 
 
@@ -76,13 +81,26 @@ def main(argv: Sequence[str]) -> int:
 
     ((name, loaded),) = load_models((options.model,), options.device).items()
     settings = BatchSettings(options.max_batch, options.max_wait / 1000, options.queue)
-    service = Service(name, loaded, settings, options.max_items)
+    index = _index(options.index, loaded)
+    service = Service(name, loaded, settings, options.max_items, index)
     body = options.max_megabytes * 1_000_000
     site = model_site(service, options.host, options.names, body)
     if not serve(site, options, {"model": name}, "model", "v1/embeddings"):
         return 1
     service.close()
     return 0
+
+
+def _index(path: Path | None, loaded: LoadedModel) -> PhotoIndex | None:
+    """Read the photos to search, once the model is known to be theirs."""
+    if path is None:
+        return None
+    from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.search import read_index
+
+    index = read_index(path)
+    index.require(ModelEncoder(loaded), path)
+    return index
 
 
 def serve(
@@ -139,6 +157,7 @@ class PlayOptions:
         names: Further host names that browsers may use, such as a proxy's; other names are refused.
         port: 0 takes a free one.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        index: Photos to search by the caption, made by compoclip index with the first model.
         json: Print the address as JSON.
     """
 
@@ -147,6 +166,7 @@ class PlayOptions:
     names: Annotated[tuple[str, ...], Shown("NAME ...")] = ()
     port: int = 7860
     device: str = "auto"
+    index: Path | None = None
     json: bool = False
 
 
@@ -161,7 +181,8 @@ def play_main(argv: Sequence[str]) -> int:
     loaded = load_models(options.models, options.device)
     size = max(each.preprocess.size[0] for each in loaded.values())
     found = [own.imported(each, "examples")(size) for each in own.installed("examples").values()]
-    playground = Playground(loaded, [each for examples in found for each in examples])
+    index = _index(options.index, next(iter(loaded.values())))
+    playground = Playground(loaded, [each for examples in found for each in examples], index)
     site = play_site(playground, options.host, options.names)
     serve(site, options, {"models": list(loaded)}, "page", "#1" if found else "")
     return 0

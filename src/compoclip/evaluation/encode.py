@@ -277,7 +277,7 @@ def by_content(
     rows: dict[bytes, int] = {}
     row_of: dict[ImageRef, int] = {}
     own = refs[ranks.rank :: ranks.world]
-    found = list(track(_ahead(own, key, workers, 256), "looking images up", len(own), "images"))
+    found = list(track(ahead(own, key, workers, 256), "looking images up", len(own), "images"))
     if ranks.world > 1:
         parts = ranks.exchange([name.hex() for name in found])
         found = [bytes.fromhex(parts[k % ranks.world][k // ranks.world]) for k in range(len(refs))]
@@ -431,7 +431,7 @@ def read_images(
             yield from chain.from_iterable(pool.map(read, parts))
         return
     window = max(2 * amounts.images, amounts.workers)
-    yield from chain.from_iterable(_ahead(parts, read, amounts.workers, window))
+    yield from chain.from_iterable(ahead(parts, read, amounts.workers, window))
 
 
 def _read(read: Callable[[ImageRef], Any], refs: Sequence[ImageRef]) -> list[_Found]:
@@ -444,7 +444,7 @@ def _read(read: Callable[[ImageRef], Any], refs: Sequence[ImageRef]) -> list[_Fo
     return found
 
 
-def _ahead(items: Sequence[T], read: Callable[[T], R], workers: int, window: int) -> Iterator[R]:
+def ahead(items: Sequence[T], read: Callable[[T], R], workers: int, window: int) -> Iterator[R]:
     """`map(read, items)` in threads, at most `window` results ahead of what was taken."""
     with ThreadPoolExecutor(max(1, workers)) as pool:
         waiting: deque[Future[R]] = deque()

@@ -18,7 +18,10 @@ from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel
+from compoclip.search import PhotoIndex, search
+from compoclip.search.page import thumbnail
 from compoclip.version import __version__
 from compoclip.web.app import Page, Website
 from compoclip.web.images import MAX_IMAGE, RequestImages
@@ -26,6 +29,7 @@ from compoclip.web.images import MAX_IMAGE, RequestImages
 MAX_TEXT = 300  # characters of a caption
 MAX_BODY = MAX_IMAGE * 4 // 3 + 20_000  # of a request: the image in base64, and the rest
 _SIDE = 320  # pixels of the longer side of an overlay
+_FOUND = 12  # photos of a search
 
 
 def caption_of(data: Mapping[str, Any]) -> str:
@@ -54,10 +58,14 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
 
 @dataclass(frozen=True)
 class Playground:
-    """At most two models by name, and examples: pairs of a true caption and its picture (PNG)."""
+    """At most two models by name, and examples: pairs of a true caption and its picture (PNG).
+
+    index: photos to search, encoded by the first model.
+    """
 
     models: Mapping[str, LoadedModel]
     examples: Sequence[tuple[str, bytes]] = ()
+    index: PhotoIndex | None = None
 
     def info(self) -> dict[str, Any]:
         """Return the facts that the page shows at first."""
@@ -68,6 +76,7 @@ class Playground:
                 for name, each in self.models.items()
             ],
             "examples": [caption for caption, _ in self.examples],
+            "photos": len(self.index.names) if self.index else 0,
             "limits": {"image_bytes": MAX_IMAGE, "caption_characters": MAX_TEXT},
         }
 
@@ -103,6 +112,17 @@ class Playground:
             "lines": graph_tree(graph),
         }
         return {"caption": text, "graph": shown, "refused": refused, "models": models}
+
+    def search(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the photos of the index that are nearest to a caption, as data URIs."""
+        assert self.index is not None
+        encoder = ModelEncoder(next(iter(self.models.values())))
+        (found,) = search(self.index, encoder, [caption_of(request)], _FOUND)
+        hits = [
+            {"photo": each.photo, "score": each.score, "image": thumbnail(self.index, each.row)}
+            for each in found.hits
+        ]
+        return {"matches": found.matches, "hits": hits}
 
     def maps(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return every model's token-patch map of every word, as PNG overlays in data URIs.
@@ -173,11 +193,14 @@ def play_site(
     }
     info = json.dumps(playground.info(), ensure_ascii=False)
     pages["/api/info"] = (info.encode("utf-8", "backslashreplace"), "application/json")
+    answers = {"/api/score": playground.score, "/api/maps": playground.maps}
+    if playground.index is not None:
+        answers["/api/search"] = playground.search
     for number, (_, png) in enumerate(playground.examples):
         pages[f"/examples/{number}.png"] = (png, "image/png")
     return Website(
         pages,
-        {"/api/score": playground.score, "/api/maps": playground.maps},
+        answers,
         host=host,
         names=names,
         verb="play",

@@ -16,6 +16,8 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import encodable
 from compoclip.models.checkpoint import LoadedModel
+from compoclip.search import PhotoIndex
+from compoclip.search.query import found_by
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Page, Website, require_client
 from compoclip.web.batches import Batcher, BatchSettings, Encoding
@@ -24,6 +26,7 @@ from compoclip.workers import available_cores
 
 MAX_TEXT = 20_000  # characters of a text; what is beyond the model's context is cut anyway
 _FORMATS = ("float", "base64")
+_MOST_FOUND = 100  # photos per text or image
 
 
 class _Item(NamedTuple):
@@ -43,6 +46,7 @@ class Service:
         loaded: The model; nothing else may use it meanwhile.
         settings: Settings of the batches.
         most: Most texts and images of one request.
+        index: Photos to search, encoded by the model.
 
     Raises:
         UsageError: A request could hold more items than the queue.
@@ -54,11 +58,12 @@ class Service:
         loaded: LoadedModel,
         settings: BatchSettings | None = None,
         most: int = 256,
+        index: PhotoIndex | None = None,
     ) -> None:
         settings = settings or BatchSettings()
         if not 1 <= most <= settings.queue:
             raise UsageError(f"a request holds 1 to {settings.queue} items, as many as the queue")
-        self.name, self.most = name, most
+        self.name, self.most, self.index = name, most, index
         self.encoder = ModelEncoder(loaded)
         self.batcher = Batcher(self.encoder, settings)
         self.dimensions = self.batcher.encode(["a"], []).texts.shape[1]
@@ -153,6 +158,32 @@ class Service:
             raise UsageError(f"images and texts are {len(items)}; at most {self.most} are allowed")
         encoded, about = self._encoded(items)
         return {"object": "scores", "scores": (encoded.images @ encoded.texts.T).tolist(), **about}
+
+    def search(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Photos of the index that are nearest to texts and images.
+
+        Args:
+            request: "input" and "model" as for `embeddings`; "top", 1 to 100 photos for each.
+
+        Returns:
+            "data", per text or image the "hits" (photo, score) and whether the best "matches".
+
+        Raises:
+            UsageError: For what is wrong in the request.
+            HttpError: For another model, or a full queue.
+        """
+        self._check(request, {"input", "model", "top", "user"})
+        top = request.get("top", 10)
+        if type(top) is not int or not 1 <= top <= _MOST_FOUND:
+            raise UsageError(f"top is a number of photos from 1 to {_MOST_FOUND}")
+        items = self._items(request, "input")
+        encoded, about = self._encoded(items)
+        kinds = {False: iter(encoded.texts), True: iter(encoded.images)}
+        vectors = np.stack([next(kinds[item.is_image]) for item in items])
+        assert self.index is not None
+        with self._decoding:  # as many at once as there are cores: their scores take memory
+            found = found_by(self.index, [item.where for item in items], vectors, top)
+        return {"object": "list", "data": [asdict(each) for each in found], **about}
 
     def _check(self, request: Mapping[str, Any], known: Collection[str]) -> None:
         """Refuse another model, and what would be left unheeded."""
@@ -255,6 +286,9 @@ def model_site(
         The website, for a `Server`.
     """
     model = service.model()
+    answers = {"/v1/embeddings": service.embeddings, "/v1/scores": service.scores}
+    if service.index is not None:
+        answers["/v1/search"] = service.search
 
     def page(data: Mapping[str, Any]) -> Page:
         return json.dumps(data).encode(), "application/json"
@@ -270,7 +304,7 @@ def model_site(
             f"/v1/models/{service.name}": page(model),
             "/health": lambda: page(service.health()),
         },
-        {"/v1/embeddings": service.embeddings, "/v1/scores": service.scores},
+        answers,
         host=host,
         names=names,
         wanted="input (/v1/embeddings), or images and texts (/v1/scores)",

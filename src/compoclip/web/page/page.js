@@ -204,8 +204,22 @@ async function ask() {
   }
 }
 
+async function find() {
+  try {
+    const { matches, hits } = await call("api/search", { caption: at("caption").value });
+    say(matches ? "" : "Nothing matches; these are the nearest.");
+    at("found").replaceChildren(...hits.map((hit) => {
+      const text = `${hit.photo} ${hit.score.toFixed(3)}`;
+      return Object.assign(make("img"), { src: hit.image || "data:,", alt: text, title: text });
+    }));
+  } catch (error) {
+    say(error.message, true);
+  }
+}
+
 async function start() {
   const info = await call("api/info");
+  at("find").hidden = !info.photos;
   limits = info.limits;
   offer(info.models.map((each) => each.name));
   const buttons = info.examples.map((caption, number) => {
@@ -230,6 +244,7 @@ async function start() {
 }
 
 at("form").onsubmit = (event) => { event.preventDefault(); ask(); };
+at("find").onclick = find;
 at("caption").onkeydown = (event) => {
   if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); ask(); }
 };

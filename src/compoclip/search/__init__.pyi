@@ -1,0 +1,12 @@
+from .index import PhotoIndex as PhotoIndex
+from .index import duplicates as duplicates
+from .index import index_photos as index_photos
+from .index import read_index as read_index
+from .page import results_page as results_page
+from .query import Found as Found
+from .query import Hit as Hit
+from .query import calibrate as calibrate
+from .query import nearest as nearest
+from .query import search as search
+from .query import split_negation as split_negation
+from .rerank import rerank as rerank

@@ -1,0 +1,335 @@
+"""An index of photos: their features in one file, and all that tells whether they still hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compoclip import files
+from compoclip.console import note, track
+from compoclip.data.decode import EXTENSIONS, decode
+from compoclip.data.fingerprint import file_stamp
+from compoclip.data.sources.open import UNREAD, Request
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.encode import EncodeOptions, ahead
+from compoclip.evaluation.encoder import ModelEncoder, described
+
+Matrix = NDArray[np.float32]
+_VERSION = "compoclip index 1"
+_FIELDS = {"identity", "model", "source", "root", "upright", "left_out", "unreadable"}
+
+
+@dataclass(frozen=True)
+class PhotoIndex:
+    """Features of photos.
+
+    Args:
+        features: (N, D) float32 of unit length.
+        names: N paths within the root folder; ids of photos that lie in tables or shards.
+        stamps: N texts that change when a photo does.
+        about: JSON-ready: "identity" and "model" of the features; "source", "root" and "upright" of
+            the photos; "left_out" (reason -> number), "unreadable" (name -> why), "changes" (counts
+            of the last run), "calibration".
+    """
+
+    features: Matrix
+    names: Sequence[str]
+    stamps: Sequence[str]
+    about: Mapping[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write the index to one file. Raises CompoclipError when that fails."""
+        texts = {"names": self.names, "stamps": self.stamps, "about": [json.dumps(self.about)]}
+        arrays: dict[str, NDArray[Any]] = {k: _packed(each) for k, each in texts.items()}
+        arrays["features"] = self.features
+        files.write_atomically(path, lambda place: files.save_arrays(place, arrays, _VERSION))
+
+    def photo(self, row: int, images: Path | None = None) -> Path | bytes:
+        """Return the file of a photo, or its bytes where it lies in a table or shard.
+
+        images: the folder that the photos have moved to. Raises CompoclipError for a table or shard
+        that does not hold it any more.
+        """
+        if root := images or self.about["root"]:
+            return Path(root, self.names[row])
+        photos, places = self._opened
+        if self.names[row] not in places:
+            raise CompoclipError(f"{self.names[row]}: not in {self.about['source']['spec']}")
+        return photos.image(places[self.names[row]])
+
+    @cached_property
+    def _opened(self) -> tuple[_Photos, dict[str, int]]:
+        source = self.about["source"]
+        images = source["images"] and Path(source["images"])
+        photos = _photos(Request(**{**source, "images": images}))
+        return photos, {name: place for place, name in enumerate(photos.names)}
+
+    def outdated(self, rows: Sequence[int], images: Path | None = None) -> dict[str, list[str]]:
+        """Return the names of photos that are "missing" or "changed" since they were indexed.
+
+        rows: those to look at; of tables and shards none is. images: as for `photo`; there only the
+        size tells, as copies have other times.
+        """
+        found: dict[str, list[str]] = {"missing": [], "changed": []}
+        for row in rows if images or self.about["root"] else ():
+            stamps = [file_stamp(str(self.photo(row, images))), self.stamps[row]]
+            if images:
+                stamps = [stamp.partition("-")[0] for stamp in stamps]
+            if stamps[0] != stamps[1]:
+                found["missing" if stamps[0] == "missing" else "changed"].append(self.names[row])
+        return found
+
+    def require(self, encoder: ModelEncoder, path: Path) -> None:
+        """Raise CompoclipError, naming the file, when the features are not those of a model."""
+        known = _identity(encoder)
+        wrong = ", ".join(k for k in known if self.about["identity"].get(k) != known[k])
+        if wrong:
+            raise CompoclipError(
+                f"{path}: made with another model ({self.about['model']}: other {wrong}); name "
+                "that model with --model, or run compoclip index again"
+            )
+
+
+def read_index(path: Path) -> PhotoIndex:
+    """Read an index.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The index.
+
+    Raises:
+        CompoclipError: For a file that is absent, damaged or no index.
+    """
+    try:
+        arrays = files.read_arrays(path, _VERSION)
+        if arrays is None:
+            raise ValueError(f"it is no {_VERSION}")
+        names, stamps, (stated,) = (_unpacked(arrays[k]) for k in ("names", "stamps", "about"))
+        features, about = arrays["features"], json.loads(stated)
+        sizes = {len(names), len(stamps), len(features)}
+        if len(sizes) > 1 or features.ndim != 2 or not set(about) >= _FIELDS:
+            raise ValueError("its parts do not fit")
+    except FileNotFoundError:
+        raise CompoclipError(f"{path}: no such index; make it with compoclip index") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = files.reason(error)
+        raise CompoclipError(
+            f"{path}: not a whole index ({why}); delete it and run compoclip index again"
+        ) from error
+    return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about)
+
+
+def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:
+    return np.frombuffer("".join(f"{text}\0" for text in texts).encode(), np.uint8)
+
+
+def _unpacked(packed: NDArray[np.uint8]) -> list[str]:
+    return packed.tobytes().decode().split("\0")[:-1]
+
+
+def _identity(encoder: ModelEncoder) -> dict[str, Any]:
+    """Return all of a model that features depend on, JSON-ready."""
+    known: dict[str, Any] = json.loads(json.dumps(described(encoder)))
+    return {name: value for name, value in known.items() if name not in ("base", "adapter")}
+
+
+# --- The photos that a folder, table or shards hold. ---
+
+
+class _Photos(NamedTuple):
+    root: str
+    names: Sequence[str]
+    stamps: Sequence[str]
+    image: Callable[[int], Path | bytes]
+    upright: bool
+    left_out: Mapping[str, int]
+
+
+def _photos(request: Request) -> _Photos:
+    """List photos: a folder that holds some is taken as it is, all else is opened as data."""
+    folder, left_out = Path(request.spec).absolute(), Counter[str]()
+    if names := sorted(_walk(folder, left_out)):
+        request.refuse("folders of photos", "images", "image_column", "caption_column", "split")
+        stamps = [file_stamp(f"{folder}/{name}") for name in names]
+        upright = request.orientation != "stored"
+        return _Photos(
+            str(folder), names, stamps, lambda row: folder / names[row], upright, left_out
+        )
+    source = request.open()
+    if source.mix:
+        raise UsageError(f"{request.spec}: several data sets; make an index of each")
+    marks = source.fingerprint()
+    root = str(marks.values.get("images folder", "/"))
+    found: dict[str, tuple[int, str]] = {}  # a photo that several rows show is one
+    for row, (id, mark) in enumerate(zip(source.column("id"), marks.rows["images"])):
+        image = source.bare(row).image
+        if isinstance(image, Path):
+            found.setdefault(os.path.relpath(image, root), (row, file_stamp(str(image))))
+        else:
+            found.setdefault(id, (row, str(mark)))
+    rows, places = zip(*found.values())
+    root = root if isinstance(source.bare(0).image, Path) else ""
+    return _Photos(
+        root, [*found], places, lambda k: source[rows[k]].image, source.upright, source.left_out
+    )
+
+
+def _walk(root: Path, left_out: Counter[str]) -> Iterator[str]:
+    """Yield the paths of photos; not of hidden files and folders, and of links to folders."""
+    for parent, folders, found in os.walk(root):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for name in (each for each in found if not each.startswith(".")):
+            extension = name.rpartition(".")[2].lower()
+            path = os.path.relpath(os.path.join(parent, name), root)
+            if extension in UNREAD:
+                left_out[f"image of a kind that is not read (.{extension})"] += 1
+            elif extension in EXTENSIONS and not files.encodable(path):
+                left_out["photo whose name is not UTF-8"] += 1
+            elif extension in EXTENSIONS:
+                yield path
+
+
+# --- Making an index, and bringing it up to date. ---
+
+
+def index_photos(
+    request: Request, encoder: ModelEncoder, out: Path, model: str, batch_size: int | None = None
+) -> PhotoIndex:
+    """Encode photos and write their index; of one that is there, what has not changed is kept.
+
+    A run that is stopped leaves an index of the photos it has done, and the next one goes on.
+
+    Args:
+        request: A folder of photos, at any depth, or image-text data.
+        encoder: The model.
+        out: The file. One that is there must be an index.
+        model: What `load` loads the model by.
+        batch_size: Photos encoded at once; None is that of `EncodeOptions`.
+
+    Returns:
+        The index.
+
+    Raises:
+        CompoclipError: For a damaged file at `out`, and when no photo can be read.
+        UsageError: For an unknown format, and options that the format has no use for.
+    """
+    with files.only_writer(out):
+        old = read_index(out) if out.exists() else None
+        photos = _photos(request)
+        spec = str(Path(request.spec).absolute()) if Path(request.spec).exists() else request.spec
+        images = request.images and str(request.images.absolute())
+        about: dict[str, Any] = {
+            "identity": _identity(encoder),
+            "model": model,
+            "source": {**vars(request), "spec": spec, "images": images},
+            "root": photos.root,
+            "upright": photos.upright,
+            "unreadable": {},
+            "calibration": None,
+        }
+        if old and any(old.about[name] != about[name] for name in ("identity", "upright")):
+            note(f"{out}: made with another model; all photos are encoded anew")
+            old = None
+        pairs = list(zip(photos.names, photos.stamps))
+        before = list(zip(old.names, old.stamps)) if old else []
+        known = {pair: row for row, pair in enumerate(before)}
+        rows = [row for row, pair in enumerate(pairs) if pair in known]
+        todo = [row for row, pair in enumerate(pairs) if pair not in known]
+        parts = [old.features[[known[pairs[row]] for row in rows]]] if old else []
+        counts = {"encoded": 0, "unchanged": len(rows), "removed": 0}
+        counts["removed"] = len({name for name, _ in before} - {*photos.names})
+        try:
+            for batch, features in _encoded(photos, todo, encoder, batch_size, about["unreadable"]):
+                rows += batch
+                parts.append(features)
+                counts["encoded"] += len(batch)
+        finally:
+            left = {"not yet encoded": len(pairs) - len(rows) - len(about["unreadable"])}
+            about |= {
+                "changes": counts,
+                "left_out": {**photos.left_out, **(left if any(left.values()) else {})},
+            }
+            order = np.argsort(rows)
+            names, stamps = zip(*(pairs[rows[place]] for place in order)) if rows else ((), ())
+            if old and list(zip(names, stamps)) == before:
+                about["calibration"] = old.about["calibration"]
+            if rows:
+                made = PhotoIndex(np.concatenate(parts)[order], names, stamps, about)
+                made.save(out)
+        if not rows:
+            first = next(iter(about["unreadable"].values()))
+            raise CompoclipError(f"{request.spec}: no photo can be read; the first is {first}")
+        return made
+
+
+def _encoded(
+    photos: _Photos,
+    todo: Sequence[int],
+    encoder: ModelEncoder,
+    batch_size: int | None,
+    unreadable: dict[str, str],
+) -> Iterator[tuple[list[int], Matrix]]:
+    """Yield rows with their features, batch by batch; what cannot be read goes to `unreadable`."""
+    amounts = EncodeOptions(batch_size).amounts(encoder.device)
+
+    def read(row: int) -> NDArray[np.uint8] | str:
+        try:
+            image = decode(photos.image(row), name=photos.names[row], upright=photos.upright)
+            return encoder.read_image.pixels(image)
+        except CompoclipError as error:
+            return str(error)
+
+    def readable() -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        images = zip(todo, ahead(todo, read, amounts.workers, 2 * amounts.images))
+        for row, image in track(images, "encoding photos", len(todo), "photos"):
+            if isinstance(image, str):
+                unreadable[photos.names[row]] = image
+            else:
+                yield row, image
+
+    images = readable()
+    with encoder.evaluating():
+        while batch := list(islice(images, amounts.images)):
+            yield [row for row, _ in batch], encoder.encode_images([image for _, image in batch])
+
+
+def duplicates(index: PhotoIndex, threshold: float = 0.98) -> list[tuple[str, ...]]:
+    """Group photos whose features are nearly equal.
+
+    Every pair is compared: seconds for 10,000 photos, hours for a million.
+
+    Args:
+        index: The photos.
+        threshold: Least cosine of a pair; groups are what pairs connect.
+
+    Returns:
+        The names of each group of two or more, in the order of the index.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    features, block = index.features, 4096
+    starts = range(0, len(features), block)
+    pairs = []
+    for start in track(starts, "comparing photos", len(starts), "blocks"):
+        for other in range(start, len(features), block):
+            cosines = features[start : start + block] @ features[other : other + block].T
+            pairs.append(np.argwhere(cosines >= threshold) + np.array([start, other]))
+    ends = np.concatenate(pairs).T
+    edges = coo_array((np.ones(ends.shape[1]), ends), (len(features),) * 2)
+    groups: dict[int, list[str]] = {}
+    for name, label in zip(index.names, connected_components(edges)[1].tolist()):
+        groups.setdefault(label, []).append(name)
+    return [tuple(names) for names in groups.values() if len(names) > 1]

@@ -1,0 +1,284 @@
+"""Exact search of an index: texts and images, negations, and when nothing matches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compoclip.captions.lists import NEGATIONS
+from compoclip.captions.parser import parse
+from compoclip.console import counted, note
+from compoclip.data.decode import decode
+from compoclip.data.sources.open import Request
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.encoder import ModelEncoder
+from compoclip.search.index import Matrix, PhotoIndex
+
+Rows = NDArray[np.int64]
+_BLOCK, _SCORES = 1 << 16, 1 << 25  # photos at once, and scores that are held
+_BATCH = 64
+
+
+# --- The nearest vectors. ---
+
+
+def nearest(features: Matrix, queries: Matrix, top: int, block: int = 0) -> tuple[Rows, Matrix]:
+    """Find the vectors with the highest dot products, exactly, block by block.
+
+    Args:
+        features: (N, D).
+        queries: (Q, D), Q > 0.
+        top: Number of results per query.
+        block: Vectors at once; 0 chooses.
+
+    Returns:
+        (Q, K) rows and their scores, K = min(top, N), the highest first; of equal ones the first.
+    """
+    block = block or max(1024, min(_BLOCK, _SCORES // len(queries)))
+    rows, scores = np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32)
+    for start in range(0, len(features), block):
+        part = features[start : start + block]
+        # For one query the product of a matrix and a vector, which is faster.
+        found = (part @ queries[0])[None] if len(queries) == 1 else queries @ part.T
+        best = np.stack([_best(each, top) for each in found])
+        rows = np.concatenate([rows, best + start], axis=1)
+        scores = np.concatenate([scores, np.take_along_axis(found, best, 1)], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+        rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+    return rows, scores
+
+
+def _best(scores: Matrix, top: int) -> Rows:
+    """Return the rows of the highest scores, ascending; of equal ones the first."""
+    if len(scores) <= top:
+        return np.arange(len(scores))
+    least = np.partition(scores, -top)[-top]
+    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+    return np.sort(np.concatenate([above, equal[: top - len(above)]]))
+
+
+# --- What a query denies. ---
+
+_LINKS = ("or", "nor", "and", "of")  # between noun phrases that are denied together
+_ENDS = (".", "!", "?", ";", ",", "but")  # of what a negation reaches
+_DANGLING = ("ADP", "AUX", "CCONJ", "PRON", "SCONJ", "PUNCT")  # "with" no hat, "who is" not old
+
+
+def split_negation(text: str) -> tuple[str, tuple[str, ...]]:
+    """Split a text into what it asks for and what it denies.
+
+    "without", "no", "not" and the like deny the noun phrases behind them that "or", "and" and "of"
+    join, or else the words up to the end of the clause.
+
+    Args:
+        text: E.g. "a man without a hat or glasses on a bike".
+
+    Returns:
+        E.g. "a man on a bike" and ("a hat", "glasses"). A text that denies nothing, or asks for
+        nothing else, is returned as it is.
+    """
+    denied: list[str] = []
+    while split := _split_once(text):
+        text, more = split
+        denied += more
+    return text, tuple(denied)
+
+
+def _split_once(text: str) -> tuple[str, list[str]] | None:
+    caption = parse(text)
+    tokens, lows = caption.tokens, [token.text.lower() for token in caption.tokens]
+    at = next((k for k, low in enumerate(lows) if low in NEGATIONS or low.endswith("n't")), None)
+    if at is None:
+        return None
+    end = next((k for k in range(at, len(lows)) if lows[k] in _ENDS), len(lows))
+    spans: list[tuple[int, int]] = []
+    for chunk in caption.chunks:
+        start, stop = max(chunk.first, at + 1), chunk.stop
+        if start < stop <= end and not spans:
+            spans = [(at + 1, stop)]
+        elif spans and stop <= end and start == spans[-1][1] + 1 and lows[start - 1] in _LINKS:
+            first = spans.pop()[0] if lows[start - 1] == "of" else start
+            spans.append((first, stop))
+    spans = spans or [(at + 1, end)]
+    before, after = at, spans[-1][1]
+    while before and tokens[before - 1].pos in _DANGLING:
+        before -= 1
+    while not before and after < len(tokens) and tokens[after].pos in _DANGLING:
+        after += 1
+
+    def words(first: int, stop: int) -> str:
+        return text[tokens[first].start : tokens[stop - 1].end] if first < stop else ""
+
+    asked = f"{words(0, before)} {words(after, len(tokens))}".replace(" ,", ",").strip(" ,.;")
+    denied = [each for each in (words(*span) for span in spans) if each]
+    return (asked, denied) if asked and denied else None
+
+
+# --- Queries and what they find. ---
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A photo that was found: its row and name in the index, and what it is ranked by."""
+
+    row: int
+    photo: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answer to one query.
+
+    Args:
+        query: The text, or the path of an image.
+        hits: Photos, the best first.
+        best: The highest cosine of what is asked for.
+        matches: Whether that is as high as usual where a photo matches; True without calibration.
+        asked: What is asked for: the query without what it denies.
+        denied: What the query denies.
+    """
+
+    query: str
+    hits: tuple[Hit, ...]
+    best: float
+    matches: bool
+    asked: str
+    denied: tuple[str, ...] = ()
+
+
+def found_by(
+    index: PhotoIndex,
+    queries: Sequence[str],
+    vectors: Matrix,
+    top: int,
+    ranked: Matrix | None = None,
+) -> list[Found]:
+    """Return the answer to each of (Q, D) vectors; ranked: vectors to rank by in their place."""
+    rows, scores = nearest(index.features, vectors if ranked is None else ranked, top)
+    best = scores if ranked is None else nearest(index.features, vectors, 1)[1]
+    limit = (index.about["calibration"] or {}).get("threshold", -np.inf)
+    found = []
+    for query, own, values, (highest, *_) in zip(
+        queries, rows.tolist(), scores.tolist(), best.tolist()
+    ):
+        hits = tuple(Hit(row, index.names[row], value) for row, value in zip(own, values))
+        found.append(Found(query, hits, highest, highest >= limit, query))
+    return found
+
+
+def search(
+    index: PhotoIndex,
+    encoder: ModelEncoder,
+    queries: Sequence[str | Path],
+    top: int = 10,
+    negation: float = 0.0,
+) -> list[Found]:
+    """Find the photos nearest to each query, by cosine.
+
+    Args:
+        index: The photos, encoded by the same model (`PhotoIndex.require`).
+        encoder: The model.
+        queries: Texts, and files of images.
+        top: Number of photos per query.
+        negation: Weight w of what a text denies: photos are ranked by the cosine of what it asks
+            for minus w times those of what it denies. 0 takes the text as it is.
+
+    Returns:
+        An answer per query, in order.
+
+    Raises:
+        UsageError: For an empty text.
+        CompoclipError: For an image that cannot be read.
+    """
+    split = [
+        split_negation(each) if negation and isinstance(each, str) else (each, ())
+        for each in queries
+    ]
+    texts = [each for asked, denied in split for each in (asked, *denied) if isinstance(each, str)]
+    if not all(text.strip() for text in texts):
+        raise UsageError("a query is empty; say what to look for")
+    vectors: dict[str | Path, Matrix] = dict(zip(texts, encode_texts(encoder, texts)))
+    for path in (each for each in queries if isinstance(each, Path)):
+        image = decode(path, upright=index.about["upright"])
+        vectors[path] = encoder.encode_images([encoder.read_image.pixels(image)])[0]
+    plain = np.stack([vectors[asked] for asked, _ in split])
+    ranked = plain.copy()
+    for row, (_, denied) in zip(ranked, split):
+        row -= negation * sum((vectors[each] for each in denied), 0 * row)
+    anew = ranked if any(denied for _, denied in split) else None
+    found = found_by(index, [*map(str, queries)], plain, top, anew)
+    return [
+        replace(
+            each, asked=str(asked), denied=denied, matches=each.matches or isinstance(asked, Path)
+        )
+        for each, (asked, denied) in zip(found, split)
+    ]
+
+
+def encode_texts(encoder: ModelEncoder, texts: Sequence[str]) -> Matrix:
+    """Return (N, D) features of any number of texts; a line counts those that are cut."""
+    if not texts:
+        return np.zeros((0, 0), np.float32)
+    if cut := sum(key.truncated for key in encoder.text_keys(texts)):
+        note(f"{counted(cut, 'text')} beyond the model's context, cut there")
+    with encoder.evaluating():
+        parts = [encoder.encode_texts(texts[k : k + _BATCH]) for k in range(0, len(texts), _BATCH)]
+    return np.concatenate(parts)
+
+
+def calibrate(
+    index: PhotoIndex, encoder: ModelEncoder, request: Request, quantile: float = 0.05
+) -> PhotoIndex:
+    """Find the score below which nothing matches, from captions the model was not trained on.
+
+    Each caption is asked for with its photo among those of the index, and without it. The threshold
+    is a quantile of the best scores with the photo.
+
+    Args:
+        index: The photos.
+        encoder: Their model.
+        request: Captions of photos in the index; other photos are left out.
+        quantile: Share of captions with their photo that are to fall below the threshold.
+
+    Returns:
+        The index with `about["calibration"]`: "threshold"; "captions", their number; "missed", the
+        share with their photo, and "noticed", the share without it, that fall below; "left_out",
+        captions whose photo is not in the index.
+
+    Raises:
+        CompoclipError: For data that cannot be read, or has no photo of the index.
+    """
+    source, root = request.open(), index.about["root"]
+    paths = [os.path.abspath(Path(root, name)) if root else name for name in index.names]
+    places = {path: row for row, path in enumerate(paths)}
+    texts: list[str] = []
+    own: list[int] = []
+    left_out = 0
+    for number in range(len(source)):
+        sample = source.bare(number)
+        name = os.path.abspath(sample.image) if isinstance(sample.image, Path) else sample.id
+        if name in places:
+            texts += sample.captions
+            own += [places[name]] * len(sample.captions)
+        else:
+            left_out += len(sample.captions)
+    if not texts:
+        raise CompoclipError(f"{request.spec}: none of its photos is in the index; name others")
+    queries = encode_texts(encoder, texts)
+    rows, scores = nearest(index.features, queries, 2)
+    without = np.where(rows == np.array(own)[:, None], -np.inf, scores).max(axis=1)
+    threshold = float(np.quantile(scores[:, 0], quantile))
+    calibration = {
+        "threshold": threshold,
+        "captions": len(texts),
+        "missed": float((scores[:, 0] < threshold).mean()),
+        "noticed": float((without < threshold).mean()),
+        "left_out": left_out,
+    }
+    return replace(index, about={**index.about, "calibration": calibration})

@@ -1,0 +1,518 @@
+"""`compoclip index`, `compoclip search`: photos found exactly, and what no longer holds noticed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from compoclip.analysis.maps import patch_maps
+from compoclip.cli.main import main
+from compoclip.data.sources.open import Request
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation import ModelEncoder
+from compoclip.models import load_model
+from compoclip.search import (
+    PhotoIndex,
+    calibrate,
+    duplicates,
+    index_photos,
+    nearest,
+    read_index,
+    rerank,
+    results_page,
+    search,
+    split_negation,
+)
+from compoclip.web import Playground, Server, Service, model_site, play_site
+from web_client import post
+
+
+@pytest.fixture(scope="module")
+def encoder(world: Path) -> ModelEncoder:
+    return ModelEncoder(load_model(world / "base"))
+
+
+def photo(path: Path, seed: int) -> Path:
+    pixels = np.random.default_rng(seed).integers(0, 256, (40, 32, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Five photos at two depths, and what is none."""
+    folder = tmp_path / "photos"
+    for number in range(5):
+        photo(folder / ("deep/er" if number > 2 else "") / f"{number}.png", number)
+    (folder / "notes.txt").write_text("no photo")
+    (folder / "5.heic").write_bytes(b"x")
+    photo(folder / ".hidden" / "6.png", 6)
+    return folder
+
+
+def made(photos: Path | str, encoder: ModelEncoder, out: Path, **request: Any) -> PhotoIndex:
+    return index_photos(Request(str(photos), **request), encoder, out, "base", 2)
+
+
+def counts(index: PhotoIndex) -> tuple[int, int, int]:
+    changes = index.about["changes"]
+    return changes["encoded"], changes["unchanged"], changes["removed"]
+
+
+# --- The index. ---
+
+
+def test_features_are_those_of_the_model(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    index = made(photos, encoder, tmp_path / "index")
+    assert list(index.names) == ["0.png", "1.png", "2.png", "deep/er/3.png", "deep/er/4.png"]
+    for row, name in enumerate(index.names):
+        pixels = encoder.read_image.pixels(Image.open(photos / name))
+        assert np.abs(index.features[row] - encoder.encode_images([pixels])[0]).max() < 1e-6
+    assert index.about["left_out"] == {"image of a kind that is not read (.heic)": 1}
+    read = read_index(tmp_path / "index")
+    assert (list(read.names), list(read.stamps)) == (list(index.names), list(index.stamps))
+    assert read.about == json.loads(json.dumps(index.about))
+    assert np.array_equal(read.features, index.features)
+
+
+def test_only_what_changed_is_encoded_anew(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "index"
+    assert counts(made(photos, encoder, out)) == (5, 0, 0)
+    read: list[int] = []
+    encode = ModelEncoder.encode_images
+    monkeypatch.setattr(
+        ModelEncoder, "encode_images", lambda self, x: (read.append(len(x)), encode(self, x))[1]
+    )
+    assert counts(made(photos, encoder, out)) == (0, 5, 0)
+    assert read == []
+    photo(photos / "1.png", 77)
+    os.utime(photos / "1.png", ns=(1, 1))
+    (photos / "2.png").unlink()
+    photo(photos / "a.png", 78)
+    index = made(photos, encoder, out)
+    assert counts(index) == (2, 3, 1)
+    assert sum(read) == 2
+    fresh = made(photos, encoder, tmp_path / "fresh")
+    assert list(index.names) == list(fresh.names)
+    assert np.abs(index.features - fresh.features).max() < 1e-6
+
+
+def test_unreadable_photos_are_named(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
+    (photos / "deep" / "torn.jpg").write_bytes(b"\xff\xd8\xff")
+    index = made(photos, encoder, tmp_path / "index")
+    assert len(index.names) == 5
+    assert list(index.about["unreadable"]) == ["deep/torn.jpg"]
+    assert "replace or remove it" in index.about["unreadable"]["deep/torn.jpg"]
+    for path in photos.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(CompoclipError, match=r"no photo can be read; the first is deep/torn\.jpg"):
+        made(photos, encoder, tmp_path / "other")
+
+
+def test_a_stopped_run_leaves_what_it_has_done(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, encode, left = tmp_path / "index", ModelEncoder.encode_images, [2]
+
+    def stopped(self: ModelEncoder, images: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return encode(self, images)
+
+    monkeypatch.setattr(ModelEncoder, "encode_images", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        made(photos, encoder, out)
+    assert read_index(out).about["left_out"]["not yet encoded"] == 1
+    left[0] = 9
+    assert counts(made(photos, encoder, out)) == (1, 4, 0)
+
+
+def test_tables_and_shards_are_indexed_too(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    table = tmp_path / "pairs.csv"
+    table.write_text("image,caption\n1.png,one\n1.png,again\ndeep/er/3.png,three\n")
+    index = made(table, encoder, tmp_path / "index", images=photos)
+    whole = made(photos, encoder, tmp_path / "whole")
+    assert list(index.names) == ["1.png", "deep/er/3.png"]
+    assert np.abs(index.features - whole.features[[1, 3]]).max() < 1e-6
+    assert index.photo(1) == photos / "deep/er/3.png"
+    assert index.outdated([0, 1]) == {"missing": [], "changed": []}
+    import tarfile
+
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for number in (0, 1):
+            tar.add(photos / f"{number}.png", f"{number}.png")
+            (tmp_path / "t").write_text("text")
+            tar.add(tmp_path / "t", f"{number}.txt")
+    shard = made(tmp_path / "0.tar", encoder, tmp_path / "shard")
+    assert np.abs(shard.features - whole.features[:2]).max() < 1e-6
+    assert read_index(tmp_path / "shard").photo(1) == (photos / "1.png").read_bytes()
+    assert counts(made(tmp_path / "0.tar", encoder, tmp_path / "shard")) == (0, 2, 0)
+    assert 'src="data:image/jpeg' in results_page(shard, search(shard, encoder, ["a star"]))
+
+
+def test_an_index_of_another_model_is_made_anew(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = load_model("bundled")
+    made(photos, ModelEncoder(other), tmp_path / "index")
+    index = read_index(tmp_path / "index")
+    with pytest.raises(CompoclipError, match=r"made with another model .*weights.* --model"):
+        index.require(encoder, tmp_path / "index")
+    assert counts(made(photos, encoder, tmp_path / "index")) == (5, 0, 0)
+    assert "encoded anew" in capsys.readouterr().err
+    read_index(tmp_path / "index").require(encoder, tmp_path / "index")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (cut, "not a whole index"),
+        (flip, "checksum differs.*delete it"),
+        (lambda path: path.write_text("{}"), "not a whole index"),
+        (lambda path: path.write_bytes(b""), "not a whole index"),
+        (lambda path: shutil.copy(Image.__file__, path), "not a whole index"),
+        (lambda path: path.unlink(), "no such index; make it with compoclip index"),
+    ],
+)
+def test_what_is_no_index_is_refused(
+    spoil: Callable[[Path], object], words: str, photos: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    made(photos, encoder, tmp_path / "index")
+    spoil(tmp_path / "index")
+    with pytest.raises(CompoclipError, match=words):
+        read_index(tmp_path / "index")
+    if (tmp_path / "index").exists():  # nor is it overwritten: it may be a file of the user's
+        with pytest.raises(CompoclipError, match=words):
+            made(photos, encoder, tmp_path / "index")
+
+
+def test_nearly_equal_photos_are_grouped() -> None:
+    """By hand: 0 and 3 are equal, 3 and 4 at 0.995, 0 and 4 too; 1 and 2 stand alone."""
+    angles = np.array([0.0, 1.0, 2.0, 0.0, 0.1])
+    features = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    index = PhotoIndex(features, list("abcde"), [""] * 5, {})
+    assert duplicates(index, 0.99) == [("a", "d", "e")]
+    assert duplicates(index, 0.999) == [("a", "d")]
+
+
+# --- The search. ---
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, 0])
+@pytest.mark.parametrize("top", [1, 5, 200])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_the_nearest_are_those_of_sorting_everything(block: int, top: int, queries: int) -> None:
+    rng = np.random.default_rng(0)
+    features = rng.integers(-2, 3, (120, 4)).astype(np.float32)  # exact sums, and many ties
+    asked = rng.integers(-2, 3, (queries, 4)).astype(np.float32)
+    rows, scores = nearest(features, asked, top, block)
+    for query, found, values in zip(asked, rows, scores):
+        every = [float(sum(a * b for a, b in zip(row, query))) for row in features.tolist()]
+        order = sorted(range(120), key=lambda k: (-every[k], k))[:top]
+        assert found.tolist() == order
+        assert values.tolist() == [every[k] for k in order]
+
+
+def test_a_search_ranks_by_cosine(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
+    index = made(photos, encoder, tmp_path / "index")
+    texts = ["a red star", "a blue mug"]
+    found = search(index, encoder, [*texts, photos / "2.png"], top=3)
+    cosines = encoder.encode_texts(texts) @ index.features.T
+    for answer, row in zip(found, cosines):
+        order = np.argsort(-row)[:3]
+        assert [hit.row for hit in answer.hits] == order.tolist()
+        assert answer.best == pytest.approx(row.max(), abs=1e-6)
+        assert answer.matches
+    assert found[2].hits[0].photo == "2.png"
+    assert found[2].hits[0].score == pytest.approx(1, abs=1e-5)
+    with pytest.raises(UsageError, match="empty"):
+        search(index, encoder, [" "])
+
+
+def test_a_page_needs_no_other_file(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
+    photo(photos / "<b>&.png", 9)
+    index = made(photos, encoder, tmp_path / "index")
+    (photos / "0.png").unlink()
+    page = results_page(index, search(index, encoder, ["<script>alert(1)</script>"]))
+    assert page.count('src="data:image/jpeg;base64,') == 5
+    assert page.count("(cannot be read)") == 1
+    assert "<script" not in page
+    assert "&lt;b&gt;&amp;.png" in page
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+
+
+# --- What a query denies, and when nothing matches. ---
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "denied"),
+    [
+        ("a street without cars", "a street", ["cars"]),
+        ("a man without a hat or glasses on a bike", "a man on a bike", ["a hat", "glasses"]),
+        ("a table with no food", "a table", ["food"]),
+        ("a woman who is not wearing a hat", "a woman", ["wearing a hat"]),
+        ("a cat not on a mat, in a house", "a cat, in a house", ["on a mat"]),
+        ("a dog that isn't black", "a dog", ["black"]),
+        ("a field without a bunch of flowers", "a field", ["a bunch of flowers"]),
+        ("a beach with no people but no dogs", "a beach", ["people", "dogs"]),
+        ("There is no cat on the mat", "the mat", ["cat"]),
+        ("no cars", "no cars", []),
+        ("a red cup left of a plate", "a red cup left of a plate", []),
+        ("not", "not", []),
+    ],
+)
+def test_a_text_is_split_into_what_it_asks_for_and_denies(
+    text: str, asked: str, denied: list[str]
+) -> None:
+    assert split_negation(text) == (asked, tuple(denied))
+
+
+def test_what_is_denied_counts_against(photos: Path, encoder: ModelEncoder, tmp_path: Path) -> None:
+    index = made(photos, encoder, tmp_path / "index")
+    (found,) = search(index, encoder, ["a mug without a star or a box"], 5, negation=0.5)
+    asked, *denied = encoder.encode_texts([found.asked, *found.denied])
+    assert (found.asked, found.denied) == ("a mug", ("a star", "a box"))
+    for hit in found.hits:
+        feature = index.features[hit.row]
+        score = sum(asked * feature) - 0.5 * sum(sum(each * feature) for each in denied)
+        assert hit.score == pytest.approx(score, abs=1e-5)
+    assert found.best == pytest.approx(max(index.features @ asked), abs=1e-5)
+    (plain,) = search(index, encoder, ["a mug without a star or a box"], 5)
+    assert plain.denied == ()
+
+
+def test_the_threshold_is_the_quantile_of_best_scores(
+    photos: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    index = made(photos, encoder, tmp_path / "index")
+    rows = [(0, "a red star"), (0, "a star"), (3, "a blue mug"), (4, "two boxes"), (2, "a wall")]
+    table = tmp_path / "held.csv"
+    lines = [f"{index.names[row]},{text}\n" for row, text in rows]
+    table.write_text("image,caption\n" + "".join(lines) + "none.png,a cat\n")
+    found = calibrate(index, encoder, Request(str(table), images=photos), 0.3).about["calibration"]
+    present, absent = [], []
+    for row, text in rows:
+        cosines = (index.features @ encoder.encode_texts([text])[0]).tolist()
+        present.append(max(cosines))
+        absent.append(max(value for k, value in enumerate(cosines) if k != row))
+    threshold = float(np.quantile(present, 0.3))
+    assert found["threshold"] == pytest.approx(threshold, abs=1e-6)
+    assert (found["captions"], found["left_out"]) == (5, 1)
+    assert found["missed"] == pytest.approx(sum(value < threshold for value in present) / 5)
+    assert found["noticed"] == pytest.approx(sum(value < threshold for value in absent) / 5)
+    table.write_text("image,caption\nnone.png,a cat\n")
+    with pytest.raises(CompoclipError, match="none of its photos is in the index"):
+        calibrate(index, encoder, Request(str(table), images=photos))
+
+
+# --- Another order. ---
+
+
+def test_local_order_is_that_of_tokens_and_patches(
+    photos: Path, world: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    loaded = load_model(world / "base")
+    index = made(photos, encoder, tmp_path / "index")
+    (found,) = search(index, encoder, ["a red star"], 5)
+    (photos / found.hits[3].photo).unlink()  # one that cannot be read is left out
+    again = rerank(index, loaded, found, "local")
+    expected = {
+        hit.photo: patch_maps(loaded, Image.open(photos / hit.photo).convert("RGB"), found.query)
+        for hit in found.hits[:3] + found.hits[4:]
+    }
+    assert {hit.photo for hit in again.hits} == set(expected)
+    for hit in again.hits:
+        assert hit.score == pytest.approx(expected[hit.photo].score, abs=1e-4)
+    scores = [hit.score for hit in again.hits]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_parts_add_the_mean_of_what_the_text_states(
+    photos: Path, world: Path, encoder: ModelEncoder, tmp_path: Path
+) -> None:
+    index = made(photos, encoder, tmp_path / "index")
+    text = "a red star on a blue mug"
+    (found,) = search(index, encoder, [text], 5)
+    parts = ["red star", "blue mug", "red star on blue mug", "star on mug"]
+    vectors = encoder.encode_texts(parts)
+    again = rerank(index, load_model(world / "base"), found, "parts", weight=2.0)
+    for hit in again.hits:
+        (before,) = (each.score for each in found.hits if each.row == hit.row)
+        mean = sum(float(sum(each * index.features[hit.row])) for each in vectors) / 4
+        assert hit.score == pytest.approx(before + 2 * mean, abs=1e-5)
+    (bare,) = search(index, encoder, ["hello"], 5)
+    assert rerank(index, load_model(world / "base"), bare, "parts") == bare
+
+
+# --- Over HTTP. ---
+
+
+def test_a_server_answers_searches(photos: Path, world: Path, tmp_path: Path) -> None:
+    loaded = load_model(world / "base")
+    index = made(photos, ModelEncoder(loaded), tmp_path / "index")
+    expected = search(index, ModelEncoder(loaded), ["a star", photos / "1.png"], 3)
+    service = Service("m", loaded, index=index)
+    png = {"image": base64.b64encode((photos / "1.png").read_bytes()).decode()}
+    with Server(model_site(service), "127.0.0.1", 0).in_thread() as server:
+        status, answer = post(server, "/v1/search", {"input": ["a star", png], "top": 3})
+        assert status == 200
+        for one, other in zip(answer["data"], expected, strict=True):
+            assert [hit["photo"] for hit in one["hits"]] == [hit.photo for hit in other.hits]
+            assert one["best"] == pytest.approx(other.best, abs=1e-5)
+        for top in (0, 101, True, "3", 1.5):
+            status, answer = post(server, "/v1/search", {"input": "a", "top": top})
+            assert (status, "from 1 to 100" in answer["error"]["message"]) == (400, True)
+        assert post(server, "/v1/search", {"input": ["a"] * 257})[0] == 400
+    service.close()
+    plain = Service("m", loaded)
+    with Server(model_site(plain), "127.0.0.1", 0).in_thread() as server:
+        assert post(server, "/v1/search", {"input": "a star"})[0] == 404
+    plain.close()
+
+
+def test_the_playground_shows_photos(photos: Path, world: Path, tmp_path: Path) -> None:
+    loaded = load_model(world / "base")
+    index = made(photos, ModelEncoder(loaded), tmp_path / "index")
+    with Server(play_site(Playground({"m": loaded}, (), index)), "127.0.0.1", 0).in_thread() as it:
+        status, answer = post(it, "/api/search", {"caption": "a star"})
+        assert (status, answer["matches"], len(answer["hits"])) == (200, True, 5)
+        assert all(hit["image"].startswith("data:image/jpeg;base64,") for hit in answer["hits"])
+        assert post(it, "/api/search", {"caption": "a" * 301})[0] == 400
+
+
+# --- The commands. ---
+
+
+@pytest.mark.parametrize("verb", ["serve", "play"])
+def test_an_index_of_another_model_is_not_served(
+    verb: str, photos: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(photos, ModelEncoder(load_model("bundled")), tmp_path / "index")
+    words = [verb, str(world / "base"), "--index", str(tmp_path / "index"), "--port=0"]
+    assert main(words) == 1
+    assert "made with another model" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_nothing_matches_below_the_threshold(
+    photos: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "photos.index"
+    table = tmp_path / "held.csv"  # paths start from the folder of photos
+    table.write_text("image,caption\n0.png,a red star\n1.png,a mug\n2.png,a mug\n")
+    make = ["index", str(photos), "--model", str(world / "base"), "--out", str(out)]
+    assert main([*make, "--calibrate", str(table)]) == 0
+    assert "nothing matches below " in capsys.readouterr().out
+    index = read_index(out)
+    high = {**index.about, "calibration": {**index.about["calibration"], "threshold": 1.5}}
+    PhotoIndex(index.features, index.names, index.stamps, high).save(out)
+    assert main([*make]) == 0  # what has not changed stays calibrated
+    capsys.readouterr()
+    assert main(["search", str(out), "a mug"]) == 0
+    assert (
+        capsys.readouterr().out.splitlines()[-1].startswith("nothing matches: the best cosine is ")
+    )
+    assert main(["search", str(out), "a mug", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["matches"] is False
+    photo(photos / "new.png", 20)
+    assert main([*make]) == 0
+    assert read_index(out).about["calibration"] is None
+
+
+def test_from_a_folder_to_results(
+    photos: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "photos.index")
+    make = ["index", str(photos), "--model", str(world / "base"), "--out", out]
+    shutil.copy(photos / "0.png", photos / "twin.png")
+    assert main([*make, "--duplicates", "0.9999", "--device=cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "6 photos (6 encoded, 0 unchanged, 0 removed)" in said
+    assert "0.png  twin.png" in said
+    (tmp_path / "texts.txt").write_text("a red star\n\na blue mug\n")
+    ask = ["search", out, "a mug", "--queries", str(tmp_path / "texts.txt"), "--top", "2"]
+    assert main([*ask, "--page", str(tmp_path / "p.html"), "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert [each["query"] for each in found] == ["a mug", "a red star", "a blue mug"]
+    assert [len(each["hits"]) for each in found] == [2, 2, 2]
+    assert "1 photo could not be indexed" in captured.err
+    assert (tmp_path / "p.html").is_file()
+    assert main(["search", out, "a mug"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["a mug", "rank  photo           score"]
+
+
+def test_moved_and_changed_photos_are_noticed(
+    photos: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "photos.index")
+    assert main(["index", str(photos), "--model", str(world / "base"), "--out", out]) == 0
+    os.utime(photos / "0.png", ns=(1, 1))
+    (photos / "1.png").unlink()
+    capsys.readouterr()
+    assert main(["search", out, "a mug"]) == 0
+    missing, changed = (
+        line for line in capsys.readouterr().err.splitlines() if "of 5 photos" in line
+    )
+    assert "1 of 5 photos are not where they were; name their folder with --images" in missing
+    assert "1 of 5 photos have changed since they were indexed; run compoclip index" in changed
+    moved = photos.rename(tmp_path / "elsewhere")
+    assert main(["search", out, "a mug", "--images", str(moved)]) == 0
+    said = capsys.readouterr().err
+    assert "1 of 5 photos are not where they were" in said
+    assert "changed since" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search", "no.index", "a mug"], "no such index"),
+        (["search", "no.index"], "say what to look for"),
+        (["search", "no.index", "a mug", "--top", "0"], "between 1 and 1000"),
+        (["index", "none", "--model=bundled", "--out=i"], "none: not found; check the path"),
+        (["index", "empty", "--model=bundled", "--out=i"], "unknown format"),
+        (["index", "empty", "--model=bundled", "--out=i", "--duplicates=2"], "between -1 and 1"),
+        (["index", "full", "--model=bundled", "--out=i", "--split=x"], "take no --split"),
+    ],
+)
+def test_wrong_requests_end_in_one_line(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    photo(Path("full/a.png"), 0)
+    assert main([*words, "--device=cpu"]) in (1, 2)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert message in last
+    assert not Path("i").exists()
