@@ -269,7 +269,7 @@ def main(argv: Sequence[str]) -> int:
     for option in ("images", "split", "licence"):
         require_with(options, option, "to")
     if options.to is not None:
-        return _export(options, settings)
+        return _export(options, settings, options.to)
     tallies = {get_rewrite(name).name: RewriteTally() for name in names}
 
     def summary(total: int) -> tuple[dict[str, Any], list[str]]:
@@ -296,7 +296,7 @@ def main(argv: Sequence[str]) -> int:
     return run(options, work)
 
 
-def _export(options: RewriteOptions, settings: Settings) -> int:
+def _export(options: RewriteOptions, settings: Settings, to: Trainer) -> int:
     """Write image-text data with its negatives for another trainer; returns the exit code."""
     from compoclip.data.sources.open import open_source
 
@@ -312,7 +312,7 @@ def _export(options: RewriteOptions, settings: Settings) -> int:
     made = export(
         source,
         options.out,
-        options.to,
+        to,
         settings,
         licence=options.licence,
         workers=processes(options.workers, len(source), 20_000),
