@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+    from compoclip.evaluation.embedder import Embedder, Scorer
     from compoclip.evaluation.results import Results
     from compoclip.methods.base import Method
     from compoclip.models.checkpoint import LoadedModel
@@ -259,14 +260,15 @@ def train(
 
 
 def evaluate(
-    options: EvaluateOptions, models: Mapping[str, str | Path | Model] | None = None
+    options: EvaluateOptions,
+    models: Mapping[str, str | Path | Model | Embedder | Scorer] | None = None,
 ) -> list[Results]:
     """Measure models on the benchmarks in `options.on`, as `compoclip evaluate` does.
 
     Args:
         options: What to measure on and how.
-        models: Loaded models, or what to load, by the name they get in the results; by default
-            those that `options.models` names.
+        models: Loaded models, embedders and scorers of your own, or what to load, by the name they
+            get in the results; by default those that `options.models` names.
 
     Returns:
         All results, by model and then by benchmark; they also lie in `options.out`.
@@ -276,12 +278,18 @@ def evaluate(
         CompoclipError: For what `compoclip evaluate` reports.
     """
     options = _tidy(options)
-    named: Mapping[str, str | Path | Model] = models or named_models(options.models)
+    named: Mapping[str, Any] = models or named_models(options.models)
     if not named or (models and options.models):
         raise UsageError("name the models, either in options.models or in models")
+    from compoclip.evaluation.embedder import Embedder, Scorer
+
     for name, model in named.items():
-        require(f"models['{name}']", model, str | Path | Model)
-    found = {n: m.loaded if isinstance(m, Model) else str(m) for n, m in named.items()}
+        if not isinstance(model, Embedder | Scorer):
+            require(f"models['{name}']", model, str | Path | Model)
+    found = {
+        n: m.loaded if isinstance(m, Model) else str(m) if isinstance(m, Path) else m
+        for n, m in named.items()
+    }
     return run.evaluate(options, found)
 
 

@@ -90,6 +90,7 @@ _EXTRAS = {
     "track": "tensorboard wandb",
     "ray": "ray",
     "spacy": "spacy",
+    "st": "sentence-transformers",
     "sweep": "optuna",
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from compoclip import console
 from compoclip.cli.options import parse
+from compoclip.errors import CompoclipError
 from compoclip.run import EvaluateOptions, evaluate, named_models
 
 if TYPE_CHECKING:
@@ -31,17 +32,24 @@ def main(argv: Sequence[str]) -> int:
         print("".join(f"{text}\n\n" for text in texts), end="", flush=True)
 
     done = (lambda *_: None) if options.json or several else show
-    results = evaluate(options, models, done, processes=True)
+    failures: list[CompoclipError] = []
+
+    def failed(name: str, error: CompoclipError) -> None:
+        console.note(f"compoclip: {name} is left out: {error}")
+        failures.append(error)
+
+    results = evaluate(options, models, done, processes=True, failed=failed if several else None)
+    code = failures[0].exit_code if failures else 0
     if not results:  # rank 0 has them
-        return 0
+        return code
     if options.json:
         console.emit_json([asdict(each) for each in results])
     elif several:
         from compoclip.evaluation.tables import overview_text
 
-        print(overview_text(results, base=next(iter(models))), end="\n\n")
+        print(overview_text(results, base=results[0].model), end="\n\n")
         for name in models:
             show(name, [each for each in results if each.model == name], options.details)
         if not options.details:
             print("--details adds a table for each model and benchmark")
-    return 0
+    return code

@@ -84,7 +84,8 @@ class Results:
     partial: some items of the full benchmark are not in here. tie_policy: sub-task -> policy as
     used for `value`. items: name of the parquet file. known_as: what the reader calls the benchmark
     where `benchmark` is another name (id=NAME), else "". resamples, seed: of the bootstrap. score:
-    "itc", cosines of features, or "itm", a matching head's log-odds of pairs.
+    "cosine" of features, or how pairs were scored (`evaluation.pairs`), with pairs_per_second, 0.0
+    where all came from the cache.
     images: hash of the names, sizes and modification times of the images.
     """
 
@@ -110,7 +111,8 @@ class Results:
     known_as: str = ""
     resamples: int = 0
     seed: int = 0
-    score: str = "itc"
+    score: str = "cosine"
+    pairs_per_second: float = 0.0
     images: str = ""
     schema: int = SCHEMA
 
@@ -247,6 +249,8 @@ def load_results(path: Path) -> list[Results]:
                 f"{remedy}"
             )
         data.pop("clean", None)  # of earlier versions: scores without faulty items
+        if data.get("score") == "itc":  # what earlier versions call it
+            data["score"] = "cosine"
         try:
             results: Results = _typed(data, Results)
             _raise_first(_contradictions(results))
