@@ -137,6 +137,7 @@ def write_ready(folder: Path) -> Path:
     assert main(arguments(world, "negclip", folder / run, "--epochs=0.2")) == 0
     assert main(arguments(world, "negclip", folder / "runs/lora", "--epochs=0.2", "--lora")) == 0
     assert main(["new", "method", "my-idea", "--out", str(folder)]) == 0
+    assert main(["new", "model", "my-model", "--out", str(folder)]) == 0
     for name in ("fsc", "first", "mine", "mix", "neg"):
         shutil.copytree(folder / run, folder / "runs" / name)
     for name in ("fsc-clip", "negclip", "clip-ft"):

@@ -12,29 +12,31 @@ from compoclip.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[1]
 LISTS = {"method": "methods", "rewrite": "rewrites", "loss": "losses", "benchmark": "benchmarks"}
+KINDS = (*LISTS, "model")
 
 
 def test_copies_have_the_name_and_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ideas = tmp_path / "ideas"
-    for kind, verb in LISTS.items():
+    for kind in KINDS:
         file, test = ideas / f"a_{kind}_2.py", ideas / f"test_a_{kind}_2.py"
         assert main(["new", kind, f"A-{kind}_2", "--out", str(ideas)]) == 0
         assert capsys.readouterr().out.split()[:2] == [str(file), str(test)]
         assert all("my" not in path.read_text().lower() for path in (file, test))
-        assert main(["list", verb, str(file)]) == 0
-        assert str(file) in capsys.readouterr().out
+        if kind in LISTS:
+            assert main(["list", LISTS[kind], str(file)]) == 0
+            assert str(file) in capsys.readouterr().out
     # Training is tested where the examples lie.
     command = [sys.executable, "-m", "pytest", "-v", "-k", "not trains", "-p", "no:cacheprovider"]
     done = subprocess.run([*command, str(ideas)], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(f"test_a_{kind}_2.py::test_" in done.stdout for kind in LISTS)
+    assert all(f"test_a_{kind}_2.py::test_" in done.stdout for kind in KINDS)
     lint = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=100", str(ideas)]
     done = subprocess.run(lint, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_same_name_copies_the_example(tmp_path: Path) -> None:
-    for kind in LISTS:
+    for kind in KINDS:
         assert main(["new", kind, f"my-{kind}", "--out", str(tmp_path)]) == 0
     for example in (ROOT / "examples" / "custom").glob("*.py"):
         assert (tmp_path / example.name).read_bytes() == example.read_bytes()

@@ -193,7 +193,7 @@ def test_pairs_are_scored_by_the_head_one_by_one(made: tuple[Path, Any], tmp_pat
         np.testing.assert_allclose(scores[name], values, atol=1e-5)
     itc = Options(resamples=20)
     (other,) = evaluate("blip", ModelEncoder(loaded), [cases], tmp_path / "out", itc)
-    assert other.score == "itc"  # and not the result that was there
+    assert other.score == "cosine"  # and not the result that was there
 
 
 def test_a_head_is_asked_only_where_there_is_one_and_of_pairs(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_head_is_asked_only_where_there_is_one_and_of_pairs(tmp_path: Path) ->
     with pytest.raises(UsageError, match="no head that matches pairs"):
         evaluate("plain", plain, [benchmark(tmp_path)], tmp_path / "out", options)
     texts = Case("o", Form.TEXT_ONLY, (), (TEXTS[0], TEXTS[1], TEXTS[2]), "text")
-    with pytest.raises(UsageError, match="texts alone with --score itc"):
+    with pytest.raises(UsageError, match="texts alone with --score cosine"):
         evaluate("plain", plain, [Benchmark("t", (texts,), "0")], tmp_path / "out", options)
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+    from compoclip.evaluation.embedder import Embedder, Scorer
     from compoclip.evaluation.results import Results
     from compoclip.methods.base import Method
     from compoclip.models.checkpoint import LoadedModel
@@ -259,14 +260,15 @@ def train(
 
 
 def evaluate(
-    options: EvaluateOptions, models: Mapping[str, str | Path | Model] | None = None
+    options: EvaluateOptions,
+    models: Mapping[str, str | Path | Model | Embedder | Scorer] | None = None,
 ) -> list[Results]:
     """Measure models on the benchmarks in `options.on`, as `compoclip evaluate` does.
 
     Args:
         options: Benchmarks and settings.
-        models: Name in the results -> a loaded model, or the name to load it by; by default the
-            models in `options.models`.
+        models: Name in the results -> a loaded model, an embedder or scorer of your own, or the
+            name to load a model by; by default the models in `options.models`.
 
     Returns:
         All results, by model and then by benchmark; also written to `options.out`.
@@ -276,12 +278,18 @@ def evaluate(
         CompoclipError: For every error of `compoclip evaluate`.
     """
     options = _tidy(options)
-    named: Mapping[str, str | Path | Model] = models or named_models(options.models)
+    named: Mapping[str, Any] = models or named_models(options.models)
     if not named or (models and options.models):
         raise UsageError("name the models, either in options.models or in models")
+    from compoclip.evaluation.embedder import Embedder, Scorer
+
     for name, model in named.items():
-        require(f"models['{name}']", model, str | Path | Model)
-    found = {n: m.loaded if isinstance(m, Model) else str(m) for n, m in named.items()}
+        if not isinstance(model, Embedder | Scorer):
+            require(f"models['{name}']", model, str | Path | Model)
+    found = {
+        n: m.loaded if isinstance(m, Model) else str(m) if isinstance(m, Path) else m
+        for n, m in named.items()
+    }
     return run.evaluate(options, found)
 
 

@@ -102,6 +102,7 @@ _EXTRAS = {
     "track": "tensorboard wandb",
     "ray": "ray",
     "spacy": "spacy",
+    "st": "sentence-transformers",
     "sweep": "optuna",
 }
 

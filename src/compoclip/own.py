@@ -2,9 +2,10 @@
 
 Methods, rewrites, losses and benchmarks are found by name. A name that ends in .py is a file,
 `./my_rewrite.py`, or `./my_rewrite.py:NAME` where it defines several. Other packages add names
-through the entry-point groups `compoclip.methods`, `.rewrites`, `.losses`, `.benchmarks`, `.verbs`
-(what the verb does, "module:function"), `.checkpoints` (the folder of `bundled`) and `.examples`
-(for the playground, a function: size in pixels -> captions with PNG files).
+through the entry-point groups `compoclip.methods`, `.rewrites`, `.losses`, `.benchmarks`, `.models`
+(an embedder or scorer, or what makes one), `.verbs` (what the verb does, "module:function"),
+`.checkpoints` (the folder of `bundled`) and `.examples` (for the playground, a function: size in
+pixels -> captions with PNG files).
 
 A file becomes a module below this one. Its name holds the path, so that a worker process, which
 knows the name alone, can import it, too.
@@ -35,7 +36,9 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
 
 T = TypeVar("T")
-Kind = Literal["methods", "rewrites", "losses", "benchmarks", "verbs", "checkpoints", "examples"]
+Kind = Literal[
+    "methods", "rewrites", "losses", "benchmarks", "models", "verbs", "checkpoints", "examples"
+]
 
 PACKAGE = "compoclip"
 """The origin of the package's own methods, rewrites, losses and benchmarks, in lists."""
@@ -182,7 +185,7 @@ def _foreign_place(error: BaseException) -> str:
 
     Of an exit it is the innermost file, unless that is the parser of options: it exits rightly.
     """
-    kinds: tuple[Kind, ...] = ("methods", "rewrites", "losses", "benchmarks")
+    kinds: tuple[Kind, ...] = ("methods", "rewrites", "losses", "benchmarks", "models")
     others = {each.module.partition(".")[0] for kind in kinds for each in installed(kind).values()}
     place = last = ""
     for frame, line in traceback.walk_tb(error.__traceback__):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip.config import OptionMark, Shown
 from compoclip.console import counted, note
-from compoclip.errors import UsageError, refuse
+from compoclip.errors import CompoclipError, RunInterruptedError, UsageError, refuse
 from compoclip.files import require_writable
-from compoclip.own import fence
+from compoclip.own import fence, is_file, split
 from compoclip.ranks import device_named, launched, process_group
 from compoclip.training.settings import OptimOptions, RunSettings, WatchSettings
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from compoclip.benchmarks.case import Benchmark
     from compoclip.data.sources.open import Request
+    from compoclip.evaluation.embedder import Embedder, Scorer
+    from compoclip.evaluation.encoder import Encoder
     from compoclip.evaluation.results import Results
     from compoclip.evaluation.run import Options
     from compoclip.methods.base import Method
@@ -55,8 +57,8 @@ def require_seeds(options: object) -> None:
 def named_models(texts: Sequence[str]) -> dict[str, str]:
     """Name -> what to load, from "NAME=MODEL" or "MODEL".
 
-    What a run leaves, RUN/model or RUN/adapter, is called RUN. Raises UsageError when two models
-    have one name.
+    What a run leaves, RUN/model or RUN/adapter, is called RUN, and ./my_model.py my_model. Raises
+    UsageError when two models have one name.
     """
     models: dict[str, str] = {}
     for text in texts:
@@ -67,6 +69,9 @@ def named_models(texts: Sequence[str]) -> dict[str, str]:
             path = Path(text.removeprefix("local-dir:"))
             own = path.parent.name if path.name in ("model", "adapter") else path.name
             name, spec = (own if path.is_dir() and own else text), text
+            if is_file(text):
+                file, wanted = split(text)
+                name = wanted or file.stem
         if name in models:
             raise UsageError(f"two models are called '{name}'; name them: NAME=MODEL")
         models[name] = spec
@@ -429,16 +434,25 @@ class EvaluateOptions(Measuring):
         compoclip evaluate base=ViT-B-32-quickgelu:openai tuned=runs/fsc/model --on suite/
         compoclip evaluate bundled --on sugarcrepe,annotations=/a/sugarcrepe,images=/coco/val2017
         compoclip evaluate bundled --on all --data /data
+        compoclip evaluate hf:Qwen/Qwen2.5-VL-3B-Instruct --score vqa --on sugarcrepe --data /data
         torchrun --nproc-per-node 2 -m compoclip evaluate bundled --on all --device cuda
 
     Args:
         models: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE,
-            hf-hub:ID or "bundled"; NAME=MODEL gives it a name in the results.
+            hf-hub:ID or "bundled"; ./my_model.py, a file of yours; st:ID or hf:ID, a model of
+            sentence-transformers or transformers, with @REVISION or without; NAME=MODEL gives it a
+            name in the results.
         out: Folder for the results.
-        score: itc is the cosine of features; itm is the score of BLIP's matching head, which is
-            slow and applies to benchmarks of items only.
-        precision: bf16 runs the towers under autocast, for GPUs. Cosines change by 1e-3; features
-            and results are stored separately from fp32.
+        score: cosine of features; of pairs, for benchmarks of items only: itm (the matching head of
+            BLIP), local or maxsim (tokens against patches), parts (units of the caption against
+            windows of the image), vqa (log-odds of Yes, of a language model hf:ID), or a file,
+            ./my_score.py [default: cosine; of a model that scores pairs, its own].
+        precision: bf16 runs the towers under autocast and loads st: and hf: models in it, for GPUs.
+            Cosines change by 1e-3; features and results are stored separately from fp32.
+        text_prompt: For st: and hf: models, text before each text or instruction of a chat model;
+            with --score vqa the question, with {} for the text [default: the model's own].
+        image_prompt: For st: and hf: models, instruction for images [default: the model's own].
+        trust_remote_code: Run code that comes with the weights of st: and hf: models.
         activation: Override the activation that a checkpoint records.
         exclude_faulty: Leave out items that data audit finds faulty. Results are marked partial and
             name the faults.
@@ -449,8 +463,11 @@ class EvaluateOptions(Measuring):
 
     models: Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")] = ()
     out: Path = Path("results")
-    score: Literal["itc", "itm"] = "itc"
+    score: Annotated[str, OptionMark.PLACE] = ""
     precision: Literal["fp32", "bf16"] = "fp32"
+    text_prompt: str | None = None
+    image_prompt: str | None = None
+    trust_remote_code: bool = False
     activation: Literal["gelu", "quick_gelu"] | None = None
     exclude_faulty: bool = False
     cache: Path | None = None
@@ -461,9 +478,10 @@ class EvaluateOptions(Measuring):
 @fence()
 def evaluate(
     options: EvaluateOptions,
-    models: Mapping[str, str | LoadedModel],
+    models: Mapping[str, str | LoadedModel | Embedder | Scorer],
     done: Callable[[str, list[Results]], None] = lambda *_: None,
     processes: bool = False,
+    failed: Callable[[str, CompoclipError], None] | None = None,
 ) -> list[Results]:
     """Load the benchmarks, then measure one model after the other.
 
@@ -471,10 +489,13 @@ def evaluate(
 
     Args:
         options: Benchmarks and settings; `options.models` is ignored.
-        models: Name -> a model to load, or a loaded model (which stays on its device).
+        models: Name -> a model to load, a loaded model (which stays on its device), or an embedder
+            or scorer.
         done: Called with the name and the results of each model.
         processes: Allow reading processes if many images are read for a GPU; they import the main
             module again.
+        failed: Called with the name of a model that fails, and the error; then the next model is
+            measured. Without it, and under torchrun, the error is raised.
 
     Returns:
         All results: by model, then by benchmark.
@@ -487,11 +508,15 @@ def evaluate(
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     require_writable(options.out)
     benchmarks = options.benchmarks()
-    from compoclip.models.checkpoint import format_of, load_model, plain_spec
+    from compoclip.evaluation.embedder import ExternalEncoder, open_encoder, require_known
+    from compoclip.evaluation.libraries import ModelOptions
+    from compoclip.evaluation.pairs import require_score
+    from compoclip.models.checkpoint import LoadedModel
 
+    require_score(options.score)
     for model in models.values():
         if isinstance(model, str):
-            format_of(plain_spec(model))  # an unknown model is found before anything is said
+            require_known(model)  # an unknown model is found before anything is said
     settings, device = options.settings(
         options.cache or options.out / ".features", options.precision
     )
@@ -505,11 +530,33 @@ def evaluate(
         settings = replace(
             settings, score=options.score, audits=audits, ranks=ranks, processes=processes
         )
-        for name, model in models.items():
+        loading = ModelOptions(
+            device,
+            options.precision,
+            options.text_prompt,
+            options.image_prompt,
+            options.trust_remote_code,
+            options.score,
+        )
+
+        def measured(name: str, model: str | LoadedModel | Embedder | Scorer) -> list[Results]:
+            encoder: Encoder
             if isinstance(model, str):
-                model = load_model(model, activation=options.activation, device=device)
-            encoder = ModelEncoder(model, options.precision)
-            results = evaluate_one(name, encoder, benchmarks, options.out, settings)
+                encoder = open_encoder(model, loading, options.activation)
+            elif isinstance(model, LoadedModel):
+                encoder = ModelEncoder(model, options.precision)
+            else:
+                encoder = ExternalEncoder(name, model, device, options.precision)
+            return evaluate_one(name, encoder, benchmarks, options.out, settings)
+
+        for name, model in models.items():
+            try:
+                results = measured(name, model)
+            except CompoclipError as error:
+                if failed is None or ranks.world > 1 or isinstance(error, RunInterruptedError):
+                    raise
+                failed(name, error)
+                continue
             everything += results
             if ranks.first:
                 done(name, results)

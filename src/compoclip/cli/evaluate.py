@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from compoclip import console
 from compoclip.cli.options import parse
+from compoclip.errors import CompoclipError
 from compoclip.run import EvaluateOptions, evaluate, named_models
 
 if TYPE_CHECKING:
@@ -18,11 +19,20 @@ def main(argv: Sequence[str]) -> int:
     """Measure every model; print headlines, details if wanted, and what they say."""
     options = parse(EvaluateOptions, "evaluate", argv)
     models = named_models(options.models)
-    results = evaluate(options, models, processes=True)
+    several = len(models) > 1
+    failures: list[CompoclipError] = []
+
+    def failed(name: str, error: CompoclipError) -> None:
+        console.note(f"compoclip: {name} is left out: {error}")
+        failures.append(error)
+
+    results = evaluate(options, models, processes=True, failed=failed if several else None)
+    code = failures[0].exit_code if failures else 0
     if not results:  # rank 0 has them
-        return 0
+        return code
     text = "" if options.json else _text(options, results)
-    return console.tell(options.json, [asdict(each) for each in results], text)
+    console.tell(options.json, [asdict(each) for each in results], text)
+    return code
 
 
 def _text(options: EvaluateOptions, results: list[Results]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +16,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unwritable, write_text
 
 _PACKAGE = Path(__file__).parents[1]
+_GROUPS: Mapping[str, own.Kind] = {"loss": "losses", "model": "models"}
 _CUSTOM = Path("examples", "custom")  # inside the package of a wheel, at the root of a checkout
 
 
@@ -37,8 +38,8 @@ class NewOptions:
     """
 
     kind: Annotated[
-        Literal["method", "rewrite", "loss", "benchmark"],
-        Shown("method|rewrite|loss|benchmark", positional=True),
+        Literal["method", "rewrite", "loss", "benchmark", "model"],
+        Shown("method|rewrite|loss|benchmark|model", positional=True),
     ]
     name: Annotated[str, Shown("NAME", positional=True)]
     out: Path = Path()
@@ -87,4 +88,4 @@ def _taken(kind: str) -> Sequence[str]:
     if kind == "rewrite":
         return (*rewrite_names(), *pair_rewrite_names())
     names = {"method": method_names, "benchmark": benchmark_names}
-    return names[kind]() if kind in names else tuple(own.installed("losses"))
+    return names[kind]() if kind in names else tuple(own.installed(_GROUPS[kind]))

@@ -5,6 +5,11 @@ from .comparison import compare as compare
 from .comparison import compare_all as compare_all
 from .comparison import one_model as one_model
 from .curves import roc_auc as roc_auc
+from .embedder import Embedder as Embedder
+from .embedder import ExternalEncoder as ExternalEncoder
+from .embedder import ExternalIdentity as ExternalIdentity
+from .embedder import Scorer as Scorer
+from .embedder import open_encoder as open_encoder
 from .encode import EncodeOptions as EncodeOptions
 from .encode import FeatureCache as FeatureCache
 from .encode import encode_contents as encode_contents
@@ -24,6 +29,7 @@ from .groups import skill_groups as skill_groups
 from .items import EncodedFeatures as EncodedFeatures
 from .items import Items as Items
 from .items import Outcomes as Outcomes
+from .pairs import score_of as score_of
 from .published.beside import TableEntry as TableEntry
 from .published.beside import beside as beside
 from .published.beside import entries_of as entries_of

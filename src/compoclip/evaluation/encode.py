@@ -7,14 +7,14 @@ import json
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -63,19 +63,29 @@ def image_content_key(ref: ImageRef, members: Members) -> bytes:
 class FeatureCache:
     """Float32 features of one model below `folder`, looked up by content key.
 
-    `kind` is "images" or "texts". Models that share a tower share its features. Each `put` adds one
-    file atomically, so several runs may share a folder.
+    `kind` is "images", "texts", or "pairs" (`add_pairs`), whose features are scores (N, 1). Models
+    that share a tower share its features. Each `put` adds one file atomically, so several runs may
+    share a folder.
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._folder = folder
         self._folders: dict[str, Path] = {}
-        for kind, tower in _PARTS.items():  # the name tells all that the features depend on
-            known = described(encoder) | {"weights": encoder.tower_weights(tower)}
-            relevant = {k: v for k, v in known.items() if k not in ("base", "adapter")}
-            text = json.dumps([_LAYOUT, relevant], sort_keys=True)
-            name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-            self._folders[kind] = folder / name / kind
+        self._described = described(encoder)
+        for kind, tower in _PARTS.items():
+            self._add(kind, {"weights": encoder.tower_weights(tower)})
+
+    def add_pairs(self, about: Mapping[str, Any]) -> None:
+        """Hold scores of pairs, too; about: what they depend on beside the model."""
+        self._add("pairs", about)
+
+    def _add(self, kind: str, about: Mapping[str, Any]) -> None:
+        """Name the folder of a kind by all that its features depend on."""
+        known = self._described | dict(about)
+        relevant = {k: v for k, v in known.items() if k not in ("base", "adapter")}
+        text = json.dumps([_LAYOUT, relevant], sort_keys=True)
+        name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        self._folders[kind] = self._folder / name / kind
 
     def find(self, kind: str, keys: Sequence[bytes]) -> Iterator[tuple[list[int], Scores]]:
         """Yield (positions in `keys`, features (n, D)) of the stored keys, file by file."""
@@ -199,14 +209,64 @@ def encode_contents(
     Raises:
         CompoclipError: an image is damaged beyond `max_bad`, or a feature is not finite.
     """
-    options = options or EncodeOptions()
+    refs = (ref for content in contents for ref in content.images)
+    words = (text for content in contents for text in content.texts)
+    return encode(encoder, refs, words, options or EncodeOptions())
+
+
+def encode(
+    encoder: Encoder, refs: Iterable[ImageRef], words: Iterable[str], options: EncodeOptions
+) -> EncodedFeatures:
+    """`encode_contents` of images and texts by themselves."""
     cache = FeatureCache(options.cache, encoder) if options.cache else None
-    refs = list(dict.fromkeys(ref for content in contents for ref in content.images))
-    words = list(dict.fromkeys(text for content in contents for text in content.texts))
+    refs, words = list(dict.fromkeys(refs)), list(dict.fromkeys(words))
     with encoder.evaluating():
         images, image_rows, bad = _encode_images(encoder, refs, options, cache)
         texts, text_rows, truncated = _encode_texts(encoder, words, options, cache)
+    widths = {each.shape[1] for each in (images, texts)} - {0}
+    if len(widths) > 1 and options.ranks.first:
+        name = encoder.identity.to_json()["architecture"]
+        raise CompoclipError(
+            f"{name}: images have {images.shape[1]} numbers and texts {texts.shape[1]}: they "
+            "cannot be compared; correct the model"
+        )
     return EncodedFeatures(images, image_rows, texts, text_rows, bad, truncated)
+
+
+class Damaged:
+    """Images that cannot be used, and how many of them are too many.
+
+    found: image -> what is wrong, of every reference to it.
+    """
+
+    def __init__(self, rows: Mapping[ImageRef, int], options: EncodeOptions) -> None:
+        self.rows, self.found = rows, dict[ImageRef, str]()
+        self._most, self._ranks = options.max_bad, options.ranks
+        self._sharing: dict[int, list[ImageRef]] = {}
+        for ref, row in rows.items():
+            self._sharing.setdefault(row, []).append(ref)
+
+    def shown(self, row: int) -> ImageRef:
+        """Return a reference to the image of a row."""
+        return self._sharing[row][0]
+
+    def add(self, row: int, damage: str) -> None:
+        """Note that an image is damaged. Raises CompoclipError when too many are."""
+        self.found.update(dict.fromkeys(self._sharing[row], damage))
+        if len({ref.photo for ref in self.found}) > self._most:
+            raise CompoclipError(
+                f"more than {self._most} damaged images; the next is {damage}"
+                if self._most
+                else f"{damage} (or leave damaged images out with --max-bad N)"
+            )
+
+    def share(self) -> None:
+        """Tell all ranks."""
+        if self._ranks.world > 1:
+            own = [[self.rows[ref], reason] for ref, reason in self.found.items()]
+            for others in self._ranks.exchange(own):
+                for row, reason in others:
+                    self.add(row, reason)
 
 
 def _encode_images(
@@ -218,43 +278,29 @@ def _encode_images(
     """Return features of the distinct images, the row of each reference, and damaged ones."""
     ranks, amounts = options.ranks, options.amounts(encoder.device)
     keys, row_of = by_content(refs, amounts.workers, ranks)
-    sharing: dict[int, list[ImageRef]] = {}
-    for ref, row in row_of.items():
-        sharing.setdefault(row, []).append(ref)
-    store = _Store("images", keys, cache, ranks, encoder.device)
+    damaged = Damaged(row_of, options)
+    store = FeatureStore("images", keys, cache, ranks, encoder.device)
     todo = store.todo(amounts.images)
-    bad: dict[ImageRef, str] = {}
-
-    def damaged(row: int, damage: str) -> None:
-        bad.update(dict.fromkeys(sharing[row], damage))
-        if len(bad) > options.max_bad:
-            raise CompoclipError(
-                f"more than {options.max_bad} damaged images; the next is {damage}"
-                if options.max_bad
-                else f"{damage} (or leave damaged images out with --max-bad N)"
-            )
 
     def readable() -> Iterator[tuple[int, Any]]:
         many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
         processes = options.processes and encoder.device.type == "cuda" and many
-        shown = [sharing[row][0] for row in todo]
+        shown = [damaged.shown(row) for row in todo]
         readings = zip(todo, read_images(encoder, shown, amounts, processes))
         for row, (image, damage) in track(readings, "encoding images", len(todo), "images"):
             if damage is None:
                 yield row, image
             else:
-                damaged(row, damage)
+                damaged.add(row, damage)
 
     images = readable()
     with store:
         while batch := list(islice(images, amounts.images)):
             rows, pixels = map(list, zip(*batch))
             store.add(rows, encoder.start_images(pixels))
-    if ranks.world > 1:
-        for others in ranks.exchange([[row_of[ref], reason] for ref, reason in bad.items()]):
-            for row, reason in others:
-                damaged(row, reason)
+    damaged.share()
     store.share()
+    bad = damaged.found
     return store.matrix, {ref: row for ref, row in row_of.items() if ref not in bad}, bad
 
 
@@ -292,6 +338,23 @@ def _encode_texts(
     options: EncodeOptions,
     cache: FeatureCache | None,
 ) -> tuple[Scores, dict[str, int], frozenset[str]]:
+    distinct, text_rows, truncated = by_tokens(encoder, texts)
+    keys = [content_key(key.key) for _, key in distinct]
+    store = FeatureStore("texts", keys, cache, options.ranks, encoder.device)
+    size = options.amounts(encoder.device).texts
+    todo = store.todo(size, key=lambda p: (distinct[p][1].length, distinct[p][1].key))
+    batches = [todo[start : start + size] for start in range(0, len(todo), size)]
+    with store:
+        for batch in track(batches, "encoding texts", len(batches), "batches"):
+            store.add(batch, encoder.start_texts([distinct[position][0] for position in batch]))
+    store.share()
+    return store.matrix, text_rows, truncated
+
+
+def by_tokens(
+    encoder: Encoder, texts: Sequence[str]
+) -> tuple[list[tuple[str, TextKey]], dict[str, int], frozenset[str]]:
+    """Distinct texts as the model reads them with their keys, the row of every text, cut ones."""
     rows: dict[bytes, int] = {}
     text_rows: dict[str, int] = {}
     truncated: set[str] = set()
@@ -304,19 +367,10 @@ def _encode_texts(
                 distinct.append((text, key))
             if key.truncated:
                 truncated.add(text)
-    keys = [content_key(key.key) for _, key in distinct]
-    store = _Store("texts", keys, cache, options.ranks, encoder.device)
-    size = options.amounts(encoder.device).texts
-    todo = store.todo(size, key=lambda p: (distinct[p][1].length, distinct[p][1].key))
-    batches = [todo[start : start + size] for start in range(0, len(todo), size)]
-    with store:
-        for batch in track(batches, "encoding texts", len(batches), "batches"):
-            store.add(batch, encoder.start_texts([distinct[position][0] for position in batch]))
-    store.share()
-    return store.matrix, text_rows, frozenset(truncated)
+    return distinct, text_rows, frozenset(truncated)
 
 
-class _Store(AbstractContextManager["_Store"]):
+class FeatureStore(AbstractContextManager["FeatureStore"]):
     """Features by row, some taken from the cache, the new ones written to it in parts.
 
     A GPU's features are taken when the next batch has been started, so that it never waits; at the
@@ -337,6 +391,7 @@ class _Store(AbstractContextManager["_Store"]):
     ) -> None:
         self.matrix: Scores = np.zeros((len(keys), 0), dtype=np.float32)
         self._known = np.zeros(len(keys), dtype=bool)
+        self.device = device
         self._lag = 1 if device.type == "cuda" else 0
         self._ranks, self._kind, self._keys, self._cache = ranks, kind, keys, cache
         self._new: list[int] = []
@@ -417,14 +472,22 @@ class _Store(AbstractContextManager["_Store"]):
 _Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong
 
 
+class ReadsImages(Protocol):
+    """What reads images: an encoder, or a score of pairs."""
+
+    @property
+    def read_image(self) -> Callable[[ImageRef], Any]:
+        """See `Encoder`."""
+
+
 def read_images(
-    encoder: Encoder, refs: Sequence[ImageRef], amounts: Amounts, processes: bool
+    reader: ReadsImages, refs: Sequence[ImageRef], amounts: Amounts, processes: bool
 ) -> Iterator[_Found]:
-    """Read images for an encoder, some batches ahead of what is taken, by processes or threads.
+    """Read images, some batches ahead of what is taken, by processes or threads.
 
     Yields for each reference in order the image, or None and what is wrong with the file.
     """
-    read, size = partial(_read, encoder.read_image), _READ_AT_ONCE if processes else 1
+    read, size = partial(_read, reader.read_image), _READ_AT_ONCE if processes else 1
     parts = [refs[k : k + size] for k in range(0, len(refs), size)]
     if processes:
         with Workers(amounts.workers) as pool:

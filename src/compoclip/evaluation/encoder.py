@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache, cached_property
@@ -15,13 +15,13 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from compoclip.archives import Members
-from compoclip.benchmarks.case import Benchmark, Content, ImageRef
-from compoclip.console import track
+from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
 from compoclip.data.transform import normalised
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import EncodedFeatures, Scores
+from compoclip.evaluation.items import Scores
+from compoclip.losses.contract import Features
+from compoclip.losses.local import local_similarity, max_similarity
 from compoclip.models.architecture import Blip
 from compoclip.models.checkpoint import LoadedModel, current_identity
 from compoclip.models.config import ModelIdentity, Tower, part_of
@@ -30,8 +30,23 @@ from compoclip.models.weights import weights_hash
 from compoclip.ranks import mark
 
 Precision = Literal["fp32", "bf16"]
+_LOCAL: Mapping[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+    "local": local_similarity,
+    "maxsim": max_similarity,
+}
 Pending = Callable[[], Scores]
 """Call to wait for features (N, D) that a device may still be computing."""
+
+
+class Identity(Protocol):
+    """What a model is: `ModelIdentity`, or `ExternalIdentity`."""
+
+    @property
+    def weights(self) -> str:
+        """A hash that is another one for another model."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready mapping."""
 
 
 class TextKey(NamedTuple):
@@ -50,7 +65,7 @@ class Encoder(Protocol):
     """
 
     @property
-    def identity(self) -> ModelIdentity:
+    def identity(self) -> Identity:
         """Return everything about the model that features depend on; copied into every result."""
 
     @property
@@ -82,10 +97,10 @@ class Encoder(Protocol):
     def start_images(self, images: Sequence[Any]) -> Pending:
         """Start to encode one batch of results of `read_image`."""
 
-    def match(self, image: Any, texts: Sequence[str]) -> Scores:
-        """Return (T,) log-odds of a matching head that each text matches an image.
+    def match(self, image: Any, texts: Sequence[str], score: str) -> Scores:
+        """Return (T,) scores of one image of `read_image` with each text, named as by `--score`.
 
-        Raises UsageError for a model without such a head.
+        Raises UsageError for a model without such a score.
         """
 
 
@@ -255,19 +270,38 @@ class ModelEncoder:
         """Start to encode one batch of results of `read_image`; see `Encoder`."""
         return self._start(lambda: self._loaded.encoder.encode_images(self._pixels(images)).pooled)
 
-    def match(self, image: np.ndarray, texts: Sequence[str]) -> Scores:
-        """Return (T,) log-odds of an image with each text; see `Encoder`."""
-        encoder, network = self._loaded.encoder, self._loaded.encoder.model
-        if not isinstance(network, Blip):
-            raise UsageError(
-                f"{self._loaded.name}: has no head that matches pairs (BLIP has): --score itc"
-            )
+    def match(self, image: np.ndarray, texts: Sequence[str], score: str = "itm") -> Scores:
+        """Return (T,) scores of one image with each text.
+
+        itm: log-odds by BLIP's matching head. local, maxsim: of patches and tokens, by
+        `local_similarity` and `max_similarity`. Raises UsageError for other scores and for a model
+        without a matching head, CompoclipError for one without patches or tokens.
+        """
+        encoder, network, name = self._loaded.encoder, self._loaded.encoder.model, self._loaded.name
         ids = self._loaded.tokenizer(texts).to(encoder.device)
         with self.evaluating(), self._autocast():
-            states = network.visual.states(self._pixels([image]))
-            scores = network.match(states.expand(len(ids), -1, -1), ids).float().cpu().numpy()
-        require_finite(scores, self._loaded.name)
-        return scores
+            pixels = self._pixels([image])
+            if score in _LOCAL:
+                encoder.require_local(f"--score {score}")
+                local = encoder.features(pixels, ids, local=True)
+                scores = _local_scores(score, local)
+            elif score == "itm" and isinstance(network, Blip):
+                states = network.visual.states(pixels)
+                scores = network.match(states.expand(len(ids), -1, -1), ids)
+            else:
+                why = "no head that matches pairs (BLIP has)" if score == "itm" else "no such score"
+                raise UsageError(f"{name}: --score {score}: has {why}: --score cosine")
+        found: Scores = scores.float().cpu().numpy()
+        require_finite(found, name)
+        return found
+
+    def images(self, images: Sequence[Image.Image]) -> Scores:
+        """Return the features of RGB images of any size, (N, D); see `Embedder`."""
+        return self.encode_images([self.read_image.pixels(each) for each in images])
+
+    def texts(self, texts: Sequence[str]) -> Scores:
+        """Return the features of texts, (N, D); see `Embedder`."""
+        return self.encode_texts(texts)
 
     def upload(self, images: Sequence[np.ndarray]) -> Tensor:
         """Copy one batch of results of `read_image` to the device.
@@ -319,42 +353,11 @@ class ModelEncoder:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=lower)
 
 
-# --- Scores of pairs by a matching head (BLIP's ITM): every pair of a case is encoded together. ---
-
-Score = Literal["itc", "itm"]
-
-
-def require_pairs(benchmarks: Sequence[Benchmark]) -> None:
-    """Raise UsageError, naming the benchmark, where not every item is of few images and texts."""
-    for each in benchmarks:
-        if not all(FORMS[form].in_pairs for form in each.content.forms):
-            raise UsageError(
-                f"{each.name}: a matching head scores the pairs of items (choice, group, triple); "
-                "measure retrieval, classification and texts alone with --score itc"
-            )
-
-
-def with_matches(
-    encoder: Encoder, contents: Sequence[Content], features: EncodedFeatures, batch_size: int
-) -> EncodedFeatures:
-    """Return `features` with the scores of all pairs of the cases, each distinct one once.
-
-    batch_size: texts that are encoded at once with an image, whose own states are computed once.
-    Pairs with a damaged image are left out, as their cases are. Raises what `encoder.match` raises.
-    """
-    pairs: dict[int, dict[int, tuple[ImageRef, str]]] = {}  # by rows of image and text
-    for case in (case for content in contents for case in content.cases):
-        for ref in (each for each in case.images if each not in features.bad):
-            by_text = pairs.setdefault(features.image_rows[ref], {})
-            for text in case.texts:
-                by_text.setdefault(features.text_rows[text], (ref, text))
-    matches: dict[tuple[int, int], float] = {}
-    with encoder.evaluating():
-        for row, by_text in track(sorted(pairs.items()), "matching pairs", len(pairs), "images"):
-            image = encoder.read_image(next(iter(by_text.values()))[0])
-            columns = sorted(by_text)
-            for start in range(0, len(columns), batch_size):
-                part = columns[start : start + batch_size]
-                values = encoder.match(image, [by_text[column][1] for column in part])
-                matches |= {(row, column): float(v) for column, v in zip(part, values)}
-    return replace(features, matches=matches)
+def _local_scores(score: str, features: Features) -> Tensor:
+    """(T,) of T texts with one image, in float32."""
+    assert features.patches is not None
+    assert features.tokens is not None
+    assert features.token_mask is not None
+    patches = features.patches.expand(len(features.tokens), -1, -1)
+    with torch.autocast(patches.device.type, enabled=False):
+        return _LOCAL[score](features.tokens, features.token_mask, patches, features.logit_scale)

@@ -83,8 +83,8 @@ class Results:
     missing_count: their number. left_out: reason -> rows that became no items. partial: whether
     items of the full benchmark are missing. tie_policy: sub-task -> policy of `value`. items: name
     of the parquet file. known_as: the reader's name of the benchmark if `benchmark` is another
-    (id=NAME), else "". resamples, seed: of the bootstrap. score: "itc", cosines of features, or
-    "itm", a matching head's log-odds of pairs.
+    (id=NAME), else "". resamples, seed: of the bootstrap. score: "cosine" of features, or the name
+    of a score of pairs (`evaluation.pairs`), with pairs_per_second, 0.0 if all were cached.
     images: hash of the names, sizes and modification times of the images.
     """
 
@@ -110,7 +110,8 @@ class Results:
     known_as: str = ""
     resamples: int = 0
     seed: int = 0
-    score: str = "itc"
+    score: str = "cosine"
+    pairs_per_second: float = 0.0
     images: str = ""
     schema: int = SCHEMA
 
@@ -247,6 +248,8 @@ def load_results(path: Path) -> list[Results]:
                 f"{remedy}"
             )
         data.pop("clean", None)  # of earlier versions: scores without faulty items
+        if data.get("score") == "itc":  # what earlier versions call it
+            data["score"] = "cosine"
         try:
             results: Results = _typed(data, Results)
             _raise_first(_contradictions(results))

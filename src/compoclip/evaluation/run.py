@@ -21,21 +21,12 @@ from compoclip.benchmarks.case import Benchmark, image_key, present
 from compoclip.benchmarks.registry import benchmark_names, how_to_get
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.encode import (
-    EncodeOptions,
-    encode_contents,
-)
-from compoclip.evaluation.encoder import (
-    Encoder,
-    ModelEncoder,
-    Score,
-    described,
-    require_pairs,
-    with_matches,
-)
+from compoclip.evaluation.encode import EncodeOptions, encode_contents
+from compoclip.evaluation.encoder import Encoder, ModelEncoder, described
 from compoclip.evaluation.forms import form_of, score
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
 from compoclip.evaluation.items import POSITIVE_SCORE, EncodedFeatures, Items
+from compoclip.evaluation.pairs import COSINE, PairScore, require_pairs, score_contents, score_of
 from compoclip.evaluation.results import (
     Results,
     file_stem,
@@ -62,7 +53,7 @@ class Options(EncodeOptions):
 
     allow_partial: score the available items and mark results. resamples, seed: of the bootstrap.
     fresh: ignore existing results. audits: benchmark -> its audit, whose faulty items are left out.
-    score: cosines of features ("itc"), or scores of pairs by a matching head ("itm").
+    score: a name of `pairs.score_of`; "" is the default, cosines of features if the model has them.
     """
 
     allow_partial: bool = False
@@ -70,7 +61,7 @@ class Options(EncodeOptions):
     seed: int = 0
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
-    score: Score = "itc"
+    score: str = ""
 
 
 class _Job:
@@ -115,7 +106,9 @@ class _Job:
         self.rules = {**default, **benchmark.aggregates}
         self.headline = benchmark.headline if benchmark.headline in self.rules else headline
 
-    def stamp(self, encoder: Encoder, options: Options) -> dict[str, Any]:
+    def stamp(
+        self, encoder: Encoder, options: Options, score: PairScore | None = None
+    ) -> dict[str, Any]:
         """Return the fields of results that tell whether a new run would only repeat them."""
         benchmark = self.benchmark
         audit = options.audits.get(benchmark.name)
@@ -123,9 +116,10 @@ class _Job:
         files = dict.fromkeys(ref.path for ref in self.content.images)
         stamps = "\n".join(f"{file.name} {fingerprint(file)}" for file in files)
         images = hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8)
+        known = described(encoder) | ({"score": dict(score.about)} if score and score.about else {})
         return {
             "benchmark": benchmark.name,
-            "identity": json.loads(json.dumps(described(encoder))),  # as JSON gives it back
+            "identity": json.loads(json.dumps(known)),  # as JSON gives it back
             "data_hash": benchmark.data_hash,
             "images": images.hexdigest(),
             "protocol": benchmark.protocol,
@@ -133,7 +127,7 @@ class _Job:
             "known_as": benchmark.known_as,
             "resamples": options.resamples,
             "seed": options.seed,
-            "score": options.score,
+            "score": score.name if score else COSINE,
             "left_out": {
                 **benchmark.left_out,
                 **{f"faulty item ({kind})": n for kind, n in faults.items()},
@@ -164,7 +158,7 @@ def evaluate(
         One result per benchmark, in order; [] on all ranks but rank 0.
 
     Raises:
-        UsageError: two benchmarks share a name, or a matching head cannot score a benchmark.
+        UsageError: two benchmarks share a name, or a model or benchmark has no such score.
         CompoclipError: images are missing without `allow_partial`, more than `max_bad` are damaged,
             or something cannot be read or written.
     """
@@ -176,6 +170,7 @@ def evaluate(
     jobs = [_Job(each, options.allow_partial) for each in benchmarks]
     folder = out / file_stem(name)
     ranks = options.ranks
+    pair_score = score_of(options.score, encoder)
     done = {}
     for job in jobs if ranks.first and not options.fresh else ():
         benchmark = job.benchmark.name
@@ -188,7 +183,7 @@ def evaluate(
         except CompoclipError as error:
             note(f"measuring again: {error}")
             continue
-        stamp = job.stamp(encoder, options)
+        stamp = job.stamp(encoder, options, pair_score)
         if (
             all(getattr(found, name) == value for name, value in stamp.items())
             and found.missing_count == len(job.missing)
@@ -202,17 +197,19 @@ def evaluate(
     todo = [job for job in jobs if job.benchmark.name not in known]
     if todo:
         start = time.monotonic()
-        if options.score == "itm":
-            require_pairs([job.benchmark for job in todo])
-        contents = [job.content for job in todo]
-        features = encode_contents(encoder, contents, options)
+        contents, rate = [job.content for job in todo], 0.0
+        if pair_score is None:
+            features = encode_contents(encoder, contents, options)
+        else:
+            require_pairs([job.benchmark for job in todo], pair_score.name)
+            scored = score_contents(encoder, pair_score, contents, options)
+            features, rate = scored.features, scored.pairs / max(scored.seconds, 1e-9)
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
-            if options.score == "itm" and ranks.first:
-                size = options.amounts(encoder.device).texts
-                features = with_matches(encoder, contents, features, size)
             for job in todo if ranks.first else ():
-                result = _measure(name, encoder, job, features, folder, options, encoding)
+                about = job.stamp(encoder, options, pair_score)
+                about |= {"pairs_per_second": float(f"{rate:.3g}")}
+                result = _measure(name, job, features, folder, options, encoding, about)
                 done[job.benchmark.name] = result
     return [done[each] for each in names] if ranks.first else []
 
@@ -274,12 +271,12 @@ def watch_model(
 
 def _measure(
     name: str,
-    encoder: Encoder,
     job: _Job,
     features: EncodedFeatures,
     folder: Path,
     options: Options,
     encoding: float,
+    about: Mapping[str, Any],
 ) -> Results:
     start = time.monotonic()
     benchmark = job.benchmark
@@ -327,7 +324,7 @@ def _measure(
         truncated_texts=len(features.truncated.intersection(content.texts)),
         versions={"python": platform.python_version(), **{p: _version(p) for p in packages}},
         seconds=round(encoding + time.monotonic() - start, 3),
-        **job.stamp(encoder, options),
+        **about,
     )
     return save_results(results, items.to_arrow(), folder)
 

@@ -116,8 +116,8 @@ def chance_flag(score: Score) -> str:
 
 
 def data_notes(results: Results) -> list[str]:
-    """Return remarks on the data, one line each: missing images, rows left out, cut texts, and
-    features of less than float32."""
+    """Return remarks on the data, one line each: missing images, rows left out, cut texts, scores
+    that are no cosines, and features of less than float32."""
     lines = []
     if results.missing_count:
         first = f", e.g. {results.missing[0]}" if results.missing else ""
@@ -126,6 +126,10 @@ def data_notes(results: Results) -> list[str]:
     if results.truncated_texts:
         cut = counted(results.truncated_texts, "text")
         lines.append(f"{cut} cut: longer than the model's context")
+    if results.score != "cosine":
+        rate = results.pairs_per_second
+        cost = f", {rate:,.3g} pairs a second" if rate else ""
+        lines.append(f"pairs scored by {results.score}{cost}")
     if lower := results.identity.get("precision"):
         lines.append(f"features computed in {lower}")
     return lines

@@ -85,6 +85,29 @@ def local_similarity(
     return (logit_scale * cosine).masked_fill(~token_mask, -torch.inf).logsumexp(-1)
 
 
+def max_similarity(
+    tokens: Tensor, token_mask: Tensor, patches: Tensor, logit_scale: Tensor | None = None
+) -> Tensor:
+    r"""Late interaction of N (text, image) pairs.
+
+    .. math:: S = \mathrm{mean}_{w\ \mathrm{valid}}\ \max_p \cos(v_p, t_w)
+
+    Args:
+        tokens: t (N, L, D), not normalised; positions outside the mask may hold anything.
+        token_mask: (N, L) bool, at least one True a row.
+        patches: v (N, P, D), not normalised.
+        logit_scale: Not read; it makes the arguments those of `local_similarity`.
+
+    Returns:
+        (N,) scores from -1 to 1.
+
+    Reference: Yao et al., FILIP, ICLR 2022, text to image, without its pruning of tokens.
+    """
+    tokens = tokens.masked_fill(~token_mask[..., None], 0.0)
+    best = (normalise(tokens) @ normalise(patches).transpose(1, 2)).amax(-1)
+    return best.masked_fill(~token_mask, 0.0).sum(-1) / token_mask.sum(-1)
+
+
 def local_hn_loss(
     features: Features,
     layout: Layout,

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from compoclip.benchmarks.case import SKILLS
-from compoclip.console import note
+from compoclip.console import note, worded
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.groups import (
     BRITTLENESS,
@@ -191,6 +191,9 @@ _FIELDS = {
     "image_std": "image deviation",
     "interpolation": "interpolation",
     "resize_mode": "resizing",
+    "revision": "revision",
+    "prompt": "prompt",
+    "dtype": "number format",
 }
 
 
@@ -204,6 +207,8 @@ def provenance(study: Study, runs: Sequence[Run]) -> list[Sheet]:
     by_weights = {i.get("weights"): m for m, i in identities.items() if i.get("weights")}
     models = []
     for key, label in _FIELDS.items():
+        if not any(key in identity for identity in identities.values()):
+            continue
         cells = [_text(identity.get(key)) for identity in identities.values()]
         if key == "base":
             parents = [by_weights.get(identity.get("base")) for identity in identities.values()]
@@ -244,7 +249,7 @@ def _text(value: Any) -> str:
         return "–"
     if isinstance(value, list | tuple):
         return ", ".join(f"{each:.4g}" if isinstance(each, float) else str(each) for each in value)
-    return str(value)
+    return worded(value)
 
 
 # --- The published tables that the results have a number for, with our rows below the papers'. ---

@@ -121,7 +121,7 @@ class _Bound:
     def start_images(self, images: Sequence[Any]) -> Pending:
         return lambda: np.tile(np.array([1, 0], dtype=np.float32), (len(images), 1))
 
-    def match(self, image: Any, texts: Sequence[str]) -> Scores:
+    def match(self, image: Any, texts: Sequence[str], score: str = "itm") -> Scores:
         raise NotImplementedError
 
 
@@ -179,12 +179,13 @@ class OracleEncoder(_Bound):
             raise CompoclipError(f"{ref.path}: no picture of {self._root}; write the suite anew")
         return self._scenes[name]
 
-    def match(self, image: Scene, texts: Sequence[str]) -> Scores:
+    def match(self, image: Scene, texts: Sequence[str], score: str = "itm") -> Scores:
         """Judge texts about a scene: 1 true, 0 false, 1/2 neither.
 
         Args:
             image: The scene.
             texts: The texts, T of them.
+            score: Not looked at.
 
         Returns:
             (T,).

@@ -1,0 +1,328 @@
+"""Any model: what evaluation asks of one, and the encoder over a model that is not compoclip's.
+
+A model is an `Embedder`, a `Scorer`, or both. It comes from a local file, from another package
+(entry points `compoclip.models`) or from a library (`evaluation.libraries`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import Any, Protocol, get_type_hints, runtime_checkable
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor, nn
+
+from compoclip import own
+from compoclip.archives import Members
+from compoclip.benchmarks.case import ImageRef
+from compoclip.data.decode import decode
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.encoder import (
+    Encoder,
+    ModelEncoder,
+    Pending,
+    Precision,
+    TextKey,
+    full_float32,
+    require_finite,
+)
+from compoclip.evaluation.items import Scores
+from compoclip.evaluation.libraries import DTYPES, LIBRARIES, ModelOptions
+from compoclip.models.checkpoint import format_of, load_model, plain_spec
+from compoclip.models.config import Tower
+from compoclip.models.weights import weights_hash
+
+_REMEDY = "correct the model; where memory is short, lower --batch-size"
+_DEPTH = 3  # how far below a model its torch modules are looked for
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """A model that maps images and texts to vectors of one width.
+
+    Arrays and tensors of any length will do; they are scaled to unit length. Optional attributes,
+    all part of the identity: `revision` (of the weights), `prompt` (a text, or kind of input ->
+    text). Optional method: `truncated(texts)`, which of them lose words to the context length.
+    """
+
+    def images(self, images: Sequence[Image.Image]) -> Any:
+        """Return (N, D) of N RGB images."""
+
+    def texts(self, texts: Sequence[str]) -> Any:
+        """Return (N, D) of N texts."""
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A model that scores given pairs: a reranker, a matching head, a VQA model.
+
+    It is asked only for the pairs of a benchmark's items. Optional attributes as of `Embedder`.
+    """
+
+    def score(self, image: Image.Image, texts: Sequence[str]) -> Any:
+        """Return (T,): how well each of T texts fits an RGB image, higher is better."""
+
+
+@dataclass(frozen=True)
+class ExternalIdentity:
+    """Everything that the features or scores of a model from outside depend on.
+
+    Args:
+        architecture: Where it comes from, as the user names it, without folders.
+        revision: Of the weights, as the library or the model states it.
+        prompt: Kind of input -> its prompt, "" for all.
+        dtype: Of the parameters, "" where there are none.
+        files: Local source file -> hash.
+        libraries: Library -> version.
+        weights: Hash of all of this and of the parameters of every torch module of the model.
+    """
+
+    architecture: str
+    revision: str = ""
+    prompt: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    weights: str = ""
+
+    @classmethod
+    def of(cls, name: str, model: object) -> ExternalIdentity:
+        """Describe a model by its attributes, its source files and its torch modules."""
+        modules = list(_modules(model, _DEPTH))
+        tensors = [each for module in modules for each in module.state_dict().values()]
+        prompt = getattr(model, "prompt", None) or {}
+        known: dict[str, Any] = {
+            "architecture": name,
+            "revision": str(getattr(model, "revision", None) or ""),
+            "prompt": prompt if isinstance(prompt, Mapping) else {"": str(prompt)},
+            "dtype": next((str(t.dtype)[6:] for t in tensors if t.is_floating_point()), ""),
+            "files": own.named_sources(own.sources_of(type(model))),
+            "libraries": {each: version(each) for each in getattr(model, "libraries", ())},
+        }
+        hashes = [weights_hash(module.state_dict()) for module in modules]
+        text = json.dumps([known, hashes], sort_keys=True)
+        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return cls(**known, weights=digest)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-ready mapping."""
+        return asdict(self)
+
+
+def _modules(thing: object, depth: int) -> Iterator[nn.Module]:
+    """The torch modules in an object's attributes; not those in other modules."""
+    if isinstance(thing, nn.Module):
+        yield thing
+    elif depth:
+        for each in getattr(thing, "__dict__", {}).values():
+            yield from _modules(each, depth - 1)
+
+
+def read_picture(ref: ImageRef) -> Image.Image:
+    """Read an image as a model from outside gets it: RGB, cropped, of the size that it has.
+
+    Args:
+        ref: The image. `squash`, which asks for a square of the model's size, gives a square.
+
+    Returns:
+        The image.
+
+    Raises:
+        CompoclipError: It is missing or damaged.
+    """
+    stored = Members()(ref.path, ref.member) if ref.member else ref.path
+    image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
+    if ref.squash:
+        image = image.resize((min(image.size),) * 2, Image.Resampling.BICUBIC)
+    return ImageOps.mirror(image) if ref.mirror else image
+
+
+class ExternalEncoder:
+    """An `Encoder` over an `Embedder`, a `Scorer`, or a model that is both.
+
+    Args:
+        name: What it is called in messages and in its identity.
+        model: The model.
+        device: Where it computes, which says how much is done at once.
+        precision: The precision that it was loaded in.
+        scored_by: What its scores of pairs are called, "scorer" or "vqa".
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Embedder | Scorer,
+        device: torch.device | None = None,
+        precision: Precision = "fp32",
+        scored_by: str = "scorer",
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.device = device or torch.device("cpu")
+        self.precision = precision
+        self.read_image = read_picture
+        self.score = "cosine" if isinstance(model, Embedder) else scored_by
+        self._scored_by = scored_by
+        with own.fence(name, _REMEDY):
+            self.identity = ExternalIdentity.of(name, model)
+
+    def tower_weights(self, tower: Tower) -> str:
+        """Return the hash of the whole model."""
+        return self.identity.weights
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """No gradients, full float32."""
+        with torch.inference_mode(), full_float32():
+            yield
+
+    def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
+        """Return the texts themselves as keys, and whether they are cut, where the model knows."""
+        find = getattr(self.model, "truncated", None)
+        with own.fence(self.name, _REMEDY):
+            cut = list(find(texts)) if find else [False] * len(texts)
+        return [TextKey(t.encode(), len(t), bool(c)) for t, c in zip(texts, cut, strict=True)]
+
+    def start_texts(self, texts: Sequence[str]) -> Pending:
+        """Encode one batch; see `Encoder`."""
+        return self._embedded("texts", texts)
+
+    def start_images(self, images: Sequence[Image.Image]) -> Pending:
+        """Encode one batch of what `read_image` returned; see `Encoder`."""
+        return self._embedded("images", images)
+
+    def match(self, image: Image.Image, texts: Sequence[str], score: str = "scorer") -> Scores:
+        """Return (T,), the model's own scores of one image with each text."""
+        if not isinstance(self.model, Scorer) or score != self._scored_by:
+            own_score = f"; --score {self.score}" if self.score != "cosine" else ""
+            raise UsageError(f"{self.name}: has no score '{score}'{own_score}")
+        return self._call(self.model.score, "score", (len(texts),), image, texts)
+
+    def _embedded(self, kind: str, inputs: Sequence[Any]) -> Pending:
+        if not isinstance(self.model, Embedder):
+            raise UsageError(f"{self.name}: scores pairs and has no vectors; --score {self.score}")
+        found = self._call(getattr(self.model, kind), kind, (len(inputs), 0), list(inputs))
+        norms = np.linalg.norm(found, axis=1, keepdims=True)
+        unit = found / np.maximum(norms, np.float32(1e-12))
+        return lambda: unit
+
+    def _call(
+        self, function: Callable[..., Any], name: str, shape: tuple[int, ...], *given: Any
+    ) -> Scores:
+        """Call the model. shape: of what it has to return, 0 for any width."""
+        with own.fence(self.name, _REMEDY), self.evaluating():
+            value = function(*given)
+            found: Scores = (
+                value.detach().float().cpu().numpy()
+                if isinstance(value, Tensor)
+                else np.asarray(value, dtype=np.float32)
+            )
+        if len(found.shape) != len(shape) or any(b and a != b for a, b in zip(found.shape, shape)):
+            wanted = f"({', '.join(str(n) if n else 'D' for n in shape)})"
+            raise CompoclipError(
+                f"{self.name}: {name}() returns shape {found.shape}, not {wanted}; {_REMEDY}"
+            )
+        require_finite(found, self.name)
+        return found
+
+
+# --- Finding a model by its name. ---
+
+
+def is_external(spec: str) -> bool:
+    """Return whether a name is that of a file, of a library's model or of another package's.
+
+    Args:
+        spec: As written on the command line.
+    """
+    known = spec.partition(":")[0] in LIBRARIES or spec in own.installed("models")
+    return own.is_file(spec) or known
+
+
+def open_encoder(
+    spec: str, options: ModelOptions | None = None, activation: str | None = None
+) -> Encoder:
+    """Load any model by what a user writes for it.
+
+    Args:
+        spec: FILE.py or FILE.py:NAME; st:ID or hf:ID, each with @REVISION or without; the name of a
+            model of another package; else what `load_model` takes.
+        options: Device, precision and prompts.
+        activation: As for `load_model`.
+
+    Returns:
+        The model as evaluation sees it.
+
+    Raises:
+        UsageError: There is no such model.
+        CompoclipError: It cannot be loaded, a library is missing, or its code fails.
+    """
+    options = options or ModelOptions()
+    library, _, name = spec.partition(":")
+    if not is_external(spec):
+        if options.score == "vqa":
+            raise UsageError(f"{spec}: --score vqa asks a language model that sees: hf:ID")
+        return ModelEncoder(
+            load_model(spec, activation=activation, device=options.device), options.precision
+        )
+    if own.is_file(spec):
+        own.refresh(spec)
+        found = own.chosen(
+            spec, _defined(own.parts_of(spec)), "models", "a class with images and texts, or score"
+        )
+        path, wanted = own.split(spec)
+        spec = ":".join(filter(None, (path.name, wanted)))
+        model = _made(found, spec, options)
+    elif library in LIBRARIES:
+        identifier, _, revision = name.partition("@")
+        with own.fence(spec, _REMEDY):
+            model = LIBRARIES[library](identifier, revision or None, options)
+    else:
+        model = _made(own.imported(own.installed("models")[spec], "model"), spec, options)
+    if not isinstance(model, Embedder | Scorer):
+        raise CompoclipError(f"{spec}: a model has images() and texts(), or score(); {_REMEDY}")
+    scored_by = "vqa" if options.score == "vqa" and library == "hf" else "scorer"
+    return ExternalEncoder(spec, model, options.device, options.precision, scored_by)
+
+
+def require_known(spec: str) -> None:
+    """Raise UsageError for a model of no known form, without loading it.
+
+    Args:
+        spec: As for `open_encoder`.
+    """
+    if not is_external(spec):
+        format_of(plain_spec(spec))
+
+
+def _defined(module: Mapping[str, Any]) -> dict[str, Any]:
+    """The models of a file: instances, classes, and functions that say that they return one."""
+
+    def is_model(value: Any) -> bool:
+        return isinstance(value, Embedder | Scorer)
+
+    found = {}
+    for name, value in module.items():
+        here = getattr(value, "__module__", module["__name__"]) == module["__name__"]
+        made = get_type_hints(value).get("return") if inspect.isfunction(value) else value
+        if here and not name.startswith("_") and is_model(made):
+            found[name] = value
+    return found
+
+
+def _made(found: Any, name: str, options: ModelOptions) -> Any:
+    """An instance: classes and functions are called with the device and precision they take."""
+    if not inspect.isclass(found) and not inspect.isfunction(found):
+        return found
+    with own.fence(name, _REMEDY):
+        given = {"device": options.device, "dtype": DTYPES[options.precision]}
+        takes = inspect.signature(found).parameters
+        return found(**{key: value for key, value in given.items() if key in takes})

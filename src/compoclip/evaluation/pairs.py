@@ -1,0 +1,322 @@
+"""Scores of pairs in place of cosines: `evaluate --score`.
+
+Only the pairs of a benchmark's items are scored, each distinct one once. Scores are cached as
+features are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from compoclip import own
+from compoclip.archives import Members
+from compoclip.benchmarks.case import Benchmark, Content, ImageRef
+from compoclip.captions.parser import parse_many, provenance
+from compoclip.captions.subgraphs import decompose, phrase, worded
+from compoclip.captions.types import Caption
+from compoclip.console import track
+from compoclip.data.decode import opened
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.embedder import ExternalEncoder, read_picture
+from compoclip.evaluation.encode import (
+    Damaged,
+    EncodeOptions,
+    FeatureCache,
+    FeatureStore,
+    by_content,
+    by_tokens,
+    content_key,
+    encode,
+    read_images,
+)
+from compoclip.evaluation.encoder import Encoder, require_finite
+from compoclip.evaluation.forms import FORMS
+from compoclip.evaluation.items import EncodedFeatures, Scores, cosines
+
+COSINE, PARTS = "cosine", "parts"
+SCORES = (COSINE, "itm", "local", "maxsim", PARTS, "vqa")
+"""What `--score` takes, beside a file."""
+_GRID = 3  # windows of half the sides, in so many rows and columns
+_REMEDY = "correct the file"
+Pairs = Mapping[tuple[int, int], tuple[ImageRef, str]]
+"""(row of an image, row of a text) -> an image and a text that stand there."""
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """A way to score pairs.
+
+    Args:
+        name: As in results: "itm", "my_score.py".
+        read_image: Reads an image for `match`.
+        match: An image and T texts -> (T,).
+        about: What the scores depend on beside the model; part of the identity.
+    """
+
+    name: str
+    read_image: Callable[[ImageRef], Any]
+    match: Callable[[Any, Sequence[str]], Scores]
+    about: Mapping[str, Any]
+
+
+def require_score(name: str) -> None:
+    """Raise UsageError for an unknown score; "" is the model's own.
+
+    Args:
+        name: As written on the command line.
+    """
+    if name and name not in SCORES and not own.is_file(name):
+        raise UsageError(f"--score {name}: is none of {', '.join(SCORES)} and no file ./NAME.py")
+
+
+def score_of(name: str, encoder: Encoder) -> PairScore | None:
+    """Find how a model's pairs are scored.
+
+    Args:
+        name: One of `SCORES`, FILE.py or FILE.py:NAME; "" for the model's own way.
+        encoder: The model.
+
+    Returns:
+        The score; None for cosines of features.
+
+    Raises:
+        UsageError: There is no such score, or a file defines none or several.
+        CompoclipError: The file cannot be read or run.
+    """
+    require_score(name)
+    name = name or (encoder.score if isinstance(encoder, ExternalEncoder) else COSINE)
+    if name == COSINE:
+        return None
+    if own.is_file(name):
+        return _custom(name, encoder)
+    about = provenance() if name == PARTS else {}
+
+    def match(image: Any, texts: Sequence[str]) -> Scores:
+        return encoder.match(image, texts, name)
+
+    return PairScore(name, encoder.read_image, match, about)
+
+
+def _custom(name: str, encoder: Encoder) -> PairScore:
+    """The function of a local file: model, image and texts to scores."""
+    own.refresh(name)
+    module = own.parts_of(name)
+    found = {
+        key: value
+        for key, value in module.items()
+        if inspect.isfunction(value)
+        and value.__module__ == module["__name__"]
+        and not key.startswith("_")
+        and len(inspect.signature(value).parameters) == 3
+    }
+    function = own.chosen(name, found, "scores", "a function of model, image and texts")
+    path, wanted = own.split(name)
+    model = encoder.model if isinstance(encoder, ExternalEncoder) else encoder
+
+    def match(image: Any, texts: Sequence[str]) -> Scores:
+        with own.fence(str(path), _REMEDY):
+            scores = np.asarray(function(model, image, list(texts)), dtype=np.float32)
+        if scores.shape != (len(texts),):
+            raise CompoclipError(
+                f"{path}: {len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
+            )
+        require_finite(scores, str(path))
+        return scores
+
+    about = own.named_sources(own.sources_of(function))
+    return PairScore(":".join(filter(None, (path.name, wanted))), read_picture, match, about)
+
+
+def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
+    """Raise UsageError, naming the benchmark, where not every item is of few images and texts.
+
+    Args:
+        benchmarks: What is to be measured.
+        score: The score of pairs.
+    """
+    for each in benchmarks:
+        if not all(FORMS[form].in_pairs for form in each.content.forms):
+            raise UsageError(
+                f"{each.name}: --score {score} scores the pairs of items (choice, group, triple); "
+                "measure retrieval, classification and texts alone with --score cosine"
+            )
+
+
+@dataclass(frozen=True)
+class ScoredPairs:
+    """Scores of all pairs, and what they cost.
+
+    Args:
+        features: With `matches`.
+        pairs: How many were scored now, not taken from the cache.
+        seconds: In which they were.
+    """
+
+    features: EncodedFeatures
+    pairs: int
+    seconds: float
+
+
+def score_contents(
+    encoder: Encoder, score: PairScore, contents: Sequence[Content], options: EncodeOptions
+) -> ScoredPairs:
+    """Score the pairs of all items, each distinct one once; share the work among ranks.
+
+    Args:
+        encoder: The model.
+        score: How.
+        contents: Cases whose images exist.
+        options: Batch size (texts at once with an image), workers, cache and ranks.
+
+    Returns:
+        The scores. Of several ranks, rank 0 has all of them.
+
+    Raises:
+        CompoclipError: Images are damaged beyond `max_bad`, or the model or a file fails.
+    """
+    refs = list(dict.fromkeys(ref for content in contents for ref in content.images))
+    words = list(dict.fromkeys(text for content in contents for text in content.texts))
+    ranks, amounts = options.ranks, options.amounts(encoder.device)
+    image_keys, image_rows = by_content(refs, amounts.workers, ranks)
+    text_keys, text_rows, truncated = by_tokens(encoder, words)
+    needed = {
+        (image_rows[ref], text_rows[text]): (ref, text)
+        for content in contents
+        for case in content.cases
+        for ref in case.images
+        for text in case.texts
+    }
+    damaged = Damaged(image_rows, options)
+    start = time.monotonic()
+    if score.name == PARTS:
+        matches, done = _parts(encoder, needed, damaged, options)
+        damaged.share()
+    else:
+        keys = [content_key(image_keys[i], text_keys[t][1].key) for i, t in needed]
+        cache = FeatureCache(options.cache, encoder) if options.cache else None
+        if cache is not None:
+            cache.add_pairs({"score": score.name, **score.about})
+        store = FeatureStore("pairs", keys, cache, ranks, encoder.device)
+        with encoder.evaluating():
+            done = _scored(score, needed, store, damaged, options, amounts.texts)
+        damaged.share()
+        store.share()
+        matches = dict(zip(needed, store.matrix[:, 0].tolist())) if store.matrix.size else {}
+    rows = {ref: row for ref, row in image_rows.items() if ref not in damaged.found}
+    none = np.zeros((0, 0), dtype=np.float32)
+    features = EncodedFeatures(none, rows, none, text_rows, damaged.found, truncated, matches)
+    return ScoredPairs(features, done, time.monotonic() - start)
+
+
+def _scored(
+    score: PairScore,
+    needed: Pairs,
+    store: FeatureStore,
+    damaged: Damaged,
+    options: EncodeOptions,
+    size: int,
+) -> int:
+    """Score what the store lacks, image by image; the number of pairs."""
+    pairs = list(needed)
+    todo = store.todo(size, key=lambda row: pairs[row])
+    groups = [list(each) for _, each in groupby(todo, key=lambda row: pairs[row][0])]
+    shown = [needed[pairs[group[0]]][0] for group in groups]
+    readings = zip(groups, read_images(score, shown, options.amounts(store.device), False))
+    done = 0
+    with store:
+        for group, (image, damage) in track(readings, "scoring pairs", len(groups), "images"):
+            if damage is not None:
+                damaged.add(pairs[group[0]][0], damage)
+                continue
+            for start in range(0, len(group), size):
+                rows = group[start : start + size]
+                scores = score.match(image, [needed[pairs[row]][1] for row in rows])
+                store.add(rows, lambda scores=scores: scores[:, None])  # type: ignore[misc]
+                done += len(rows)
+    return done
+
+
+# --- Parts: units of the caption against windows of the image. ---
+
+
+def caption_parts(caption: Caption) -> tuple[str, ...]:
+    """Return what a caption names: each object with its attributes, each relation; at least itself.
+
+    Args:
+        caption: Parsed.
+
+    Returns:
+        Distinct texts, in the caption's words.
+    """
+    graph = worded(caption)
+    bare = [each.name for each in graph.objects if not each.attributes]
+    return tuple(dict.fromkeys([*bare, *map(phrase, decompose(graph))])) or (caption.text,)
+
+
+def image_parts(ref: ImageRef) -> tuple[ImageRef, ...]:
+    """Return an image and nine overlapping windows of half its width and height.
+
+    Args:
+        ref: The image, or a crop of one.
+
+    Returns:
+        The image first.
+
+    Raises:
+        CompoclipError: The file is missing or no image.
+    """
+    left, upper, right, lower = ref.box or (0, 0, 0, 0)
+    if ref.box is None:
+        stored = Members()(ref.path, ref.member) if ref.member else ref.path
+        with opened(stored, ref.photo, upright=ref.upright) as image:
+            right, lower = image.size
+    width, height = (right - left) / 2, (lower - upper) / 2
+    if min(width, height) < 2:
+        return (ref,)
+    step = _GRID - 1
+    corners = [
+        (left + width * column / step, upper + height * row / step)
+        for row in range(_GRID)
+        for column in range(_GRID)
+    ]
+    return (ref, *(replace(ref, box=(x, y, x + width, y + height)) for x, y in corners))
+
+
+def _parts(
+    encoder: Encoder, needed: Pairs, damaged: Damaged, options: EncodeOptions
+) -> tuple[dict[tuple[int, int], float], int]:
+    r"""The mean over units u of max over windows v of cos(u, v), of every pair; their number.
+
+    After Miranda et al., Adding simple structure at inference improves vision-language
+    compositionality, arXiv 2506.09691 (2025).
+    """
+    windows: dict[int, tuple[ImageRef, ...]] = {}
+    for row, ref in {row: ref for (row, _), (ref, _) in needed.items()}.items():
+        try:
+            windows[row] = image_parts(ref)
+        except CompoclipError as error:
+            damaged.add(row, str(error))
+    words = list(dict.fromkeys(text for _, text in needed.values()))
+    units = {each.text: caption_parts(each) for each in parse_many(words)}
+    refs = [each for group in windows.values() for each in group]
+    features = encode(encoder, refs, [u for each in units.values() for u in each], options)
+    for row, group in windows.items():
+        if why := next((features.bad[each] for each in group if each in features.bad), ""):
+            damaged.add(row, why)
+    matches: dict[tuple[int, int], float] = {}
+    bad = {row for ref, row in damaged.rows.items() if ref in damaged.found}
+    for (row, column), (_, text) in needed.items() if options.ranks.first else ():
+        if row not in bad:
+            shown = features.image_index(windows[row])
+            read = features.text_index(units[text])
+            grid = np.broadcast_arrays(shown[None, :], read[:, None])
+            best = cosines(features.images, grid[0], features.texts, grid[1]).max(axis=1)
+            matches[row, column] = float(best.mean(dtype=np.float64))
+    return matches, len(matches)
