@@ -25,6 +25,7 @@ from compoclip.evaluation.groups import (
     RETRIEVAL,
     SENSITIVITY,
 )
+from compoclip.evaluation.published.beside import MeasuredCell
 from compoclip.evaluation.results import Score
 from compoclip.evaluation.statistics import Estimate
 from compoclip.files import write_atomically
@@ -197,7 +198,7 @@ WIDTH, HEIGHT = 340, 310
 _LETTER = 7.0  # mean width of a letter at the label size, in pixels
 
 
-Ranged = Score | Estimate
+Ranged = Score | Estimate | MeasuredCell
 """A value with its 95 % interval, None for none, in [0, 1]."""
 
 

@@ -289,9 +289,9 @@ def published_tradeoffs(study: Study) -> list[tuple[PublishedTable, list[plottin
                 if (one := each.cells[x]) is not None and (other := each.cells[y]) is not None
             ]
             published = {
-                " ".join(filter(None, row.labels)): (one / 100, other / 100)
+                " ".join(filter(None, row.labels)): (a / 100, b / 100)
                 for row in table.rows
-                if (one := row.values[x]) is not None and (other := row.values[y]) is not None
+                if (a := row.values[x]) is not None and (b := row.values[y]) is not None
             }
             labels = tuple(f"{table.columns[k].label}, %" for k in (x, y))
             title = f"{table.columns[y].label} and {table.columns[x].label}, {table.title}"
