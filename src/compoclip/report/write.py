@@ -67,7 +67,7 @@ from compoclip.report.looks import Album, broken, require_measured
 from compoclip.report.plotting import DARK, LIGHT
 from compoclip.report.study import Study, read_study
 from compoclip.report.training import Run, read_run
-from compoclip.report.wording import count, interval, listed, points, words_for
+from compoclip.report.wording import count, interval, points, words_for
 from compoclip.version import __version__
 
 # --- The tables of a study as files: Markdown, LaTeX and CSV, models as rows as papers print
@@ -378,7 +378,7 @@ def render(
     """The page."""
     environment = _environment()
     functions = (
-        chance_flag, count, direction, interval, listed, points, remarks, score_lines,
+        chance_flag, count, direction, interval, points, remarks, score_lines,
         sizes, strength, tip, words_for,
     )  # fmt: skip
     environment.globals |= {each.__name__: each for each in functions}
@@ -387,7 +387,6 @@ def render(
         "published_lines": lines,
         "published_notes": notes,
         "BRITTLENESS": BRITTLENESS,
-        "MATCH": MATCH,
         "POSITIVE_SCORE": POSITIVE_SCORE,
     }
     environment.filters["percent"] = wording.percent
