@@ -159,7 +159,7 @@ def test_several_models_begin_with_one_table(model, root, tmp_path, capsys):
     assert header.split() == ["a", "b", "chance"]
     assert first.startswith("sugarcrepe@mini (micro, 6 of 8 items)")
     assert "PARTIAL data: sugarcrepe@mini" in table
-    assert "b: too few photos to judge any of 2 skills." in said
+    assert "b: too few photos to judge any of 1 skill." in said
     assert hint.startswith("--details adds the sub-tasks\nnext: compoclip report ")
     assert main([*arguments, "--details"]) == 0
     again, *details = capsys.readouterr().out.strip().split("\n\n")

@@ -473,7 +473,7 @@ _Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what i
 
 
 class ReadsImages(Protocol):
-    """What reads images: an encoder, or a score of pairs."""
+    """Reader of images: an encoder, or a score of pairs."""
 
     @property
     def read_image(self) -> Callable[[ImageRef], Any]:

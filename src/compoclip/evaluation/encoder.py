@@ -39,7 +39,7 @@ Pending = Callable[[], Scores]
 
 
 class Identity(Protocol):
-    """What a model is: `ModelIdentity`, or `ExternalIdentity`."""
+    """Identity of a model: `ModelIdentity`, or `ExternalIdentity`."""
 
     @property
     def weights(self) -> str:

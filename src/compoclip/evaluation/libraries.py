@@ -133,7 +133,7 @@ ANSWER = "Yes"
 
 
 class _Transformers:
-    """What models of transformers share: a model, its processor, its revision."""
+    """A model of transformers, its processor and its revision."""
 
     libraries = ("transformers", "torch")
 
@@ -142,7 +142,7 @@ class _Transformers:
         self.revision = _commit(model, revision)
 
     def _inputs(self, **given: Any) -> dict[str, Any]:
-        """What the processor makes of images and texts, on the device, in the model's precision."""
+        """Return the processor's inputs, on the device, in the model's precision."""
         made = self.processor(return_tensors="pt", **given)
         return {
             key: value.to(self.device, self.model.dtype if value.is_floating_point() else None)

@@ -42,7 +42,7 @@ from compoclip.evaluation.items import EncodedFeatures, Scores, cosines
 
 COSINE, PARTS = "cosine", "parts"
 SCORES = (COSINE, "itm", "local", "maxsim", PARTS, "vqa")
-"""What `--score` takes, beside a file."""
+"""Names that `--score` takes, besides files."""
 _GRID = 3  # windows of half the sides, in so many rows and columns
 _REMEDY = "correct the file"
 Pairs = Mapping[tuple[int, int], tuple[ImageRef, str]]

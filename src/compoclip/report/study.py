@@ -42,7 +42,7 @@ class Table:
 
     def giveaways(self, group: str) -> dict[str, Score]:
         """Reference model -> its score, of those above chance that make mistakes: what the group
-        gives away to a model that has not learnt what it tests."""
+        gives away to a model that has not learned what it tests."""
         scores = {name: found[group] for name, found in self.bounds.items() if group in found}
         return {n: s for n, s in scores.items() if s.standing == "above" and s.value < 1}
 
