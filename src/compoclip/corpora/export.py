@@ -55,11 +55,13 @@ class ExportRow(NamedTuple):
     negatives: Sequence[str]
 
 
-Photo = tuple[str, Sequence[str]]
+PhotoCaptions = tuple[str, Sequence[str]]
 """The id of a photo, and its captions."""
 
 
-def hard_negatives(photos: Sequence[Photo], settings: Settings) -> tuple[list[list[str]], Counts]:
+def hard_negatives(
+    photos: Sequence[PhotoCaptions], settings: Settings
+) -> tuple[list[list[str]], Counts]:
     """Sample the negatives of every caption, in order, and count how they were made.
 
     A text that is another caption of the photo is left out. Where texts are lacking, those of the
@@ -94,7 +96,7 @@ def hard_negatives(photos: Sequence[Photo], settings: Settings) -> tuple[list[li
 
 
 def _made(
-    photos: Iterable[Photo], settings: Settings, workers: int
+    photos: Iterable[PhotoCaptions], settings: Settings, workers: int
 ) -> Generator[tuple[list[list[str]], Counts], None, None]:
     """Yield the negatives batch by batch, made here or by processes."""
     stream = iter(photos)
