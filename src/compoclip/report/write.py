@@ -67,7 +67,7 @@ from compoclip.report.looks import Album, broken, require_measured
 from compoclip.report.plotting import DARK, LIGHT
 from compoclip.report.study import Study, read_study
 from compoclip.report.training import Run, read_run
-from compoclip.report.wording import count, interval, points, words_for
+from compoclip.report.wording import count, interval, listed, points, words_for
 from compoclip.version import __version__
 
 # --- The tables of a study as files: Markdown, LaTeX and CSV, models as rows as papers print
