@@ -74,14 +74,27 @@ def test_defaults_are_said_in_words(capsys: pytest.CaptureFixture[str], words: l
 
 # What went (-) and came (+) since the names were recorded, by command; see CHANGELOG.md.
 CHANGED = {
-    "caption": "-price-in -price-out",
-    "train": "-decoded-cache",
+    "tune": "+caption-column +device +held-out +image-column +images +json +model +on +out +seed",
     "list": "+json",
-    "rewrite": "+images +licence +split +to",
-    "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
-    "methods": "-json -lab -table",
+    "evaluate": "+image-prompt +text-prompt +trust-remote-code",
+    "compare": "+details",
     "bundle": "+against +json +out +results",
     "verify": "+json",
+    "rewrite": "+images +licence +split +to",
+    "caption": "-price-in -price-out",
+    "data pack": "+held-out +split-seed",
+    "data audit": "+held-out +split-seed",
+    "report": "+bounds",
+    "index": (
+        "+batch-size +calibrate +caption-column +device +duplicates +held-out "
+        "+image-column +images +json +model +orientation +out +quoting +split +split-seed"
+    ),
+    "search": "+device +image +images +json +model +negation +page +queries +rerank +top",
+    "play": "+index",
+    "serve": "+index",
+    "train": "-decoded-cache +held-out +split-seed",
+    "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
+    "methods": "-json -lab -table",
     **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),
 }
 
