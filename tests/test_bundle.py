@@ -153,7 +153,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "method": (
         lambda b: (b / "run" / "config.yaml").write_text("method: clip-ft\n"),
         r"run/config.yaml: has the hash",
-        r"run: the files name different methods, negclip and clip-ft",
+        r"run/config.yaml: is of the method clip-ft, the model of negclip",
     ),
 }
 

@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
+from compoclip import own
 from compoclip.benchmarks.case import Aggregate, Form, TiePolicy
 from compoclip.benchmarks.entries import official_hash
 from compoclip.benchmarks.fetch import unpack
@@ -161,6 +161,8 @@ def _code_hash() -> str:
 
 
 def _machine() -> dict[str, Any]:
+    import torch  # verifying needs none
+
     gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     return {
         "platform": platform.platform(),
@@ -313,22 +315,22 @@ def _run_problems(folder: Path, found: Sequence[Results]) -> Iterator[str]:
     identity, provenance = read_record(run / RECORD)
     if identity.weights not in {each.identity.get("weights") for each in found}:
         yield f"run/{RECORD}: no results are of its weights {identity.weights}"
-    said = [provenance.get("method")]
+    method = str(provenance.get("method"))
     if (run / CONFIG).is_file():
         text = (run / CONFIG).read_text(encoding="utf-8")
-        said.append(parsed_config(text, run / CONFIG).get("method"))
+        named = str(parsed_config(text, run / CONFIG).get("method"))
+        if not own.is_file(named) and named != method.partition("+")[0]:  # "+": composed
+            yield f"run/{CONFIG}: is of the method {named}, the model of {method}"
     if (run / FILE).is_file():
         values = Fingerprint.load(run).values
-        said.append(values.get("method"))
-        if values.get("weights") != identity.base:
-            yield f"run/{FILE}: starts from weights {values.get('weights')}, not {identity.base}"
-    if len(set(said)) > 1:
-        yield f"run: the files name different methods, {' and '.join(map(str, said))}"
+        for key, value in (("method", method), ("weights", identity.base)):
+            if values.get(key) != value:
+                yield f"run/{FILE}: the {key} is {values.get(key)}, the model has {value}"
     if (run / LOG).is_file():
         last = max((each["step"] for each in read_log(run / LOG)), default=0)
-        steps = dict(provenance.get("run", {})).get("steps")
-        if last != steps:
-            yield f"run/{LOG}: ends at step {last}, the run at {steps}"
+        told = dict(provenance.get("run", {}))
+        if last != told.get("steps") and not told.get("ended_early"):
+            yield f"run/{LOG}: ends at step {last}, the run at {told.get('steps')}"
 
 
 def _result_problems(results: Results, report: Verified) -> Iterator[str]:
