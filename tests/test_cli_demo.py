@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ def test_demo_runs_end_to_end_and_resumes(
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert "world-foils (macro)" in shown
-    assert "bind_colour" in shown
-    assert "untrained is the same architecture" in shown
+    assert re.search(r"^fsc-clip: exchanged colours \d+\.\d -> \d+\.\d \(", shown, re.M)
+    assert re.search(r"^The captions alone, without an image, answer \d", shown, re.M)
     page = (out / "report.html").read_text()
     assert "fsc-clip" in page
     assert "base" in page
@@ -43,4 +44,4 @@ def test_demo_runs_end_to_end_and_resumes(
     assert weights.stat().st_mtime_ns == before
     assert {result["model"] for result in again["results"]} == {"base", "fsc-clip"}
     assert {bound["model"] for bound in again["bounds"]} == {"oracle", "text only", "untrained"}
-    assert "oracle" not in page
+    assert "oracle" in page

@@ -292,7 +292,8 @@ def mark(device: torch.device) -> torch.cuda.Event | None:
         return None
     import torch
 
-    return torch.cuda.current_stream(device).record_event()
+    event: torch.cuda.Event = torch.cuda.current_stream(device).record_event()
+    return event
 
 
 # --- Errors told between ranks. ---

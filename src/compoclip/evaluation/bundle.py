@@ -346,17 +346,17 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
     outcomes: dict[str, Outcomes] = {}
     again = 0
     for metric in names:
-        stated = [columns[f"{policy}.{metric}"] for policy in POLICIES]
+        used, strict, fractional = (columns[f"{policy}.{metric}"] for policy in POLICIES)
         known = judged.get(metric, Outcomes.nowhere(len(table)))
         again += int((~np.isnan(known.used)).sum())
-        for policy, one, other in zip(POLICIES, stated, known):
-            wrong = np.flatnonzero(~np.isnan(other) & ~np.isclose(one, other))
+        for policy, given, other in zip(POLICIES, (used, strict, fractional), known):
+            wrong = np.flatnonzero(~np.isnan(other) & ~np.isclose(given, other))
             for row in wrong[:1].tolist():
                 yield (
                     f"{name}: item {table['item'][row]} of {table['subtask'][row]}: {policy} "
-                    f"{metric} is {one[row]:g}, its scores give {other[row]:g}"
+                    f"{metric} is {given[row]:g}, its scores give {other[row]:g}"
                 )
-        outcomes[metric] = Outcomes(*stated, known.chance)
+        outcomes[metric] = Outcomes(used, strict, fractional, known.chance)
     total = sum(int((~np.isnan(each.used)).sum()) for each in outcomes.values())
     if again < total:
         left = f"{total - again:,} of {total:,} outcomes"
@@ -378,10 +378,11 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
     stated_scores = {**results.scores, "": results.aggregates}
     for part, found in {**summary.scores, "": summary.aggregates}.items():
         for one in {**stated_scores[part], **found}:
-            pair = [asdict(of[one]) if one in of else {} for of in (stated_scores[part], found)]
-            for each in pair:
+            both = [asdict(of[one]) if one in of else {} for of in (stated_scores[part], found)]
+            for each in both:
                 each.pop("expected", None)
-            yield from _unlike(*pair, f"{name}: {part} {one}".replace("  ", " "), "the items give")
+            where = f"{name}: {part} {one}".replace("  ", " ")
+            yield from _unlike(both[0], both[1], where, "the items give")
 
 
 def _judged_again(table: pa.Table, results: Results) -> dict[str, Outcomes]:

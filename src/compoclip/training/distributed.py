@@ -228,6 +228,6 @@ def sync_batch_norm(network: nn.Module, device: torch.device, ranks: Ranks) -> N
             f"{learning[0]} is a batch norm that learns, and on a CPU its statistics cannot be "
             "taken over several processes: freeze that tower, train on GPUs, or in one process"
         )
-    from timm.layers import convert_sync_batchnorm  # torch's own drops the activation of timm's
+    from timm.layers.norm_act import convert_sync_batchnorm as convert  # keeps timm's activation
 
-    convert_sync_batchnorm(network)
+    convert(network)  # type: ignore[no-untyped-call]

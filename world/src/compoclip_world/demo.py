@@ -257,6 +257,7 @@ def _report(options: DemoOptions, models: Mapping[str, LoadedModel]) -> Path:
     return write_report(
         [options.out / "results"],
         options.out / "report.html",
+        bounds=[options.out / "bounds"],
         runs=[options.out / "runs" / method for method in options.methods],
         base=BASE,
         maps=models,
