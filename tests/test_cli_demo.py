@@ -35,7 +35,7 @@ def test_demo_runs_end_to_end_and_resumes(
     assert "fsc-clip" in page
     assert "base" in page
     log = (out / "runs" / "fsc-clip" / "train.jsonl").read_text().splitlines()
-    assert json.loads(log[-1])["step"] == 2
+    assert json.loads(log[-1])["step"] == 4
     weights = out / "runs" / "fsc-clip" / "model" / "open_clip_model.safetensors"
     before = weights.stat().st_mtime_ns
 
