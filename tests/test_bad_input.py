@@ -355,7 +355,7 @@ def test_unknown_names(
     refused(capsys, argv, 1, "none.json", "no such file")
     refused(capsys, ["rewrite", "a red cup", "--rewrites=negclop"], 2, "negclop", "negclip")
     assert main(["trane"]) == 2
-    assert "no verb 'trane'; did you mean train?" in capsys.readouterr().err
+    assert "no verb 'trane'; did you mean train or tune?" in capsys.readouterr().err
     assert not out.exists()
 
 

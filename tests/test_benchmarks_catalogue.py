@@ -103,7 +103,7 @@ def test_rules_by_their_common_names(root: Path) -> None:
 
 def test_sets_of_classes_and_captions(root: Path) -> None:
     loaded = [target.load().content for target in targets(root).values()]
-    assert sum(isinstance(content, Retrieval) for content in loaded) == 2
+    assert sum(isinstance(content, Retrieval) for content in loaded) == 3
     metrics = {content.metric for content in loaded if isinstance(content, Classification)}
     assert {"accuracy", "map11"} <= metrics
 

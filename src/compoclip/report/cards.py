@@ -257,25 +257,24 @@ def before_after(
 ) -> list[Card]:
     """Return items with one photo that the base gets wrong and the most improved model right.
 
-    One per skill, each the first by hash; the cards have the lines of these two models alone.
+    Of each skill the first by hash, then the second; the cards have these two models alone.
 
     Args:
         study: of any number of models; of one there are no items.
         items: as `read_items` gives them.
         album: keeps the photos.
-        skills: In this order; when empty all, the most improved first.
+        skills: In this order; by default those with a significant gain, the largest first.
         count: how many at most.
     """
-    gains = {
-        model: {name: d.difference for name, d in study.skills.differences[model].items()}
-        for model in study.others
-    }
-    if not gains:
+    changes = {model: dict(study.skills.differences[model]) for model in study.others}
+    if not changes:
         return []
-    tuned = max(gains, key=lambda model: sum(gains[model].values()))
+    tuned = max(changes, key=lambda m: sum(d.difference for d in changes[m].values()))
+    higher = [d for d in changes[tuned].values() if d.verdict == "higher"]
+    gained = [d.name for d in sorted(higher, key=lambda d: -d.difference)]
     cards: list[Card] = []
     shown: set[str] = set()
-    for skill in skills or sorted(gains[tuned], key=lambda name: -gains[tuned][name]):
+    for skill in [*(skills or gained)] * count:
         places = [items[part.benchmark][part.name] for part in study.skills.groups[skill]]
         order = sorted(
             ((each, k) for each in places for k in range(len(each.items))),

@@ -426,7 +426,7 @@ class TrainingLoop:
             place = f"after step {step} of {self.total}, which is saved in {out}"
             raise RunInterruptedError(
                 f"interrupted {place if step else 'before step 1'}; the same command with --resume "
-                "goes on",
+                "continues",
                 asked,
             ) from cause
 
