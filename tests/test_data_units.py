@@ -125,7 +125,7 @@ def test_the_file_is_data_as_well(tmp_path: Path) -> None:
     )
     assert second.negatives == ()
     assert source.brings() == {"negatives"}
-    with pytest.raises(UsageError, match="files of units take no --split"):
+    with pytest.raises(UsageError, match="0 of 2 photos, by a hash of the photo"):
         open_source(str(tmp_path / "units.json"), split="val")
 
 
