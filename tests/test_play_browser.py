@@ -123,7 +123,7 @@ def test_bad_input_is_told_in_words(page: Page, server: Server) -> None:
     assert status.inner_text() == "Choose an image first."
     upload(page, b"this is no picture", "notes.png")
     ask(page, "a star")
-    page.locator("#status.bad", has_text="the file is no image of a known kind").wait_for()
+    page.locator("#status.bad", has_text="not an image of a known format").wait_for()
     upload(page, b"\x89PNG" + bytes(8_100_000), "huge.png")
     page.locator("#status.bad", has_text="larger than the 8 MB allowed").wait_for()
     upload(page, examples(64)[0][1])

@@ -22,7 +22,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_items_before_and_after(results: Path, tmp_path: Path) -> None:
     out = tmp_path / "items.svg"
     argv = [str(results / "base"), str(results / "negclip"), "-o", str(out)]
-    assert main([*argv, "--skills", "binding", "attribute"]) == 0
+    assert main([*argv, "--skills", "binding", "attribute", "--count", "2"]) == 0
     text = out.read_text(encoding="utf-8")
     ElementTree.fromstring(text)
     assert len(re.findall("<image ", text)) == text.count('href="data:image/') == 2
@@ -35,11 +35,12 @@ def test_items_before_and_after(results: Path, tmp_path: Path) -> None:
 
 def test_photos_that_have_moved(results: Path, tmp_path: Path) -> None:
     argv = [str(results / "base"), str(results / "negclip"), "-o", str(tmp_path / "a.svg")]
+    argv += ["--skills", "binding"]
     photos, away = results.parent / "photos", tmp_path / "elsewhere" / "photos"
     away.parent.mkdir()
     photos.rename(away)
     try:
-        with pytest.raises(CompoclipError, match=r"photos not found; name their folder: --images"):
+        with pytest.raises(CompoclipError, match=r"photos cannot be read; name their folder: --images"):
             main(argv)
         assert main([*argv, "--images", str(away.parent)]) == 0
     finally:
