@@ -13,10 +13,9 @@ import pytest
 from benchmark_files import vg_row
 from compoclip.archives import read_members
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.files import close
 from compoclip.benchmarks.prompts import fill, read_index, read_names, read_templates
 from compoclip.captions.chunks import pre_caption
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, closest
 
 
 def _write(tmp_path: Path, text: str | bytes, name: str = "x.json") -> Path:
@@ -234,6 +233,6 @@ def test_names_that_no_file_can_have() -> None:
 
 
 def test_hints_are_short_whatever_names_a_file_holds() -> None:
-    hint = close("x", ["a\nb", *(f"{k} {'y' * 99}" for k in range(5000))])
+    hint = closest("x", ["a\nb", *(f"{k} {'y' * 99}" for k in range(5000))])
     assert hint.isprintable()
     assert len(hint) < 1100

@@ -103,7 +103,9 @@ def test_the_command_under_torchrun(tmp_path: Path) -> None:
         rows, others = (load_items(each).to_pylist() for each in (alone, shared))
         for row, other in zip(rows, others):
             assert other["scores"] == pytest.approx(row["scores"], abs=1e-6)
-    assert done.stdout.count("bundled on ") == len(one)
+    lines = done.stdout.splitlines()
+    assert all(any(line.startswith(each.benchmark) for line in lines) for each in one)
+    assert done.stdout.count("bundled: compositionality") == 1  # rank 0 alone prints
 
 
 def said(ranks: Ranks, arguments: list[str]) -> tuple[int, str]:

@@ -20,8 +20,8 @@ from compoclip.losses.contrastive import negclip_loss
 from compoclip.methods.base import Method, Trains
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
+from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.projection import attach_text_map, merge_text_map, text_matrix
-from compoclip.models.text_tower import TextTower
 from compoclip.training.caches import FrozenTexts
 from compoclip.training.log import read_log
 from compoclip.training.loop import freeze
@@ -174,13 +174,13 @@ def test_cached_runs_are_the_run_and_encode_each_caption_once(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     encoded: list[int] = []
-    states = TextTower.states
+    states = DualEncoder.text_states
 
-    def counted(self: TextTower, inputs: Any) -> Tensor:
-        encoded.append(len(inputs.place))
-        return states(self, inputs)
+    def counted(self: DualEncoder, ids: Tensor, micro_batch: int = 0) -> Tensor:
+        encoded.append(len(ids))
+        return states(self, ids, micro_batch)
 
-    monkeypatch.setattr(TextTower, "states", counted)
+    monkeypatch.setattr(DualEncoder, "text_states", counted)
     base = load_model(world / "base").encoder.model.state_dict()
     more = {
         "plain": (),

@@ -74,9 +74,10 @@ def test_a_trained_model_is_the_same_in_the_words_of_hugging_face(
     trained(folder, load_recipe("negclip")(optim=OPTIM), "run")
     state = load_model(folder / "run" / "model").encoder.model.state_dict()
     assert state["logit_bias"].item() not in (0.0, -10.0)
-    theirs = hugging_face.HFSiglip().write_state(state)
+    names = hugging_face.HFSiglip().names
+    theirs = names.write(state)
     assert theirs["logit_bias"].tolist() == [state["logit_bias"].item()]
-    again = hugging_face.HFSiglip().read_state(theirs, "f")
+    again = names.read(theirs, "f")
     assert again.keys() == state.keys()
     assert all(torch.equal(again[key].reshape(state[key].shape), state[key]) for key in state)
 

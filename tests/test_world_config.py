@@ -50,6 +50,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_the_recipes_of_the_base_model_are_readable() -> None:
     folder = Path(__file__).parents[1] / "recipes" / "base"
     recipes = sorted(set(folder.glob("*.json")) - {folder / "model.json"})
-    assert len(recipes) == 4
+    assert len(recipes) == 3
     for path in recipes:
         read_world_config(path)
