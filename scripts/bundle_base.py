@@ -8,7 +8,9 @@ Writes world/src/compoclip_world/base: the open_clip directory, and the world it
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from compoclip.console import end_with
@@ -25,6 +27,8 @@ def main() -> int:
     options = parser.parse_args()
     read_world_config(options.world)
     loaded = load_model(options.model)
+    data = re.sub(r"\S*/(?=[^/\s]+/[^/\s]+\.tar)", "", loaded.provenance["data"])
+    loaded = replace(loaded, provenance={**loaded.provenance, "data": data})  # no machine's path
     shutil.rmtree(BASE, ignore_errors=True)
     save_model(loaded, BASE, dtype="float16")
     config = BASE / "open_clip_config.json"

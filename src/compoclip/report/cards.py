@@ -257,24 +257,23 @@ def before_after(
 ) -> list[Card]:
     """Return items with one photo that the base gets wrong and the most improved model right.
 
-    Of each skill the first by hash, then the second; the cards have these two models alone.
+    One per skill, the first by hash, then a second per skill. Cards have these two models alone.
 
     Args:
         study: of any number of models; of one there are no items.
         items: as `read_items` gives them.
         album: keeps the photos.
-        skills: In this order; by default those with a significant gain, the largest first.
+        skills: In this order; by default all, the largest gain first.
         count: how many at most.
     """
-    changes = {model: dict(study.skills.differences[model]) for model in study.others}
-    if not changes:
+    if not study.others:
         return []
-    tuned = max(changes, key=lambda m: sum(d.difference for d in changes[m].values()))
-    higher = [d for d in changes[tuned].values() if d.verdict == "higher"]
-    gained = [d.name for d in sorted(higher, key=lambda d: -d.difference)]
+    changes = study.skills.differences
+    tuned = max(study.others, key=lambda m: sum(d.difference for d in changes[m].values()))
+    by_gain = sorted(changes[tuned], key=lambda name: -changes[tuned][name].difference)
     cards: list[Card] = []
     shown: set[str] = set()
-    for skill in [*(skills or gained)] * count:
+    for skill in [*(skills or by_gain)] * count:
         places = [items[part.benchmark][part.name] for part in study.skills.groups[skill]]
         order = sorted(
             ((each, k) for each in places for k in range(len(each.items))),

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import cache
 
 from compoclip.errors import CompoclipError
-from compoclip_world.edits import nodes_of
 from compoclip_world.export.part import Part, SuiteSpec
-from compoclip_world.logic import Form, NounPhrase, Quantifier
+from compoclip_world.export.retrieval import needed_kinds
+from compoclip_world.logic import Form
 from compoclip_world.oracle import Oracle, Truth
 from compoclip_world.pairs import neighbours
 from compoclip_world.parser import parse
@@ -74,5 +74,4 @@ def _apart(captions: list[tuple[str, Scene]], scenes: list[tuple[str, Scene]]) -
 def _claim(text: str) -> tuple[Form, frozenset[str]]:
     """Parse a caption: its form, and the kinds without which it is false."""
     form = parse(text)
-    phrases = [node for node in nodes_of(form) if isinstance(node, NounPhrase)]
-    return form, frozenset(p.word for p in phrases if p.quantifier is not Quantifier.NONE)
+    return form, frozenset(needed_kinds(form))

@@ -98,7 +98,7 @@ def own_captions(
     for caption in captions:
         if any(same(caption.text, each) for each in found):
             continue
-        needed = _needed(caption.form)
+        needed = needed_kinds(caption.form)
         if not any(
             needed <= {thing.kind for thing in other.things}
             and _ORACLE.verdict(caption.form, other).truth is not Truth.FALSE
@@ -111,8 +111,12 @@ def own_captions(
     return found
 
 
-def _needed(form: Form) -> set[str]:
-    """Kinds without which the caption is false."""
+def needed_kinds(form: Form) -> set[str]:
+    """Return the kinds without which a caption is false.
+
+    Args:
+        form: What the caption claims.
+    """
     return {
         node.word
         for node in nodes_of(form)
