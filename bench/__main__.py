@@ -1,9 +1,4 @@
-"""`python -m bench STAGE`: throughput of a stage, measured against a named reference.
-
-The code of a stage is the module `bench.<stage>`, imported only when called, with
-`main(arguments)` for the stage alone and `rows(inputs)` for its part of the table of `bench all`
-(see `bench_rows`).
-"""
+"""`python -m bench STAGE`: throughput of a stage, measured against a named reference."""
 
 from __future__ import annotations
 
@@ -26,9 +21,20 @@ STAGES = {
     "text": "captions/s of the text encoder, against open_clip's own encode_text",
     "train": "images/s of a training step, against the straightforward one",
 }
-_EVERY = {"all": "every stage, as one table with targets (--quick: within minutes)"}
+_EVERY = {"all": "every stage, as one table with targets"}
+_NOTES = ("", "--quick measures less of everything, within minutes; --json prints JSON.")
+
+
+class _Stages(Verbs):
+    def call(self, name: str, arguments: Sequence[str]) -> int:
+        """Measure a stage; torch is imported only then."""
+        from bench.harness import run
+
+        return run(STAGES, name, arguments)
+
+
 _TABLE = {name: (about, name) for name, about in (STAGES | _EVERY).items()}
-_PROGRAM = Verbs("python -m bench", "STAGE", _TABLE, package="bench")
+_PROGRAM = _Stages("python -m bench", "STAGE", _TABLE, _NOTES)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,15 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.captions import world_captions
-from bench.data import photo_like
-from bench.rows import PROGRAM, Inputs, Row
+from bench.harness import Row
+from bench.made import photo_files, world_captions
 from compoclip.benchmarks.case import Benchmark, Content, ImageRef, Retrieval
-from compoclip.cli.options import parse
+from compoclip.benchmarks.targets import parse_targets
 from compoclip.config import Shown
-from compoclip.console import emit_json, table
 from compoclip.data.decode import decode
-from compoclip.errors import UsageError
 from compoclip.evaluation.encode import (
     Amounts,
     EncodeOptions,
@@ -33,6 +30,10 @@ from compoclip.evaluation.encode import (
 from compoclip.evaluation.encoder import Encoder, ModelEncoder, Pending, TextKey, evaluating
 from compoclip.models.checkpoint import LoadedModel, load_model
 from compoclip.ranks import device_named
+from compoclip_world.export.part import SuiteSpec
+from compoclip_world.export.suite import write_suite
+
+QUICK = ("--items=20", "--images=64", "--texts=2500", "--no-readers")
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,6 @@ class Economy:
     naive_texts: int
     once_images: int
     once_texts: int
-
-    @property
-    def ratio(self) -> float:
-        """Naive encodings for each one that is made."""
-        return (self.naive_images + self.naive_texts) / max(1, self.once_images + self.once_texts)
-
-    @property
-    def text_ratio(self) -> float:
-        """The same for texts alone."""
-        return self.naive_texts / max(1, self.once_texts)
 
 
 def economies(
@@ -152,36 +143,25 @@ class FloatsOneByOne(HostOnly):
         return torch.stack(list(images))
 
 
-@dataclass(frozen=True)
-class Host:
-    """Processor seconds outside of the towers. images: for 1,000 of them; images_main: those of the
-    main thread, which no image is read in. texts: for 10,000 of them, all in the main thread."""
-
-    images: float
-    images_main: float
-    texts: float
-
-
 def host_seconds(
     encoder: ModelEncoder, images: Sequence[ImageRef], texts: Sequence[str], options: EncodeOptions
-) -> Host:
-    """What `encode_contents` takes for these images and for these texts.
+) -> dict[str, float]:
+    """Return the processor seconds of `encode_contents` outside of the towers, by their purpose.
 
     encoder: has no towers. options: names a cache, too.
     """
-
-    def taken(content: Content) -> tuple[float, float]:
+    found = {}
+    for what, count, content in (
+        ("1,000 images", len(images) / 1000, Retrieval(tuple(images), (), ())),
+        ("10,000 texts", len(texts) / 10_000, Retrieval((), tuple(texts), ())),
+    ):
         whole, main = time.process_time(), time.thread_time()
         encode_contents(encoder, [content], options)
-        return time.process_time() - whole, time.thread_time() - main
-
-    thousands, ten_thousands = len(images) / 1000, len(texts) / 10_000
-    both, main = taken(Retrieval(tuple(images), (), ()))
-    return Host(
-        both / thousands,
-        main / thousands,
-        taken(Retrieval((), tuple(texts), ()))[0] / ten_thousands,
-    )
+        found[f"host of {what}, CPU seconds"] = (time.process_time() - whole) / count
+        found[f"host of {what}, CPU seconds of the main thread"] = (
+            time.thread_time() - main
+        ) / count
+    return found
 
 
 def reading_speed(
@@ -204,169 +184,82 @@ def _counts(content: Content) -> tuple[int, int, int]:
 @dataclass(frozen=True)
 class Options:
     """Count the images and texts that an evaluation encodes, each distinct one once over all
-    benchmarks, against encoding every item's on its own. Nothing is encoded, and no image has to be
-    there: absent ones are told apart by their path.
+    benchmarks, against encoding every item's on its own. No image has to be there: absent ones are
+    told apart by their path. Without benchmarks those of the world, which are also encoded both
+    ways, with the host's part of encoding photo-like images and captions.
 
     Args:
         on: Benchmarks or suites, as for `compoclip evaluate`.
         data: Data root in the default layout.
         model: Whose tokenizer tells texts apart: anything `compoclip evaluate` takes.
         workers: Threads that read images.
-        json: Print JSON.
+        items: Items of each of the world's benchmarks.
+        images: Photo-like images for the host's part.
+        texts: Captions for the host's part.
+        readers: Measure how fast threads and processes read images, too.
     """
 
-    on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")]
+    on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")] = ()
     data: Path = Path("data")
     model: str = "bundled"
     workers: int = 2
-    json: bool = False
+    items: int = 250
+    images: int = 512
+    texts: int = 10_000
+    readers: bool = True
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Count and print; returns the exit code."""
-    options = parse(Options, "evaluate", arguments, PROGRAM)
-    if options.workers < 1:
-        raise UsageError("--workers must be at least 1")
-    if not options.on:
-        raise UsageError("name at least one benchmark; see bench evaluate --help")
-    from compoclip.benchmarks.targets import parse_targets
-
-    benchmarks = [target.load() for target in parse_targets(options.on, options.data)]
-    encoder = ModelEncoder(load_model(options.model, device=device_named("cpu")))
-    alone, together = economies(benchmarks, encoder.text_keys, options.workers)
-    every = [*alone, together]
-    if options.json:
-        emit_json(
-            [{**asdict(each), "ratio": each.ratio, "text_ratio": each.text_ratio} for each in every]
-        )
-        return 0
-    cells = [
-        [
-            each.name,
-            str(each.items),
-            str(each.naive_images),
-            str(each.once_images),
-            str(each.naive_texts),
-            str(each.once_texts),
-            f"{each.text_ratio:.2f}",
-            f"{each.ratio:.2f}",
-        ]
-        for each in every
-    ]
-    header = ["", "items", "images", "distinct", "texts", "distinct", "texts saved", "all saved"]
-    print(table(cells, header))
-    print(
-        "\nimages, texts: encodings item by item; distinct: encodings made, each image (bytes and "
-        "box) and token sequence once; saved: times fewer"
-    )
-    return 0
+def measure(options: Options, folder: Path) -> list[Row]:
+    """Count; without benchmarks of the user's encode, too."""
+    names, root = options.on, options.data
+    if not names:
+        root = folder / "suite"
+        write_suite(root, SuiteSpec(items=options.items))
+        names = (str(root),)
+    benchmarks = [target.load() for target in parse_targets(names, root)]
+    loaded = load_model(options.model, device=device_named("cpu"))
+    encoder = ModelEncoder(loaded)
+    alone, together = economies(benchmarks, encoder.text_keys, options.workers or 1)
+    rows = []
+    for each in (*alone, together) if options.on else (together,):
+        for what, once, naive in (
+            ("images", each.once_images, each.naive_images),
+            ("texts", each.once_texts, each.naive_texts),
+        ):
+            name = f"{each.name}, {each.items} items: {what} encoded"
+            rows.append(Row(name, once, naive, "every item's", less=True))
+    if options.on:
+        return rows
+    spent, less = encoding_seconds(encoder, benchmarks, EncodeOptions())
+    world = f"{len(benchmarks)} benchmarks of the world, encoded, CPU seconds"
+    rows.append(Row(world, less, spent, "every item's", less=True))
+    return rows + _host_rows(loaded, options, folder)
 
 
-def rows(inputs: Inputs) -> list[Row]:
-    """The world's benchmarks with the bundled model, counted and encoded both ways, and the host's
-    part of encoding photo-like images and captions."""
-    from compoclip.benchmarks.targets import parse_targets
-    from compoclip_world.export.part import SuiteSpec
-    from compoclip_world.export.suite import write_suite
-
-    suite = inputs.folder / "suite"
-    write_suite(suite, SuiteSpec(items=20 if inputs.quick else 250))
-    benchmarks = [target.load() for target in parse_targets([str(suite)], suite)]
-    encoder = ModelEncoder(load_model("bundled", device=device_named("cpu")))
-    _, together = economies(benchmarks, encoder.text_keys)
-    naive, once = encoding_seconds(encoder, benchmarks, EncodeOptions())
-    every = together.naive_images + together.naive_texts
-    made = together.once_images + together.once_texts
-    world = f"{len(benchmarks)} benchmarks of the world"
-    return [
-        Row(
-            bench="evaluate",
-            what=f"encodings of {world}",
-            ours=made,
-            baseline=every,
-            against="every item's",
-            ratio=together.ratio,
-        ),
-        Row(
-            bench="evaluate",
-            what=f"{world}, encoded, CPU seconds",
-            ours=once,
-            baseline=naive,
-            against="every item's",
-            ratio=naive / once,
-        ),
-        *_host_rows(load_model("bundled", device=device_named("cpu")), inputs),
-    ]
-
-
-def photo_files(folder: Path, count: int, drawn: int = 64) -> list[ImageRef]:
-    """So many photo-like JPEGs; those after the first `drawn` differ from these in a last byte or
-    two alone, which makes them other images."""
-    for k in range(count):
-        path = folder / f"{k}.jpg"
-        if k < drawn:
-            photo_like(k).save(path, quality=90)
-        else:
-            first = (folder / f"{k % drawn}.jpg").read_bytes()
-            path.write_bytes(first + (k // drawn).to_bytes(2, "little"))
-    return [ImageRef(folder / f"{k}.jpg") for k in range(count)]
-
-
-def _host_rows(loaded: LoadedModel, inputs: Inputs) -> list[Row]:
-    """The host's part, for a GPU and its batches, against floats made one by one; and readers."""
+def _host_rows(loaded: LoadedModel, options: Options, folder: Path) -> list[Row]:
+    """Measure the host's part, for a GPU and its batches, against floats made one by one; and
+    readers."""
     size = replace(loaded.preprocess, size=(224, 224))  # the bundled model's images are small
     loaded = replace(loaded, preprocess=size)
-    images = photo_files(inputs.folder, 64 if inputs.quick else 512)
-    captions = world_captions(500 if inputs.quick else 2000)
+    images = [ImageRef(path) for path in photo_files(folder / "photos", options.images)]
+    captions = world_captions(max(4, options.texts // 5))
     texts = [f"{caption} {k}" for k in range(5) for caption in captions]
     loaded.tokenizer(texts)  # byte-pair encoding is the same in both ways
-    plain = host_seconds(
-        FloatsOneByOne(loaded), images, texts, EncodeOptions(64, 2, cache=inputs.folder / "a")
+    plain, ours = (
+        host_seconds(kind(loaded), images, texts, EncodeOptions(at_once, 2, cache=folder / name))
+        for kind, at_once, name in ((FloatsOneByOne, 64, "a"), (HostOnly, 1024, "b"))
     )
-    ours = host_seconds(
-        HostOnly(loaded), images, texts, EncodeOptions(1024, 2, cache=inputs.folder / "b")
-    )
-    names = {
-        "images": "host of 1,000 images, CPU seconds",
-        "images_main": "host of 1,000 images, CPU seconds of the main thread",
-        "texts": "host of 10,000 texts, CPU seconds",
-    }
-    rows = [
-        Row(
-            bench="evaluate",
-            what=what,
-            ours=getattr(ours, name),
-            baseline=getattr(plain, name),
-            against="floats one by one, 64 at once",
-            ratio=getattr(plain, name) / getattr(ours, name),
-        )
-        for name, what in names.items()
-    ]
-    if inputs.quick:
+    against = "floats one by one, 64 at once"
+    rows = [Row(what, ours[what], plain[what], against, less=True) for what in ours]
+    if not options.readers:
         return rows
-    one, threads, processes = (  # in turn, the better of two: other programs run, too
-        max(each)
-        for each in zip(
-            *(
-                [
-                    reading_speed(ModelEncoder(loaded), images, workers, kind, 3)
-                    for workers, kind in ((1, False), (2, False), (2, True))
-                ]
-                for _ in range(2)
-            )
-        )
-    )
-    return [
-        *rows,
-        *(
-            Row(
-                bench="evaluate",
-                what=f"images read a second by {readers}",
-                ours=speed,
-                baseline=one,
-                against="1 thread",
-                ratio=speed / one,
-            )
-            for readers, speed in (("2 threads", threads), ("2 processes", processes))
-        ),
+    ways = {"1 thread": (1, False), "2 threads": (2, False), "2 processes": (2, True)}
+    passes = [  # in turn, the better of two: other programs run, too
+        [reading_speed(ModelEncoder(loaded), images, *way, 3) for way in ways.values()]
+        for _ in range(2)
+    ]
+    one, *others = (max(each) for each in zip(*passes))
+    return rows + [
+        Row(f"images read a second by {readers}", speed, one, "1 thread")
+        for readers, speed in zip(list(ways)[1:], others)
     ]

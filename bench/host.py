@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,19 +18,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import compoclip.training.step as step_module
-from bench.captions import drawn_captions
-from bench.data import photo_like
-from bench.rows import PROGRAM, Inputs, Row, surroundings
-from compoclip.cli.options import parse
-from compoclip.console import emit_json, table
+from bench.harness import Row
+from bench.made import drawn_captions, narrow_model, write_samples
 from compoclip.data.batch import Batch, Numbers
 from compoclip.data.loader import BatchLoader
 from compoclip.data.sources.open import open_source
 from compoclip.errors import UsageError
 from compoclip.methods.base import Method, Optim
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, create_model
-from compoclip.models.config import ModelConfig
+from compoclip.models.checkpoint import LoadedModel
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.text_plan import TextPlanner
 from compoclip.models.work import FeatureWork, Work
@@ -206,35 +201,6 @@ def cycled(count: int) -> Iterator[None]:
         yield
 
 
-def write_samples(folder: Path, captions: Sequence[str], photos: int = 16, size: int = 480) -> str:
-    """Write one sample per caption, with photo-like JPEGs under as many names; return the path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for k in range(len(captions)):
-        photo = folder / f"{k}.jpg"
-        if k < photos:
-            photo_like(k, size * 4 // 3, size).save(photo, quality=90)
-        else:  # rows of one file would be one sample
-            photo.hardlink_to(folder / f"{k % photos}.jpg")
-    rows = [{"image": f"{k}.jpg", "caption": c} for k, c in enumerate(captions)]
-    path = folder / "samples.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    return str(path)
-
-
-def narrow_model(size: int, width: int = 8, layers: int = 12) -> LoadedModel:
-    """A CLIP with the layers of ViT-B/32 and next to no arithmetic in them, for images of `size`
-    pixels a side."""
-    vision = {"image_size": size, "patch_size": 32, "width": width, "head_width": width}
-    text = {"context_length": 77, "vocab_size": 49408, "width": width, "heads": 1}
-    config = {
-        "embed_dim": width,
-        "quick_gelu": True,
-        "vision_cfg": {**vision, "layers": layers},
-        "text_cfg": {**text, "layers": layers},
-    }
-    return create_model(ModelConfig(config, {"size": size}), seed=0)
-
-
 def train_steps(
     loaded: LoadedModel, method: Method, data: str, settings: RunSettings, times: StepTimes
 ) -> None:
@@ -243,91 +209,6 @@ def train_steps(
     with tempfile.TemporaryDirectory() as folder, times:
         settings = replace(settings, out=Path(folder) / "run", save_every=0)
         run_training(loaded, replace(method, optim=optim), open_source(data), settings)
-
-
-@dataclass(frozen=True)
-class Host:
-    """Milliseconds of processor time of the main thread, by part of a step.
-
-    Attributes:
-        parts: By name.
-        casts: Of the conversions that bfloat16 adds, by themselves.
-        operations: Of a step, without views: with the whole batch, with the few images, and with
-            these in bfloat16.
-    """
-
-    batch_size: int
-    few: int
-    parts: dict[str, float]
-    casts: float
-    operations: tuple[int, int, int]
-
-    @property
-    def preamble(self) -> float:
-        """What comes before the first layer."""
-        return sum(self.parts[part] for part in PREAMBLE)
-
-    @property
-    def whole(self) -> float:
-        """All of the step, in bfloat16."""
-        return sum(self.parts.values()) + self.casts
-
-
-def measure_host(
-    models: tuple[LoadedModel, LoadedModel],
-    method: Method,
-    captions: Sequence[str],
-    batch_size: int,
-    few: int,
-    steps: tuple[int, int],
-) -> Host:
-    """Time the steps of two runs on a CPU, with one worker that reads.
-
-    With the whole batch counts what does not depend on how much there is to compute: taking a
-    batch and copying its texts. Everything else is timed with so few images that operations on
-    them take no longer than telling a GPU to do them. Texts are put into about as many buckets
-    both times: what a bucket costs is in proportion to the batch.
-
-    Args:
-        models: Without arithmetic, for the whole batch and for few images.
-        method: Losses and texts.
-        captions: Of the samples.
-        batch_size: Images of the whole batch.
-        few: Images of the small one.
-        steps: Of the run with the whole batch, and of that with few images.
-    """
-
-    def run(images: int, count: int, precision: Any = "fp32") -> tuple[StepTimes, Operations]:
-        seen = Operations()
-        times = StepTimes(around={k: lambda: seen for k in COUNTED})
-        sized = replace(method, optim=Optim(batch_size=images))
-        settings = RunSettings(
-            out=Path(), workers=1, precision=precision, stop_after=count, log_every=1
-        )
-        with _bucket_cost(2048 * images // batch_size):
-            train_steps(models[images < batch_size], sized, data, settings, times)
-        return times, seen
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            data = write_samples(Path(folder), captions)
-            whole, counted = run(batch_size, steps[0])
-            small, fewer = run(few, steps[1])
-            _, lower = run(few, COUNTED[-1] + 2, "bf16")
-    finally:
-        torch.set_num_threads(threads)
-    parts = small.median()
-    parts |= {part: whole.median()[part] for part in PREAMBLE}
-    operations = [each.found.total() // len(COUNTED) for each in (counted, fewer, lower)]
-    return Host(
-        batch_size,
-        few,
-        {part: 1000 * parts[part] for part in PARTS},
-        1000 * _cast_seconds((lower.casts - fewer.casts) // len(COUNTED)),
-        (operations[0], operations[1], operations[2]),
-    )
 
 
 @contextmanager
@@ -355,7 +236,8 @@ def _cast_seconds(count: int, repeats: int = 5) -> float:
     return statistics.median(seconds)
 
 
-_TARGETS = {"preamble": 15.0, "whole": 45.0}
+_TARGETS = {"batches brought": 15.0, "steps started": 45.0}  # milliseconds
+QUICK = ("--batch-size=64", "--steps=20")
 
 
 @dataclass(frozen=True)
@@ -372,7 +254,6 @@ class Options:
         few: Images for all but taking and copying.
         steps: Timed steps with few images; a fifth of that with the whole batch.
         seed: Seed of the draw.
-        json: Print JSON.
     """
 
     captions: Path | None = None
@@ -380,63 +261,70 @@ class Options:
     few: int = 16
     steps: int = 60
     seed: int = 0
-    json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measure and print; returns the exit code."""
-    options = parse(Options, "host", arguments, PROGRAM)
-    if not 2 <= options.few <= options.batch_size or options.steps < 6:
-        raise UsageError("--few must be from 2 to --batch-size, --steps at least 6")
-    host = _measured(options)
-    setting = {
-        "captions": str(options.captions or "of the world"),
-        **surroundings(torch.device("cpu")),
-    }
-    if options.json:
-        record = {**asdict(host), "preamble": host.preamble, "whole": host.whole}
-        emit_json({"setting": setting, "result": record})
-        return 0
-    versions = ", ".join(f"{name} {version}" for name, version in setting["versions"].items())
-    print(f"fsc-clip, {host.batch_size} images, captions: {setting['captions']}")
-    print(f"{setting['device']}, 1 thread; {versions}\n")
-    rows = [[_MEANING[part], f"{host.parts[part]:.2f}"] for part in PARTS]
-    rows.append(["conversions to bfloat16 and back", f"{host.casts:.2f}"])
-    rows.append(["whole step", f"{host.whole:.2f}"])
-    print(table(rows, ["", "ms"]))
-    whole, few, lower = host.operations
-    print(
-        f"\npreamble {host.preamble:.2f} ms (target {_TARGETS['preamble']:g}), whole step "
-        f"{host.whole:.1f} ms (target {_TARGETS['whole']:g}); operations without views: {whole} "
-        f"with {host.batch_size} images, {few} with {host.few}, {lower} of these in bfloat16"
-    )
-    return 0
+def measure(options: Options, folder: Path) -> list[Row]:
+    """Time the steps of two runs of FSC-CLIP on a CPU, with one worker that reads.
 
+    With the whole batch counts what does not depend on how much there is to compute: taking a
+    batch and copying its texts. Everything else is timed with so few images that operations on
+    them take no longer than telling a GPU to do them. Texts are put into about as many buckets
+    both times: what a bucket costs is in proportion to the batch.
+    """
+    batch, few = options.batch_size, options.few
+    if few > batch:
+        raise UsageError("--few must be at most --batch-size")
+    drawn = drawn_captions(options.captions, max(batch, 512), options.seed, "--batch-size")
+    data, method = write_samples(folder, drawn), load_recipe("fsc-clip")()
+    models = {batch: narrow_model(224), few: narrow_model(64)}
 
-def rows(inputs: Inputs) -> list[Row]:
-    """How many steps the host of a GPU can start, and how many batches it can bring."""
-    options = Options(inputs.captions)
-    if inputs.quick:
-        options = replace(options, batch_size=64, steps=20)
-    host = _measured(options)
-    slowest = max(host.parts, key=host.parts.__getitem__)
-    return [
-        Row(
-            bench="host",
-            what=f"{what} of {host.batch_size} images a CPU second",
-            ours=1000 / getattr(host, name),
-            target=1000 / _TARGETS[name],
-            of="ours",
-            limit=f"{host.parts[slowest]:.1f} ms of a step: {_MEANING[slowest]}",
+    def run(images: int, count: int, precision: Any = "fp32") -> tuple[StepTimes, Operations]:
+        seen = Operations()
+        times = StepTimes(around={k: lambda: seen for k in COUNTED})
+        sized = replace(method, optim=Optim(batch_size=images))
+        settings = RunSettings(
+            out=Path(), workers=1, precision=precision, stop_after=count, log_every=1
         )
-        for name, what in (("preamble", "batches brought"), ("whole", "steps started"))
+        with _bucket_cost(2048 * images // batch):
+            train_steps(models[images], sized, data, settings, times)
+        return times, seen
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        whole, counted = run(batch, max(8, options.steps // 5))
+        small, fewer = run(few, options.steps)
+        _, lower = run(few, COUNTED[-1] + 2, "bf16")
+    finally:
+        torch.set_num_threads(threads)
+    parts = small.median()
+    parts |= {part: whole.median()[part] for part in PREAMBLE}
+    spent = {_MEANING[part]: 1000 * parts[part] for part in PARTS}
+    slowest = max(spent, key=spent.__getitem__)
+    spent["conversions to bfloat16 and back"] = 1000 * _cast_seconds(
+        (lower.casts - fewer.casts) // len(COUNTED)
+    )
+    wholes = {
+        "batches brought": sum(spent[_MEANING[part]] for part in PREAMBLE),
+        "steps started": sum(spent.values()),
+    }
+    operations = {f"{batch} images": counted, f"{few} images": fewer, "these in bfloat16": lower}
+    return [
+        *(
+            Row(
+                what=f"{what} of {batch} images a CPU second",
+                ours=1000 / taken,
+                target=1000 / _TARGETS[what],
+                of="ours",
+                limit=f"{spent[slowest]:.1f} ms of a step: {slowest}",
+            )
+            for what, taken in wholes.items()
+        ),
+        *(Row(f"{part}, ms", taken) for part, taken in spent.items()),
+        *(
+            Row(
+                f"operations of a step, without views, with {what}", n.found.total() // len(COUNTED)
+            )
+            for what, n in operations.items()
+        ),
     ]
-
-
-def _measured(options: Options) -> Host:
-    count = max(options.batch_size, 512)
-    drawn = drawn_captions(options.captions, count, options.seed, "--batch-size")
-    steps = (max(8, options.steps // 5), options.steps)
-    method = load_recipe("fsc-clip")()
-    models = (narrow_model(224), narrow_model(64))
-    return measure_host(models, method, drawn, options.batch_size, options.few, steps)

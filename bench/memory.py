@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from bench.captions import drawn_captions
-from bench.rows import PROGRAM, Inputs, Row
-from bench.train import caption_batch
-from compoclip.cli.options import parse
-from compoclip.console import emit_json, table
+from bench.harness import Row
+from bench.made import caption_batch, drawn_captions
 from compoclip.data.batch import Batch
-from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
@@ -192,6 +188,7 @@ def _bytes(tensor: Tensor) -> int:
 
 _GB = 1e9
 _MOST = 8.0  # GB
+QUICK = ()
 
 
 @dataclass(frozen=True)
@@ -209,7 +206,6 @@ class Options:
         grad_checkpointing: Activations computed again in backward, as for `compoclip train`.
         precision: Arithmetic of the towers (bf16: autocast).
         seed: Seed of the draw.
-        json: Print JSON.
     """
 
     captions: Path | None = None
@@ -219,41 +215,10 @@ class Options:
     grad_checkpointing: bool = False
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: int = 0
-    json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Count and print; returns the exit code."""
-    options = parse(Options, "memory", arguments, PROGRAM)
-    if options.batch_size < 2 or options.micro_batch < 0:
-        raise UsageError("--batch-size must be at least 2 and --micro-batch at least 0")
-    memory = _counted(options)
-    if options.json:
-        result = {**asdict(memory), "peak": memory.peak, "whole": memory.whole}
-        setting = {**asdict(options), "captions": str(options.captions or "of the world")}
-        emit_json({"setting": setting, "result": result})
-    else:
-        print(_text(options, memory))
-    return 0
-
-
-def rows(inputs: Inputs) -> list[Row]:
-    """The peak of a step of FSC-CLIP, ViT-B/32, batch 256 in micro-batches of 32."""
-    memory = _counted(Options(inputs.captions))
-    return [
-        Row(
-            bench="memory",
-            what=f"FSC-CLIP step, ViT-B/32, batch 256 by 32, GB at the peak ({_MOST:.0f} asked)",
-            ours=memory.peak / _GB,
-            baseline=memory.whole / _GB,
-            against="the whole batch at once",
-            ratio=memory.whole / memory.peak,
-            target=memory.whole / _GB / _MOST,
-        )
-    ]
-
-
-def _counted(options: Options) -> StepMemory:
+def measure(options: Options, folder: Path) -> list[Row]:
+    """Count the parts of a step of FSC-CLIP, and its peak."""
     captions = drawn_captions(options.captions, options.batch_size, options.seed, "--batch-size")
     loaded = load_model(options.model, device=device_named("cpu"))
     method = load_recipe("fsc-clip")()
@@ -261,10 +226,7 @@ def _counted(options: Options) -> StepMemory:
         loaded.encoder.set_grad_checkpointing()
     batch = caption_batch(loaded, method, captions, options.seed)
     settings = RunSettings(out=Path(), precision=options.precision, micro_batch=options.micro_batch)
-    return count_step_memory(loaded, method, batch, settings)
-
-
-def _text(options: Options, memory: StepMemory) -> str:
+    memory = count_step_memory(loaded, method, batch, settings)
     parts = {
         "weights": memory.weights,
         "gradients": memory.gradients,
@@ -274,18 +236,14 @@ def _text(options: Options, memory: StepMemory) -> str:
         "kept for the losses": memory.losses,
         "kept for a micro-batch of images": memory.image,
         "kept for a micro-batch of texts": memory.text,
-        "peak (the largest of what is kept)": memory.peak,
-        "peak of the whole batch at once": memory.whole,
     }
-    again = ", activations computed again" if options.grad_checkpointing else ""
-    return "\n".join(
-        [
-            f"fsc-clip, {options.model}, batch {options.batch_size}, micro-batch "
-            f"{options.micro_batch or 'off'}, {options.precision}{again}",
-            "",
-            table([[name, f"{size / _GB:.2f}"] for name, size in parts.items()], ["", "GB"]),
-            "",
-            f"headline: {memory.peak / _GB:.2f} GB at the peak, {memory.whole / memory.peak:.1f} "
-            "times less than at once",
-        ]
+    size = f"batch {options.batch_size} by {options.micro_batch}"
+    peak = Row(
+        what=f"FSC-CLIP step, {options.model}, {size}, GB at the peak ({_MOST:.0f} asked)",
+        ours=memory.peak / _GB,
+        baseline=memory.whole / _GB,
+        against="the whole batch at once",
+        target=memory.whole / _GB / _MOST,
+        less=True,
     )
+    return [peak, *(Row(f"{name}, GB", size / _GB) for name, size in parts.items())]

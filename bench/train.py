@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,15 +15,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.captions import drawn_captions
-from bench.rows import PROGRAM, Inputs, Row, surroundings
-from compoclip.captions.parser import parse_many
-from compoclip.cli.options import parse
-from compoclip.console import emit_json, table
-from compoclip.data.batch import Batch, TextBlock
-from compoclip.data.plan import TextPlan
-from compoclip.data.sources import Sample
-from compoclip.errors import UsageError
+from bench.harness import Row, timed
+from bench.made import caption_batch, drawn_captions
+from compoclip.data.batch import Batch
 from compoclip.losses.contract import Features
 from compoclip.methods.base import Method
 from compoclip.methods.registry import load_recipe
@@ -34,11 +28,10 @@ from compoclip.ranks import device_named
 from compoclip.training.loop import freeze
 from compoclip.training.optim import build_optimizer
 from compoclip.training.settings import RunSettings
-from compoclip.training.step import (
-    StepResult,
-    step,
-    weighted_loss,
-)
+from compoclip.training.step import StepResult, step, weighted_loss
+
+QUICK = ("--batch-size=8", "--repeats=1")
+_TARGETS = {"plain": 2.5, "released": 3.2}  # how many times faster a step is to be
 
 
 def plain_step(
@@ -169,71 +162,41 @@ def _calibrated(logits: Tensor, valid: Tensor, method: Method) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to take a step, gradients and optimiser included.
-
-    seconds: median over repeats. processor_seconds: the same of processor time, of all threads.
-    positions: token positions through the text tower. operations: floating point operations of
-    matrix products and convolutions, forward and backward (one multiply-add is two).
-    """
-
-    seconds: float
-    processor_seconds: float
-    images_per_second: float
-    positions: int
-    operations: float
-
-
-@dataclass(frozen=True)
 class StepSpeed:
-    """ratio: median over repeats of the plain step's time divided by ours: of processor time on a
-    CPU, where other work on the machine then matters less, and of wall time elsewhere.
-    released_ratio: the same of a step in the form of FSC-CLIP's released code.
+    """What was measured of a step, gradients and optimiser included, by way ("shared" too).
 
-    images, texts: of the batch. lacking: rewrites that could not be made, for which the plain step
-    encodes a stand-in. tokens: real ones, start and end included. shared: the share of our step
-    that goes into what both ways do alike: the image tower and the optimiser. bound: the ratio if
-    texts cost us nothing. loss_difference: of the first step. gradient_difference: the largest
-    difference of an entry of its gradients, relative to the largest entry of that parameter's.
+    Attributes:
+        lacking: Rewrites that could not be made, for which the plain step encodes a stand-in.
+        tokens: Real tokens of the batch, start and end included.
+        seconds: Wall and processor seconds of each repeat. "shared" is what all ways do alike: the
+            image tower and the optimiser.
+        positions: Token positions through the text tower.
+        operations: Floating point operations of matrix products and convolutions, forward and
+            backward (a multiply-add is two).
+        loss_difference: Of the first step, plain and ours.
+        gradient_difference: The largest difference of an entry of its gradients, relative to the
+            largest entry of that parameter's.
+        clock: 1: ratios are of processor time, as on a CPU, where other work on the machine then
+            matters less; 0: of wall time.
     """
 
-    images: int
-    texts: int
     lacking: int
     tokens: int
-    plain: Way
-    released: Way
-    ours: Way
-    ratio: float
-    released_ratio: float
-    shared: float
-    bound: float
+    seconds: dict[str, list[tuple[float, float]]]
+    positions: dict[str, int]
+    operations: dict[str, float]
     loss_difference: float
     gradient_difference: float
+    clock: int
 
+    def ratio(self, of: str, to: str) -> float:
+        """Return the median over repeats of one way's time divided by another's."""
+        pairs = zip(self.seconds[of], self.seconds[to])
+        return statistics.median(a[self.clock] / b[self.clock] for a, b in pairs)
 
-def caption_batch(loaded: LoadedModel, method: Method, captions: Sequence[str], seed: int) -> Batch:
-    """Noise for images, one a caption, and the texts that the method makes of the captions."""
-    parsed = {each.text: each for each in parse_many(list(dict.fromkeys(captions)))}
-    plan = TextPlan(method.plan, seed=seed, parsed=parsed)
-    drawn = [
-        (owner, text)
-        for owner, caption in enumerate(captions)
-        for text in plan.draw(Sample(str(owner), Path(), (caption,)), epoch=0)[0]
-    ]
-    block = TextBlock(
-        texts=tuple(text.text for _, text in drawn),
-        owner=tuple(owner for owner, _ in drawn),
-        role=tuple(text.role for _, text in drawn),
-        rewrite=tuple(text.rewrite for _, text in drawn),
-        images=len(captions),
-    )
-    generator = torch.Generator().manual_seed(seed)
-    shape = (len(captions), 3, *loaded.preprocess.size)
-    pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
-    names = tuple(map(str, range(len(captions))))
-    mean, std = loaded.preprocess.mean, loaded.preprocess.std
-    return Batch(pixels, block, names, mean=mean, std=std)
+    def median(self, way: str, clock: int = 0) -> float:
+        """Return the median seconds of a step."""
+        return statistics.median(each[clock] for each in self.seconds[way])
 
 
 def measure_step_speed(
@@ -255,106 +218,57 @@ def measure_step_speed(
     as_released = torch.optim.AdamW([{**group, "fused": None} for group in groups])
     as_released.state = optimizer.state  # moments are held once
 
-    def plain() -> float:
-        return plain_step(encoder, tokenize, method, batch, settings).loss
-
-    def ours() -> float:
-        return step(encoder, tokenize, method, batch, settings).loss
-
-    def released() -> float:
-        return released_step(encoder, tokenize, method, batch, settings).loss
-
-    losses, operations, differences = [], [], [0.0]
-    before: list[Tensor | None] = []
-    for way in (plain, ours, released):
-        optimizer.zero_grad(set_to_none=True)
-        # Older counters pass over fused attention on the CPU.
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            losses.append(way())
-        operations.append(float(counter.get_total_flops()))
-        gradients = [p.grad for p in parameters]
-        if way is ours:
-            differences += [
-                float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
-                for a, b in zip(before, gradients)
-                if a is not None and b is not None
-            ]
-        before = gradients if way is plain else []
-    del before, gradients
+    def one(way: Callable[..., StepResult]) -> Callable[[], float]:
+        return lambda: way(encoder, tokenize, method, batch, settings).loss
 
     def images() -> None:
         encoder.encode_images(batch.normalised(device), patches=True).pooled.sum().backward()  # type: ignore[no-untyped-call]
 
-    ways: dict[str, tuple[Callable[[], object], torch.optim.Optimizer]] = {
-        "plain": (plain, optimizer),
-        "released": (released, as_released),
-        "ours": (ours, optimizer),
-        "shared": (images, optimizer),
-    }
+    steps = {"plain": one(plain_step), "released": one(released_step), "ours": one(step)}
+    losses, operations = {}, {}
+    gradients: dict[str, list[Tensor | None]] = {}
+    for name, way in steps.items():
+        optimizer.zero_grad(set_to_none=True)
+        # Older counters pass over fused attention on the CPU.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            losses[name] = way()
+        operations[name] = float(counter.get_total_flops())
+        if name != "released":
+            gradients[name] = [p.grad for p in parameters]
+    differences = [
+        float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
+        for a, b in zip(gradients.pop("plain"), gradients.pop("ours"))
+        if a is not None and b is not None
+    ]
+
+    ways: dict[str, Callable[[], object]] = {**steps, "shared": images}
+    optimisers = {name: as_released if name == "released" else optimizer for name in ways}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for _, steps in ways.values():  # moments are made
-        steps.step()
+
+    def whole(name: str) -> None:
+        ways[name]()
+        optimisers[name].step()
+
+    for each in optimisers.values():  # moments are made
+        each.step()
     for repeat in range(repeats):
         for name in list(ways) if repeat % 2 == 0 else list(ways)[::-1]:
             optimizer.zero_grad(set_to_none=True)
-            times[name].append(_timed(*ways[name], device))
-    clock = 1 if device.type == "cpu" else 0
+            times[name].append(timed(partial(whole, name), device)[:2])
     inputs = encoder.text_planner().inputs(tokenize(list(batch.block.texts)))
-    forwards, _ = separate_forwards(batch, method.kinds)
-    everything = sum(map(len, forwards))
-    context = loaded.tokenizer.context_length
-    seconds = {name: statistics.median(t[clock] for t in each) for name, each in times.items()}
-
-    def ratio(of: str, to: str) -> float:
-        return statistics.median(a[clock] / b[clock] for a, b in zip(times[of], times[to]))
-
+    everything = sum(map(len, separate_forwards(batch, method.kinds)[0]))
+    texts, context = len(batch.block.texts), tokenize.context_length
     own = inputs.positions if encoder.text_planner().causal else everything * context
-    texts = len(batch.block.texts)
-    positions = {"plain": everything * context, "ours": own, "released": texts * context}
-    ways_seen = {
-        name: Way(
-            seconds=(wall := statistics.median(t[0] for t in times[name])),
-            processor_seconds=statistics.median(t[1] for t in times[name]),
-            images_per_second=batch.block.images / wall,
-            positions=positions[name],
-            operations=count,
-        )
-        for name, count in zip(("plain", "ours", "released"), operations)
-    }
     return StepSpeed(
-        images=batch.block.images,
-        texts=texts,
         lacking=everything - texts,
         tokens=int((inputs.last[inputs.place] + 1).sum()),
-        plain=ways_seen["plain"],
-        released=ways_seen["released"],
-        ours=ways_seen["ours"],
-        ratio=ratio("plain", "ours"),
-        released_ratio=ratio("released", "ours"),
-        shared=seconds["shared"] / seconds["ours"],
-        bound=ratio("plain", "shared"),
-        loss_difference=abs(losses[0] - losses[1]),
-        gradient_difference=max(differences),
+        seconds=times,
+        positions={"plain": everything * context, "ours": own, "released": texts * context},
+        operations=operations,
+        loss_difference=abs(losses["plain"] - losses["ours"]),
+        gradient_difference=max(differences, default=0.0),
+        clock=1 if device.type == "cpu" else 0,
     )
-
-
-def _timed(
-    way: Callable[[], object], optimizer: torch.optim.Optimizer, device: torch.device
-) -> tuple[float, float]:
-    """Wall and processor seconds of a step: gradients, then the optimiser."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter(), time.process_time()
-    way()
-    optimizer.step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start[0], time.process_time() - start[1]
-
-
-_TARGET = 2.5
-_RELEASED_TARGET = 3.2
-_QUICK = 8  # images a batch
 
 
 @dataclass(frozen=True)
@@ -373,142 +287,61 @@ class Options:
         model: Anything `compoclip evaluate` takes, with open_clip's own causal text tower.
         batch_size: Images a step.
         repeats: Timed steps of each way after a first one; medians are shown.
-        quick: A batch of 8 images, one repeat.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         precision: Arithmetic of the towers (bf16: autocast).
         seed: Seed of the draw.
-        json: Print JSON.
     """
 
     captions: Path | None = None
     model: str = "random:ViT-B-32"
     batch_size: int = 32
     repeats: int = 3
-    quick: bool = False
     device: str = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: int = 0
-    json: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measure and print; returns the exit code."""
-    options = parse(Options, "train", arguments, PROGRAM)
-    if options.quick:
-        options = replace(options, batch_size=_QUICK, repeats=1)
-    if options.batch_size < 2 or options.repeats < 1:
-        raise UsageError("--batch-size must be at least 2 and --repeats at least 1")
-    speed, setting = _measured(options)
-    if options.json:
-        emit_json({"setting": setting, "result": asdict(speed)})
-    else:
-        print(_text(setting, speed))
-    return 0
-
-
-def rows(inputs: Inputs) -> list[Row]:
-    """A training step of FSC-CLIP, ViT-B/32."""
-    options = Options(inputs.captions, device="cpu")
-    if inputs.quick:
-        options = replace(options, batch_size=_QUICK, repeats=1)
-    speed, _ = _measured(options)
-    return [
-        Row(
-            bench="train",
-            what=f"FSC-CLIP step, ViT-B/32, batch {speed.images}, images/s",
-            ours=speed.ours.images_per_second,
-            baseline=speed.plain.images_per_second,
-            against="full length, four text forwards",
-            ratio=speed.ratio,
-            target=_TARGET,
-            limit=_limit(speed),
-        ),
-        Row(
-            bench="train",
-            what="the same",
-            ours=speed.ours.images_per_second,
-            baseline=speed.released.images_per_second,
-            against="the released form",
-            ratio=speed.released_ratio,
-            target=_RELEASED_TARGET,
-            limit=_limit(speed),
-        ),
-    ]
-
-
-def _measured(options: Options) -> tuple[StepSpeed, dict[str, Any]]:
+def measure(options: Options, folder: Path) -> list[Row]:
+    """Measure a training step of FSC-CLIP."""
     device = device_named(options.device)
     drawn = drawn_captions(options.captions, options.batch_size, options.seed, "--batch-size")
-    loaded = load_model(options.model, device=device)
-    method = load_recipe("fsc-clip")()
-    speed = measure_step_speed(
-        loaded,
-        method,
-        caption_batch(loaded, method, drawn, options.seed),
-        options.repeats,
-        RunSettings(
-            out=Path(),
-            device=str(device),
-            precision=options.precision,
-            mask_duplicates=False,
-        ),
+    loaded, method = load_model(options.model, device=device), load_recipe("fsc-clip")()
+    batch = caption_batch(loaded, method, drawn, options.seed)
+    settings = RunSettings(
+        out=Path(), device=str(device), precision=options.precision, mask_duplicates=False
     )
-    setting = {
-        "model": options.model,
-        "method": method.name,
-        "captions": str(options.captions or "of the world"),
-        "batch_size": options.batch_size,
-        "repeats": options.repeats,
-        "precision": options.precision,
-        **surroundings(device),
-    }
-    return speed, setting
-
-
-def _limit(speed: StepSpeed) -> str:
-    return (
-        f"{speed.shared:.0%} of the step is image tower and optimiser, which cost the same in both "
-        f"ways: no saving on texts could reach more than {speed.bound:.2f} times"
+    speed = measure_step_speed(loaded, method, batch, options.repeats, settings)
+    images, texts = batch.block.images, len(batch.block.texts)
+    limit = (
+        f"{speed.ratio('shared', 'ours'):.0%} of the step is image tower and optimiser, which cost "
+        "the same in both ways: no saving on texts could reach more than "
+        f"{speed.ratio('plain', 'shared'):.2f} times"
     )
-
-
-def _text(setting: dict[str, Any], speed: StepSpeed) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in setting["versions"].items())
-    ways = {
-        "straightforward": (speed.plain, 1.0),
-        "in the released form": (speed.released, speed.ratio / speed.released_ratio),
-        "compoclip": (speed.ours, speed.ratio),
-    }
-    return "\n".join(
-        [
-            f"{setting['method']}, {setting['model']} on {setting['device']}, "
-            f"{setting['threads']} threads, {setting['precision']}",
-            versions,
-            f"captions: {setting['captions']}; {speed.images} images with {speed.texts} texts of "
-            f"{speed.tokens / speed.texts:.1f} tokens, {speed.lacking} negatives could not be "
-            f"made; {setting['repeats']} repeats",
-            "",
-            table(
-                [_row(name, way, ratio) for name, (way, ratio) in ways.items()],
-                ["", "images/s", "s a step", "processor s", "positions", "TFLOP", "times faster"],
-            ),
-            "",
-            f"headline: {speed.ratio:.2f} times the straightforward step (target {_TARGET}), "
-            f"{speed.released_ratio:.2f} times that in the released form (target "
-            f"{_RELEASED_TARGET}); losses differ by {speed.loss_difference:.1e}, gradients by "
-            f"{speed.gradient_difference:.1e} of their largest entry",
-            _limit(speed),
-        ]
-    )
-
-
-def _row(name: str, way: Way, ratio: float) -> list[str]:
+    names = {"plain": "full length, four text forwards", "released": "the released form"}
+    what = f"FSC-CLIP step, {options.model} on {device}, batch {images}"
+    rows = [
+        Row(
+            what=f"{what}, images/s",
+            ours=images / speed.median("ours"),
+            baseline=images / speed.median(way),
+            against=against,
+            times=speed.ratio(way, "ours"),
+            target=_TARGETS[way],
+            limit=limit,
+        )
+        for way, against in names.items()
+    ]
+    for way, against in names.items():
+        for unit, values in (
+            ("processor s", {w: speed.median(w, 1) for w in speed.seconds}),
+            ("positions", speed.positions),
+            ("TFLOP", {w: n / 1e12 for w, n in speed.operations.items()}),
+        ):
+            rows.append(Row(f"a step, {unit}", values["ours"], values[way], against, less=True))
     return [
-        name,
-        f"{way.images_per_second:.2f}",
-        f"{way.seconds:.2f}",
-        f"{way.processor_seconds:.2f}",
-        str(way.positions),
-        f"{way.operations / 1e12:.3f}",
-        f"{ratio:.2f}",
+        *rows,
+        Row("tokens a text", speed.tokens / texts),
+        Row("negatives that could not be made", speed.lacking),
+        Row("difference of losses", speed.loss_difference),
+        Row("difference of gradients, of their largest entry", speed.gradient_difference),
     ]

@@ -37,11 +37,10 @@ from torch.profiler import ProfilerActivity, profile
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.captions import world_captions
-from bench.evaluate import photo_files
-from bench.host import PARTS, StepTimes, cycled, narrow_model, train_steps, write_samples
-from bench.rows import surroundings
-from compoclip.benchmarks.case import Retrieval
+from bench.harness import surroundings
+from bench.host import PARTS, StepTimes, cycled, train_steps
+from bench.made import narrow_model, photo_files, world_captions, write_samples
+from compoclip.benchmarks.case import ImageRef, Retrieval
 from compoclip.cli.main import main as compoclip
 from compoclip.data.loader import BatchLoader
 from compoclip.data.pack import PackSpec, pack
@@ -456,7 +455,7 @@ def evaluation(run: Run) -> None:
     """Images and texts a second, reading and byte-pair encoding included."""
     loaded, size = run.model(), run.size
     loaded.encoder.to(run.device)
-    images = photo_files(run.folder, size.encoded[0], size.photos)
+    images = [ImageRef(p) for p in photo_files(run.folder, size.encoded[0], size.photos)]
     captions = world_captions(min(2000, size.encoded[1]))
     texts = [f"{captions[k % len(captions)]} {k}" for k in range(size.encoded[1])]
     for precision in ("fp32", "bf16"):

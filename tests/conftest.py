@@ -37,10 +37,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 _LONG = (
     "test_models_compile.py",
-    "test_train_soak.py",
     "test_cli_demo.py",
     "test_scripts_gpu_check.py",
-    "test_bench_host.py",
+    "test_bench.py",
 )
 
 

@@ -1,4 +1,4 @@
-"""`compoclip parse` and `python -m bench parse`: one caption, files, resuming, errors."""
+"""`compoclip parse`: one caption, files, resuming, errors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import compoclip.recordfile as recordfile
-from bench.__main__ import main as bench
+from compoclip.cli.caption_input import read_captions
 from compoclip.cli.main import main
+from compoclip.errors import CompoclipError
 from record_files import lines, write_lines
 
 CAPTIONS = ["a red dog on a mat", "", "two men's hats", "unicode: a 猫 on a café table 😀"]
@@ -139,16 +140,24 @@ def test_another_input_is_refused(
     assert "was made with other settings (source was" in capsys.readouterr().err
 
 
-def test_bench_parse(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["parse", "--captions", str(text_file), "--repeats", "1"]
-    assert bench(arguments) == 0
-    shown = capsys.readouterr().out
-    assert "captions/CPU second" in shown
-    for stage in ("tags", "noun chunks", "scene graphs", "all, cold", "all, warm"):
-        assert stage in shown
-    assert bench([*arguments, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)["result"]
-    assert result["captions"] == 3  # blank lines are no captions
-    assert min(result[k] for k in ("cold", "warm", "tags", "chunks", "graphs")) > 0
-    assert bench([*arguments[:-1], "0"]) == 2
-    assert "--repeats" in capsys.readouterr().err
+def test_captions_are_read_from_every_form(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(
+        json.dumps({"7": {"filename": "x", "caption": "a", "negative_caption": "b"}})
+    )
+    (tmp_path / "b.json").write_text('{"id": 1, "caption": "c"}\n{"id": 2, "caption2": "d"}\n')
+    (tmp_path / "c.jsonl").write_text('{"captions": ["e", "f"]}\n\n"g"\n'.replace('"g"\n', ""))
+    (tmp_path / "d.txt").write_text("h\n\n i \n")
+    (tmp_path / "e.json").write_text('["j", {"caption": " "}]')
+    (tmp_path / "README.md").write_text("not this")
+    assert read_captions(tmp_path) == ["a", "b", "c", "d", "e", "f", "h", " i ", "j"]
+    (tmp_path / "none.txt").write_text("\n")
+    for path, message in (
+        (tmp_path / "none.txt", "no captions found"),
+        (tmp_path / "missing.txt", "missing.txt"),
+    ):
+        with pytest.raises(CompoclipError, match=message):
+            read_captions(path)
+
+
+def test_sugarcrepe_has_its_15022_captions(shared_data: Path) -> None:
+    assert len(read_captions(shared_data / "annotations" / "sugarcrepe")) == 2 * 7511

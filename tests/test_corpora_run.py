@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from bench.__main__ import main as bench
 from compoclip import files
 from compoclip.cli.main import main
 from compoclip.corpora.shard import KINDS
@@ -282,21 +281,3 @@ def test_manifests_say_what_was_made(tmp_path: Path) -> None:
     assert known["bytes"] == (tmp_path / "out" / "000.parquet").stat().st_size
     assert known["source"] == str(source / "000.parquet")
     assert known["counts"]["captions"] == 5
-
-
-def test_bench_captions_measures_and_prints(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "c.txt").write_text("\n".join(text for text in captions(0) if text))
-    arguments = ["captions", "--captions", str(tmp_path / "c.txt"), "--repeats", "1"]
-    assert bench([*arguments, "--rewrites", "negclip,synonym"]) == 0
-    shown = capsys.readouterr().out
-    assert "rewrites of stored parses" in shown
-    assert "tags at every step" in shown
-    assert bench([*arguments, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["result"]["captions"] == 5
-    assert report["result"]["rewrites"] == 3
-    assert min(report["result"].values()) > 0
-    assert bench([*arguments, "--rewrites", "magic"]) == 2
-    assert bench([*arguments[:-1], "0"]) == 2

@@ -35,7 +35,7 @@ NOT_RUN = {
     "compoclip caption": "asks a language model; tested in test_cli_caption",
     "compoclip tune": "needs 50 photos; tested in test_tune",
     "compoclip push": "uploads; tested in test_models_hub",
-    "python -m bench": "real sizes; each stage is tested in test_bench_*",
+    "python -m bench": "real sizes; each stage is tested in test_bench",
     "compoclip data fetch": "downloads; tested against a local server",
     "compoclip bundle": "needs a run and results of its model; tested in test_bundle",
     "compoclip verify": "needs a bundle; tested in test_bundle",

@@ -1,9 +1,10 @@
 """How often verdicts are wrong and how often they see what is there, simulated: the functions that
-`compare` calls, on data sets of equal and of unequal models (`scripts/verdicts.py`)."""
+`compare` calls, on data sets of equal and of unequal models."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,90 @@ import pytest
 from scipy import stats
 
 from compoclip.evaluation.aggregate import MeanNode, additions, evaluate
-from compoclip.evaluation.comparison import compare, corrected
+from compoclip.evaluation.comparison import (
+    Difference,
+    Pair,
+    compare,
+    corrected,
+    subtask_differences,
+)
+from compoclip.evaluation.items import MAIN
 from compoclip.evaluation.run import Options
 from compoclip.evaluation.run import evaluate as measure
 from compoclip.evaluation.statistics import sign_flip
 from evaluation_helpers import FakeEncoder, choice_benchmark
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
-from verdicts import FAMILIES, Shape, data_sets, seen, wrong
-
 SETS = 60
+FAMILIES = (1, 10, 60)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """photos and items a photo of every sub-task; alike: how much of what makes an item hard for a
+    model is its photo (0: nothing, items are independent)."""
+
+    photos: int
+    items: int
+    alike: float = 0.0
+
+
+def data_sets(
+    shape: Shape, sets: int, seed: int, gain: float = 0.0, subtasks: int = max(FAMILIES)
+) -> Iterator[list[Difference]]:
+    """For each data set the differences of all its sub-tasks, uncorrected.
+
+    An item is right where a sum of normal variables is positive: how hard it is for all, how hard
+    its photo is for the model, and the rest. gain: by how much the other model's sum is higher.
+    """
+    rng = np.random.default_rng(seed)
+    shown = (subtasks, shape.photos, shape.items)
+    n = int(np.prod(shown))
+    names = [f"photo {k}" for k in np.broadcast_to(np.arange(shape.photos)[:, None], shown).ravel()]
+    rows = np.arange(n).reshape(subtasks, -1)
+    base, other = np.zeros(n), np.zeros(n)
+    pair = Pair(
+        benchmark="simulated",
+        headline="",
+        trees={},
+        subtask_rows={f"part {k}": own for k, own in enumerate(rows)},
+        clusters=names,
+        base={MAIN: base},
+        other={MAIN: other},
+        main=MAIN,
+        truth=[],
+    )
+    for _ in range(sets):
+        hard = rng.standard_normal(shown, dtype=np.float32)
+        for values, better in ((base, 0.0), (other, gain)):
+            photo = rng.standard_normal((*shown[:2], 1), dtype=np.float32)
+            rest = rng.standard_normal(shown, dtype=np.float32)
+            own = np.sqrt(shape.alike) * photo + np.sqrt(1 - shape.alike) * rest
+            values[:] = (hard + own + better > 0).ravel()
+        yield subtask_differences(pair, 0, 0)
+
+
+def wrong(shape: Shape, sets: int, seed: int = 0) -> dict[int, int]:
+    """Size of the family -> families of equal models that hold a wrong verdict.
+
+    Sub-tasks are drawn independently, so a data set holds as many families as fit into it.
+    """
+    found = dict.fromkeys(FAMILIES, 0)
+    for differences in data_sets(shape, sets, seed):
+        for size in FAMILIES:
+            for first in range(0, len(differences), size):
+                family = corrected(differences[first : first + size])
+                found[size] += any(each.verdict in ("higher", "lower") for each in family)
+    return found
+
+
+def seen(shape: Shape, sets: int, gain: float, seed: int = 0) -> dict[int, float]:
+    """Size of the family -> share of its sub-tasks that are called higher, where all are."""
+    found = dict.fromkeys(FAMILIES, 0.0)
+    for differences in data_sets(shape, sets, seed, gain):
+        for size in FAMILIES:
+            verdicts = [each.verdict for each in corrected(differences[:size])]
+            found[size] += verdicts.count("higher") / size / sets
+    return found
 
 
 def by_chance(families: int, error: float = 0.05) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 All functions are deterministic for a seed and know nothing of benchmarks or files. Items about one
 photo are not independent, so photos are the sampling unit: intervals resample them, the test flips
-their signs. `scripts/verdicts.py` simulates the error rates of both.
+their signs. `tests/test_evaluation_verdicts.py` simulates the error rates of both.
 """
 
 from __future__ import annotations

@@ -1,0 +1,471 @@
+"""`python -m bench`: the harness, and that stages count and compare the same thing both ways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench import data, serve, text, train
+from bench.__main__ import main
+from bench.cost import count_operations
+from bench.evaluate import economies, encoding_seconds
+from bench.harness import Row, shown
+from bench.host import PARTS, PREAMBLE, Operations, StepTimes, train_steps
+from bench.made import caption_batch, photo_like, write_samples
+from bench.memory import SavedBytes, count_step_memory
+from bench.retrieval import class_weights, ranks
+from compoclip.benchmarks.case import Benchmark, Case, Classification, Form, Retrieval
+from compoclip.data.sources.open import open_source
+from compoclip.data.transform import ImageTransform
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.encode import EncodeOptions
+from compoclip.methods.base import Optim
+from compoclip.methods.registry import load_recipe
+from compoclip.models.checkpoint import LoadedModel, create_model, save_model
+from compoclip.models.config import ModelConfig
+from compoclip.models.preprocess import Preprocess
+from compoclip.training import loop
+from compoclip.training.loop import freeze
+from compoclip.training.settings import RunSettings
+from compoclip.training.step import step
+from evaluation_helpers import FakeEncoder, photos
+from models_thin import config, token_ids
+
+CAPTIONS = [
+    "a red cat on a small mat",
+    "dogs",  # nothing to swap
+    "a man beside a black horse under a tree",
+    "a red cat on a small mat",
+    "two blue birds and a white dog",
+]
+SETTINGS = RunSettings(out=Path(), mask_duplicates=False)
+
+
+def model(**text: Any) -> LoadedModel:
+    cfg = config(text={"vocab_size": 49408, "context_length": 32, **text})
+    return create_model(ModelConfig(cfg), seed=1)
+
+
+# --- The harness. ---
+
+FAST = Row("things/s", 300.0, 100.0, "slow way", target=2.5)
+SLOW = Row("more/s", 9.0, target=10.0, limit="no reference")
+MISSED = Row("images/s", 9.123, target=10, of="ours", limit="decoding")
+
+
+def test_a_target_is_met_missed_or_cannot_be_told() -> None:
+    assert [row.met for row in (FAST, SLOW, MISSED, Row("y", 1.0))] == [True, None, False, None]
+    assert [
+        FAST.ratio,
+        Row("s", 2.0, 6.0, less=True).ratio,
+        Row("s", 2.0, 6.0, times=5.0).ratio,
+    ] == [*(3.0, 3.0, 5.0)]
+    lines = shown([("one", FAST), ("two", SLOW), ("two", MISSED)]).splitlines()
+    assert lines[2].split()[-7:] == ["100", "300", "3", "ratio", ">=", "2.5", "met"]
+    assert lines[4].split()[-5:] == ["9.12", "ours", ">=", "10", "missed"]
+    assert lines[-1] == "two, images/s: decoding"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A stage.
+
+    Args:
+        captions: Captions.
+        repeats: Repeats.
+    """
+
+    captions: Path | None = None
+    repeats: int = 3
+
+
+def test_all_goes_on_past_a_stage_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[Asked, Path]] = []
+
+    def good(options: Asked, folder: Path) -> list[Row]:
+        assert folder.is_dir()
+        seen.append((options, folder))
+        return [FAST]
+
+    def bad(options: Asked, folder: Path) -> list[Row]:
+        raise CompoclipError("no such thing; get it")
+
+    modules = {
+        f"bench.{name}": SimpleNamespace(Options=Asked, QUICK=("--repeats=1",), measure=measure)
+        for name, measure in (("text", good), ("parse", bad))
+    }
+    monkeypatch.setattr("bench.harness.import_module", modules.__getitem__)
+    captions = tmp_path / "c.txt"
+    asked = ["all", "--quick", "--only", "parse", "text", "--captions", str(captions)]
+    assert main([*asked, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["failed"] == {"parse": "no such thing; get it"}
+    assert [(row["bench"], row["ratio"]) for row in found["rows"]] == [("text", 3.0)]
+    assert found["setting"]["quick"] is True
+    assert main(asked) == 1
+    out = capsys.readouterr().out
+    assert "parse: could not be measured: no such thing; get it" in out
+    assert "slow way" in out
+    assert seen[0][0] == Asked(captions, 1)
+    assert not seen[0][1].exists()
+    assert main(["all", "--only", "nothing"]) == 2
+    assert main(["parse"]) == 1
+    assert main(["text", "--repeats=0"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "some"),
+    [
+        ("parse --repeats=1", ["tags", "noun chunks", "scene graphs", "all, cold", "all, warm"]),
+        (
+            "captions --repeats=1 --rewrites=negclip,synonym",
+            ["rewrites of stored parses", "5 epochs at once", "stored parses read"],
+        ),
+        ("cost compo --batch-size=2", ["fsc-clip, ", "compo, "]),
+        (
+            "data --count=4 --size=32 --workers=1 --batch-size=2 --repeats=1 --texts=9",
+            [
+                "from pack, images/CPU",
+                "originals, --no-draft: decode",
+                "pack, 1 workers",
+                "on disk",
+            ],
+        ),
+        ("evaluate --items=2 --images=4 --texts=20 --no-readers", ["all together", "1,000 images"]),
+        ("host --batch-size=8 --few=4 --steps=6", ["batches brought", "losses", "in bfloat16"]),
+        ("memory --batch-size=8 --micro-batch=2 --grad-checkpointing", ["at the peak", "weights"]),
+        (
+            "retrieval --images=20 --texts=100 --classes=2 --templates=2",
+            ["share of equal ranks", "4 prompts, 4 distinct, CPU seconds", "largest difference"],
+        ),
+        ("text --batch-size=2 --repeats=1 --device=cpu", ["captions/s", "equal texts once"]),
+        ("train --batch-size=5 --repeats=1 --device=cpu", ["images/s", "TFLOP", "of gradients"]),
+    ],
+)
+def test_every_stage_gives_rows(
+    asked: str, some: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_model(model(), tmp_path / "model")
+    (tmp_path / "c.txt").write_text("\n".join(CAPTIONS * 2))
+    inputs = [f"--captions={tmp_path / 'c.txt'}", f"--model={tmp_path / 'model'}"]
+    stage = asked.split()[0]
+    known = [word for word in inputs if hasattr(_options(stage), word[2:].partition("=")[0])]
+    known = [word for word in known if stage not in ("host", "serve", "evaluate")]
+    assert main([*asked.split(), *known, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    whats = [row["what"] for row in found["rows"]]
+    for words in some:
+        assert any(words in what for what in whats), (words, whats)
+    assert all(row["ours"] >= 0 for row in found["rows"])
+    assert found["setting"]["versions"]["torch"] == torch.__version__
+
+
+def _options(stage: str) -> Any:
+    return __import__(f"bench.{stage}", fromlist=["Options"]).Options
+
+
+def test_bad_requests_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.txt").write_text("one\n")
+    captions = ["--captions", str(tmp_path / "c.txt")]
+    for asked, message in (
+        (["text", *captions], "1 captions, fewer than the 512 asked for"),
+        (["text", "--batch-size=0"], "--batch-size must be at least 2"),
+        (["train", "--repeats=0"], "--repeats must be at least 1"),
+        (["memory", "--micro-batch=-1"], "--micro-batch must be at least 0"),
+        (["serve", "--clients=0"], "at least 1"),
+        (["host", "--few=1"], "--few must be at least 2"),
+        (["retrieval", "--images=5", "--texts=4"], "--texts must be at least --images"),
+        (["captions", *captions, "--rewrites", "magic"], "magic"),
+        (["evaluate", "--on", "no-such-thing"], "no-such-thing"),
+        (["nothing"], "known: captions, cost, data, evaluate"),
+    ):
+        assert main(asked) == 2
+        assert message in capsys.readouterr().err
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+
+
+# --- A training step. ---
+
+
+@pytest.mark.parametrize(
+    ("way", "changes"), [(train.plain_step, {}), (train.released_step, {"missing_hn": "zero"})]
+)
+def test_the_other_ways_compute_the_same(way: Any, changes: dict[str, Any]) -> None:
+    """The released form has scores of 0 in the place of negatives that do not exist."""
+    loaded, method = model(), load_recipe("fsc-clip")(**changes)
+    batch = caption_batch(loaded, method, CAPTIONS, seed=0)
+    assert len(batch.block.texts) < 4 * len(CAPTIONS)  # something is lacking
+    freeze(loaded.encoder.model, method.trains)
+    found = []
+    for each in (step, way):
+        loaded.encoder.zero_grad(set_to_none=True)
+        result = each(loaded.encoder, loaded.tokenizer, method, batch, SETTINGS)
+        found.append((result, [p.grad for p in loaded.encoder.parameters()]))
+    assert found[0][0].loss == pytest.approx(found[1][0].loss, abs=1e-5)
+    for name, value in found[0][0].values.items():
+        assert found[1][0].values[name] == pytest.approx(value, abs=1e-5), name
+    for ours, other in zip(found[0][1], found[1][1]):
+        assert (ours - other).abs().max() <= 1e-4 * max(1.0, other.abs().max())
+
+
+def test_the_straightforward_step_encodes_stand_ins() -> None:
+    loaded, method = model(), load_recipe("fsc-clip")()
+    batch = caption_batch(loaded, method, CAPTIONS, seed=0)
+    forwards, row = train.separate_forwards(batch, method.kinds)
+    assert list(map(len, forwards)) == [5, 5, 5, 5]
+    assert forwards[0] == CAPTIONS
+    flat = [text for each in forwards for text in each]
+    assert [flat[i] for i in row] == list(batch.block.texts)
+    swaps = [i for kind, i in zip(batch.block.rewrite, batch.block.owner) if kind == "negclip"]
+    assert 1 not in swaps
+    assert forwards[1][1] == "dogs"
+
+
+def test_speed_counts_positions_and_operations() -> None:
+    loaded, method = model(), load_recipe("fsc-clip")()
+    batch = caption_batch(loaded, method, CAPTIONS, seed=0)
+    speed = train.measure_step_speed(loaded, method, batch, 1, SETTINGS)
+    texts = len(batch.block.texts)
+    assert speed.lacking == 20 - texts
+    assert speed.positions["plain"] == 20 * 32
+    assert speed.positions["released"] == texts * 32
+    assert speed.positions["ours"] < speed.tokens  # the repeated caption is encoded once
+    assert speed.tokens < speed.positions["plain"]
+    counts = speed.operations
+    assert counts["ours"] < counts["released"] < counts["plain"]
+    assert speed.loss_difference < 1e-5
+    assert speed.gradient_difference < 1e-4
+    assert min(speed.ratio("plain", "shared"), speed.ratio("released", "ours")) > 0
+
+
+def test_what_operations_keep_is_counted_once() -> None:
+    x = torch.randn(10, 4, requires_grad=True)
+    weight = torch.randn(4, 4, requires_grad=True)
+    known = {x.untyped_storage().data_ptr(), weight.untyped_storage().data_ptr()}
+    with SavedBytes(known) as saved:
+        y = x @ weight  # keeps x and weight, which are known
+        z = y.exp()  # keeps its result
+        out = z * z  # keeps z again
+    assert saved.bytes == 4 * 40
+    with SavedBytes() as all_of_it:
+        again = x @ weight
+    assert all_of_it.bytes == 4 * (40 + 16)
+    del out, again
+
+
+def test_memory_is_that_of_a_micro_batch() -> None:
+    loaded, method = model(), load_recipe("fsc-clip")()
+    batch = caption_batch(loaded, method, CAPTIONS * 4, seed=0)
+    numbers = sum(p.numel() for p in loaded.encoder.parameters())
+    kept = []
+    for recompute in (False, True):
+        loaded.encoder.set_grad_checkpointing(recompute)
+        two, four, everything = (
+            count_step_memory(loaded, method, batch, RunSettings(out=Path(), micro_batch=size))
+            for size in (2, 4, 0)
+        )
+        assert two.gradients == 4 * numbers
+        assert two.moments == 8 * numbers
+        assert two.batch == 5 * batch.pixels.numel()
+        assert 1.9 < four.image / two.image < 2.1
+        assert two.text < four.text < everything.text
+        assert two.peak < everything.peak == everything.whole
+        assert two.whole == pytest.approx(everything.whole, rel=0.1)
+        assert loaded.encoder.recomputes is recompute
+        kept.append(four)
+    assert kept[1].image < kept[0].image
+    assert kept[1].text < kept[0].text
+
+
+def test_operations_of_a_step_are_counted_with_the_teachers() -> None:
+    plain, negatives, own = (
+        count_operations(model(), load_recipe(name)(), CAPTIONS)
+        for name in ("clip-ft", "negclip", "compo")
+    )
+    assert plain[1] == 1.0 < negatives[1] < own[1]
+    assert negatives[0] > plain[0]
+    # The same step, but for what holds the text tower: only the teacher is gone.
+    free = count_operations(model(), load_recipe("compo")(distill_weight=0.0), CAPTIONS)
+    assert free[1] == own[1]
+    assert free[0] < own[0]
+    whole = count_operations(model(), load_recipe("compo")(image_tower=True), CAPTIONS)
+    assert whole[0] > own[0]  # the image tower is passed through backwards, too
+    with pytest.raises(UsageError, match="composes images"):
+        count_operations(model(), load_recipe("clic")(), CAPTIONS)
+
+
+def test_every_part_of_a_step_is_timed_once(tmp_path: Path) -> None:
+    ticks = iter(range(10_000))
+    drained: list[int] = []
+    seen: list[str] = []
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        seen.append("in")
+        yield
+        seen.append("out")
+
+    path = write_samples(tmp_path, ["a red cat on a mat", "a dog beside a blue car"] * 4, 2, 48)
+    method = load_recipe("fsc-clip")(optim=Optim(batch_size=4, epochs=1))
+    times = StepTimes(lambda: float(next(ticks)), lambda: drained.append(1), {1: around})
+    before = loop.step_if_finite
+    train_steps(model(), method, path, RunSettings(out=Path(), stop_after=4), times)
+    assert loop.step_if_finite is before
+    assert seen == ["in", "out"]
+    assert len(times.steps) == 4
+    parts = times.median(2)
+    # A clock that goes one further each time it is asked: once around each part, which is asked for
+    # once a step (the last step takes no batch).
+    for part in PARTS:
+        assert part in ("rest", "take") or parts[part] == 1, part
+    assert times.steps[0]["take"] == times.steps[2]["take"] == 1
+    assert "take" not in times.steps[3] or times.steps[3]["take"] == 0
+    assert parts["step"] == pytest.approx(sum(parts[part] for part in PARTS), abs=1)
+    assert len(drained) > 4 * 2 * len(PREAMBLE)
+
+
+def test_operations_are_those_of_both_passes_without_views() -> None:
+    x = torch.ones(4, requires_grad=True)
+    with Operations() as seen:
+        y = x.view(2, 2).to(torch.bfloat16)
+        y.float().sum().backward()
+    assert seen.casts == 4  # there and back, each way
+    assert seen.found["aten::view"] == 0
+    assert seen.found["aten::sum"] == 1
+
+
+# --- Texts. ---
+
+
+def test_operations_are_those_of_the_matrix_products() -> None:
+    tower = create_model(ModelConfig(config(text={"vocab_size": 49408}))).encoder.model
+    ids = token_ids([9, 9, 9], context=9)
+    plain = sdpa_kernel(SDPBackend.MATH)  # older counters pass over fused attention on the CPU
+    with plain, FlopCounterMode(display=False) as counter, torch.enable_grad():
+        tower.encode_text(torch.nn.functional.pad(ids, (0, 11)))
+    ours = text.tower_operations([(3, 20)], 60, width=32, layers=3, mlp_width=128, out=24)
+    assert counter.get_total_flops() == ours
+
+
+def test_counts_and_equality_on_a_thin_model() -> None:
+    batches = [["a cat", "a cat", "a red cat on a mat"], ["a dog"]]
+    theirs, ours, once = text.text_passes(model(context_length=20), batches, repeats=2)
+    assert len(ours.seconds) == 2
+    assert theirs.positions == 4 * 20
+    assert ours.positions == 4 + 4 + 8 + 4  # real tokens
+    assert once.positions == ours.positions - 4
+    assert ours.operations < theirs.operations
+    assert max(ours.difference, once.difference) < 1e-5
+    with pytest.raises(CompoclipError, match="nothing to compare"):
+        text.text_passes(model(no_causal_mask=True), [["a"]], repeats=1)
+
+
+# --- Images. ---
+
+
+def test_made_photos_have_detail_at_every_scale() -> None:
+    one = np.asarray(photo_like(1, 160, 120), float).mean(-1)
+    assert one.shape == (120, 160)
+    assert np.array_equal(one, np.asarray(photo_like(1, 160, 120), float).mean(-1))
+    assert not np.array_equal(one, np.asarray(photo_like(2, 160, 120), float).mean(-1))
+    power = np.abs(np.fft.rfft2(one - one.mean())) ** 2
+    assert power[:8, :8].mean() > 30 * power[40:60, 40:60].mean() > 0
+
+
+def test_every_part_of_reading_is_timed(tmp_path: Path) -> None:
+    source = open_source(write_samples(tmp_path, CAPTIONS[:4]))
+    small = Preprocess(size=(32, 32))
+    transform = ImageTransform(small)
+    ours, plain = data.our_speed(source, transform, 1), data.plain_speed(source, small, 1)
+    assert set(ours.ms) == set(data.STAGES)
+    assert 0 < ours.worker_ms < sum(ours.ms.values())
+    assert plain.queue_bytes == 4 * ours.queue_bytes == 4 * 3 * 32 * 32
+    assert data.PlainPhotos(source, small)[0].shape == (3, 32, 32)
+    for plainly in (False, True):
+        assert data.loader_speed(source, transform, 2, 0, plainly) > 0
+    resaved = open_source(str(data.resaved(source, tmp_path / "resaved", 2)))
+    assert [resaved[i].captions for i in range(len(resaved))] == [(c,) for c in CAPTIONS[:2]]
+
+
+# --- Evaluation and serving. ---
+
+
+def test_both_ways_of_ranking_agree_and_one_holds_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compoclip.evaluation.forms.retrieval.SCORES_AT_ONCE", 1 << 13)
+    _, memory, equal = ranks(60, 301, width=16)
+    assert equal.ours == 1.0
+    assert memory.ratio is not None
+    assert memory.ratio > 1
+
+
+def test_class_weights_are_those_of_open_clip() -> None:
+    thin = model()
+    thin.encoder.eval()
+    templates = [lambda name: f"a {name}.", lambda name: f"the {name}.", lambda name: f"a {name}."]
+    seconds, difference = class_weights(thin, ["cat", "dog", "red cup"], templates)
+    assert "9 prompts, 6 distinct" in seconds.what
+    assert difference.ours < 1e-5
+
+
+def test_encodings_are_those_of_a_loop(tmp_path: Path) -> None:
+    refs = photos(tmp_path, ["a", "b", "c"])
+    (tmp_path / "c.jpg").write_bytes((tmp_path / "a.jpg").read_bytes())  # a copy
+    cases = (
+        Case("1", Form.CHOOSE_TEXT, (refs["a"],), ("x", "X"), "s"),
+        Case("2", Form.CHOOSE_TEXT, (refs["a"],), ("x", "y"), "s"),
+        Case("3", Form.GROUP, (refs["b"], refs["c"]), ("y", "z"), "s"),
+    )
+    pairs = Retrieval((refs["a"], refs["b"]), ("x", "w"), ((0, 0), (1, 1)))
+    classes = Classification((refs["b"],), (0,), ("k", "l"), (("w", "v"), ("u", "x")))
+    made = [
+        Benchmark(name, content, "d")
+        for name, content in (("cases", cases), ("pairs", pairs), ("classes", classes))
+    ]
+    (one, two, three), together = economies(made, FakeEncoder().text_keys)
+    assert (one.items, one.naive_images, one.naive_texts) == (3, 4, 6)
+    assert (one.once_images, one.once_texts) == (2, 3)
+    assert (two.naive_images, two.naive_texts, two.once_images, two.once_texts) == (2, 2, 2, 2)
+    assert (three.items, three.naive_texts, three.once_texts) == (1, 4, 4)
+    assert (together.naive_images, together.naive_texts) == (7, 12)
+    assert (together.once_images, together.once_texts) == (2, 6)
+    cases = tuple(Case(str(i), Form.CHOOSE_TEXT, (refs["a"],), ("x", "y"), "s") for i in range(5))
+    encoder = FakeEncoder()
+    naive, once = encoding_seconds(encoder, [Benchmark("c", cases, "d")], EncodeOptions())
+    assert naive > 0 < once
+    assert (len(encoder.images_seen), len(encoder.texts_seen)) == (5 + 1, 10 + 2)
+
+
+@pytest.mark.slow
+def test_real_captions_need_no_photos(
+    shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = shared_data / "annotations"
+    asked = [f"{name},annotations={place / name}" for name in ("sugarcrepe", "sugarcrepe_pp")]
+    assert main(["evaluate", "--on", *asked, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["ours"] for row in rows[::2]] == [1560, 1542, 1560]  # images
+    assert [row["baseline"] for row in rows[1::2]] == [15022, 14271, 15022 + 14271]
+    assert rows[5]["ours"] < rows[1]["ours"] + rows[3]["ours"]
+
+
+def test_one_by_one_is_a_call_a_request_and_many_share_calls() -> None:
+    options = serve.Options(clients=4, requests=12, repeats=1, side=32, device="cpu")
+    rows = serve.measure(options, Path())
+    assert [row.what.split()[0] for row in rows] == ["text", "text", "image", "image"]
+    for row in rows[1::2]:
+        assert row.baseline == 1 <= row.ours
