@@ -31,7 +31,6 @@ from compoclip.files import new_folder, read_json
 from compoclip_world.captions import CAPTION_TYPES, WorldCaption, captions_for
 from compoclip_world.dataset import png_bytes
 from compoclip_world.edits import NEGATIVES, POSITIVE_RULES, hard_negative, hard_positive
-from compoclip_world.logic import count_atoms
 from compoclip_world.oracle import Oracle, Truth
 from compoclip_world.pairs import PAIR_SKILLS, WorldPair, edited
 from compoclip_world.parser import parse
@@ -204,7 +203,7 @@ def _paraphrases(scene: Scene, captions: Sequence[str], rng: Random) -> dict[str
     found = {}
     for text in captions:
         form = parse(text)
-        base = WorldCaption(text, count_atoms(form), "", form)
+        base = WorldCaption(text, "", form)
         made = (hard_positive(scene, base, rule, rng) for rule in POSITIVE_RULES)
         others = tuple(dict.fromkeys(m.other for m in made if m and m.other != text))
         if others:

@@ -11,6 +11,7 @@ import pytest
 from compoclip.errors import CompoclipError, UsageError
 from compoclip_world.captions import CAPTION_TYPES, captions_for
 from compoclip_world.geometry import located, related
+from compoclip_world.logic import count_atoms
 from compoclip_world.render import ICONS, render
 from compoclip_world.sampling import (
     SPLITS,
@@ -201,7 +202,7 @@ def test_captions_vary_in_type_and_length():
         for caption in captions_for(scene_for(CONFIG, 0, "train", i), CONFIG, 0, i)
     ]
     assert len(made) == 1500
-    kinds, atoms = Counter(c.kind for c in made), Counter(c.atoms for c in made)
+    kinds, atoms = Counter(c.kind for c in made), Counter(count_atoms(c.form) for c in made)
     assert set(kinds) == {name for name, (weight, _) in CAPTION_TYPES.items() if weight}
     assert min(atoms) == 1
     assert max(atoms) <= 12

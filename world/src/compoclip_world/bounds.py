@@ -137,11 +137,7 @@ class TextOnlyEncoder(_Bound):
         super().__init__(TEXT_ONLY, self._model.fingerprint())
 
     def start_texts(self, texts: Sequence[str]) -> Pending:
-        """Begin to encode texts, as points on a half circle.
-
-        Args:
-            texts: The texts.
-        """
+        """Begin to encode texts, as points on a half circle."""
         scores = [self._model.log_probability(text) for text in texts]
         cosines = np.maximum(1 + np.array(scores) / _SPAN, -1.0)
         points = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
@@ -166,9 +162,6 @@ class OracleEncoder(_Bound):
 
     def read_image(self, ref: ImageRef) -> Scene:
         """Look the scene of a picture up.
-
-        Args:
-            ref: The picture.
 
         Raises:
             CompoclipError: When the suite does not know it.

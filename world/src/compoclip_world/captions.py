@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip_world.geometry import POSITIONS, located, related
@@ -49,14 +49,11 @@ class WorldCaption:
 
     Args:
         text: Lower case, without a full stop.
-        atoms: How many objects, attributes, relations, counts, positions and backgrounds it
-            mentions.
         kind: Its type, a key of `CAPTION_TYPES`.
         form: What it claims.
     """
 
     text: str
-    atoms: int
     kind: str
     form: Form
 
@@ -135,13 +132,7 @@ def definite(facts: Facts, thing: Thing, rng: random.Random) -> NounPhrase | Non
 
 def extend(phrase: NounPhrase, *modifiers: Modifier) -> NounPhrase:
     """The phrase with further modifiers after its own."""
-    return NounPhrase(
-        phrase.kinds,
-        phrase.word,
-        (*phrase.modifiers, *modifiers),
-        phrase.quantifier,
-        phrase.number,
-    )
+    return replace(phrase, modifiers=(*phrase.modifiers, *modifiers))
 
 
 def _background(facts: Facts, rng: random.Random) -> Background:
@@ -367,7 +358,7 @@ def captions_for(
         wording = Wording(rng, config.synonyms, colour_first=rng.random() < 0.4)
         text = dress(wording.caption(form), rng)
         if text not in made:
-            made[text] = WorldCaption(text, count_atoms(form), kind, form)
+            made[text] = WorldCaption(text, kind, form)
         if len(made) == count:
             return tuple(made.values())
     raise CompoclipError(

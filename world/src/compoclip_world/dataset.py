@@ -54,11 +54,6 @@ def write_training_set(out: Path, spec: TrainingSet, workers: int = 1) -> list[P
     A sample is KEY.png and KEY.json with {"caption": [...]}. The bytes depend on `spec` alone, not
     on `workers`. `out` appears when everything is written, or not at all.
 
-    Args:
-        out: The folder.
-        spec: What to write.
-        workers: Processes that draw.
-
     Returns:
         The shards.
 
@@ -93,12 +88,7 @@ def mapper(workers: int) -> Iterator[Callable[..., Iterator[Any]]]:
 
 
 def png_bytes(scene: Scene, size: int) -> bytes:
-    """The picture of a scene as a PNG file.
-
-    Args:
-        scene: The scene.
-        size: Image side in pixels.
-    """
+    """The picture of a scene as a PNG file."""
     buffer = io.BytesIO()
     Image.fromarray(render(scene, size)).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
@@ -143,9 +133,6 @@ def crowded(config: WorldConfig) -> WorldConfig:
     Most scenes have two unlike things or more, and most captions name them together, each with its
     colour or another attribute; the rest are about relations, places and backgrounds, so that
     fine-tuning has less reason to forget these.
-
-    Args:
-        config: The world to start from.
     """
     weights = {**dict.fromkeys(CAPTION_TYPES, 0.0), **_CONFUSABLE}
     return replace(
@@ -161,11 +148,7 @@ def crowded(config: WorldConfig) -> WorldConfig:
 
 
 def examples(size: int) -> list[tuple[str, bytes]]:
-    """Return captions with the pictures (PNG) of six scenes that models often mistake.
-
-    Args:
-        size: Image side in pixels.
-    """
+    """Return captions with the pictures (PNG) of six scenes that models often mistake."""
     world = crowded(bundled_world())
     scenes = [scene_for(world, 0, "test", index) for index in range(6)]
     captions = [captions_for(scene, world, 0, i, 1)[0].text for i, scene in enumerate(scenes)]
@@ -174,9 +157,6 @@ def examples(size: int) -> list[tuple[str, bytes]]:
 
 def read_world_config(path: Path) -> WorldConfig:
     """The world that a JSON file describes: any fields of `WorldConfig`, the others by default.
-
-    Args:
-        path: The file.
 
     Raises:
         CompoclipError: When the file is missing, malformed, or names an unknown field.
@@ -187,10 +167,6 @@ def read_world_config(path: Path) -> WorldConfig:
 
 def world_of(data: Any, where: str) -> WorldConfig:
     """The world that a JSON object describes: any fields of `WorldConfig`, the others by default.
-
-    Args:
-        data: The object.
-        where: What holds it, for errors.
 
     Raises:
         CompoclipError: When it is malformed or names an unknown field.

@@ -305,12 +305,6 @@ def hard_negative(
     has judged the first TRUE and the second FALSE. A "word-order" negative is a scrambled text,
     which the oracle must not judge TRUE.
 
-    Args:
-        scene: What the caption is true of.
-        caption: The caption to edit.
-        skill: The kind of edit, such as "swap-colour".
-        rng: Of all choices.
-
     Raises:
         UsageError: For an unknown skill.
     """

@@ -1,4 +1,4 @@
-"""The oracle: whether a caption, or a scene graph, is true of a scene.
+"""The oracle: whether a caption is true of a scene.
 
 How captions are read (closed world: the scene shows nothing but its things):
 
@@ -17,12 +17,10 @@ How captions are read (closed world: the scene shows nothing but its things):
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compoclip.captions.types import GraphObject, SceneGraph
 from compoclip_world.geometry import located as is_at
 from compoclip_world.geometry import related, touching
 from compoclip_world.lexicon import (
@@ -30,10 +28,7 @@ from compoclip_world.lexicon import (
     BACKGROUND_COLOURS,
     BACKGROUND_MAYBE,
     BACKGROUND_TEXTURES,
-    NOUNS,
-    NUMBERS,
     PLACES,
-    RELATIONS,
 )
 from compoclip_world.logic import (
     Attribute,
@@ -50,117 +45,10 @@ from compoclip_world.logic import (
     Statement,
 )
 from compoclip_world.parser import (
-    Mark,
     UngrammaticalError,
-    lex,
     parse,
-    read_attribute,
-    read_background,
-    read_noun,
 )
 from compoclip_world.scene import Scene, Thing
-
-# --- Reading a scene graph of any parser as claims about a world scene. ---
-
-_PLACE_TAILS = frozenset(("corner", "side", "edge", "part", "half"))
-
-
-@dataclass(frozen=True, slots=True)
-class GraphForm:
-    """Nodes to be matched with different things, links between them, and further statements.
-
-    links: (subject node, relation as the oracle names it, object node).
-    foreign: a word was met that is not part of the world.
-    """
-
-    nodes: tuple[NounPhrase, ...]
-    links: tuple[tuple[int, str | None, int], ...]
-    statements: tuple[Statement, ...]
-    foreign: bool
-
-
-def _is_place(node: GraphObject) -> bool:
-    words = node.name.lower().replace("-", " ").split()
-    return bool(words) and all(w in PLACES or w in _PLACE_TAILS for w in words)
-
-
-def _place(node: GraphObject) -> str | None:
-    said = " ".join((*(a.name for a in node.attributes), node.name)).lower()
-    found = lex("at the " + said.replace("-", " "))
-    if len(found) == 1 and found[0].mark is Mark.POSITION and found[0].text not in "?!":
-        return found[0].text
-    return None
-
-
-def _relation(name: str) -> str | None:
-    """The oracle's relation for a graph's relation name, None when unknown."""
-    words = name.lower()
-    for phrase in (words, words.removeprefix("is "), words + " of", words + " as", words + " than"):
-        if phrase in RELATIONS:
-            relation, negated = RELATIONS[phrase]
-            return None if negated else relation
-    return None
-
-
-def graph_form(graph: SceneGraph) -> GraphForm:
-    """Return the claims of a graph. Place nodes ("corner") become positions of the objects they
-    relate to, and background nodes claims about the background.
-    """
-    places = {i: _place(n) for i, n in enumerate(graph.objects) if _is_place(n)}
-    grounds = {
-        i for i, n in enumerate(graph.objects) if n.name.lower() in ("background", "backdrop")
-    }
-    extra: dict[int, list[Modifier]] = {}
-    links: list[tuple[int, str | None, int]] = []
-    for relation in graph.relations:
-        if relation.object in places and relation.subject not in places:
-            extra.setdefault(relation.subject, []).append(Position(places[relation.object]))
-        elif not {relation.subject, relation.object} & (places.keys() | grounds):
-            links.append((relation.subject, _relation(relation.name), relation.object))
-    statements: list[Statement] = []
-    nodes: list[NounPhrase] = []
-    number: dict[int, int] = {}
-    foreign = False
-    for i, node in enumerate(graph.objects):
-        if i in places:
-            continue
-        words = [a.name.lower() for a in node.attributes]
-        if i in grounds:
-            statements.extend(read_background(w) if w else Background() for w in words)
-            continue
-        phrase, _ = read_noun(node.name.lower())
-        modifiers: list[Modifier] = []
-        for word in words:
-            if word in NUMBERS:
-                continue
-            modifiers.append(Position(PLACES[word]) if word in PLACES else read_attribute(word))
-        foreign |= node.name.lower() not in NOUNS
-        foreign |= any(isinstance(m, Attribute) and m.family == "foreign" for m in modifiers)
-        full = NounPhrase(
-            phrase.kinds, phrase.word, (*modifiers, *extra.get(i, ())), maybe=phrase.maybe
-        )
-        for word in words:
-            if word in NUMBERS:
-                counted = NounPhrase(
-                    full.kinds,
-                    full.word,
-                    full.modifiers,
-                    Quantifier.EXACTLY,
-                    NUMBERS[word],
-                    full.maybe,
-                )
-                statements.append(Exists(counted))
-        number[i] = len(nodes)
-        nodes.append(full)
-    return GraphForm(
-        tuple(nodes),
-        tuple((number[a], name, number[b]) for a, name, b in links),
-        tuple(statements),
-        foreign,
-    )
-
-
-# --- The oracle: whether a caption, or a scene graph, is true of a scene. ---
 
 Maybe = bool | None
 _SCREEN_WORDS = BACKGROUND_COLOURS.keys() | BACKGROUND_TEXTURES.keys() | BACKGROUND_MAYBE.keys()
@@ -193,22 +81,17 @@ class Verdict:
 class Oracle:
     """Decides captions of the world. It has no settings and keeps nothing between calls."""
 
-    def verdict(self, claim: str | Form | SceneGraph, scene: Scene) -> Verdict:
-        """Return whether a text, a logical form or a scene graph is true of the scene."""
-        if isinstance(claim, SceneGraph):
-            graph = graph_form(claim)
-            return _verdict(_graph_holds(graph, scene), graph.foreign)
+    def verdict(self, claim: str | Form, scene: Scene) -> Verdict:
+        """Return whether a text or a logical form is true of the scene."""
         try:
             form = parse(claim) if isinstance(claim, str) else claim
         except UngrammaticalError as error:
             return Verdict(Truth.UNKNOWN, f"ungrammatical: {error}")
-        return _verdict(_form_holds(form, scene), any(map(_is_foreign, form)))
-
-
-def _verdict(held: Maybe, foreign: bool) -> Verdict:
-    if held is None:
-        return Verdict(Truth.UNKNOWN, "ambiguous", foreign)
-    return Verdict(Truth.TRUE if held else Truth.FALSE, "", foreign)
+        held = _all(_statement_holds(statement, scene) for statement in form)
+        foreign = any(map(_is_foreign, form))
+        if held is None or (held and not _distinct(form, scene)):
+            return Verdict(Truth.UNKNOWN, "ambiguous", foreign)
+        return Verdict(Truth.TRUE if held else Truth.FALSE, "", foreign)
 
 
 def _all(values: Iterable[Maybe]) -> Maybe:
@@ -220,11 +103,6 @@ def _all(values: Iterable[Maybe]) -> Maybe:
         if value is None:
             result = None
     return result
-
-
-def _any(values: Iterable[Maybe]) -> Maybe:
-    """Three-valued disjunction."""
-    return _not(_all(map(_not, values)))
 
 
 def _not(value: Maybe) -> Maybe:
@@ -240,11 +118,6 @@ def _number(values: Sequence[Maybe], quantifier: Quantifier, number: int) -> May
     if quantifier is Quantifier.NONE:
         return True if high == 0 else False if low else None
     return True if low >= number else None if high >= number else False
-
-
-def _form_holds(form: Form, scene: Scene) -> Maybe:
-    held = _all(_statement_holds(statement, scene) for statement in form)
-    return held if held is False or _distinct(form, scene) else None
 
 
 def _statement_holds(statement: Statement, scene: Scene) -> Maybe:
@@ -384,29 +257,6 @@ def _distinct(form: Form, scene: Scene) -> bool:
         return any(place(row + 1, used | {i}) for i in rows[row] if i not in used)
 
     return place(0, frozenset())
-
-
-def _graph_holds(graph: GraphForm, scene: Scene) -> Maybe:
-    """Return whether different things can be found for all nodes so that everything said holds."""
-    if (world := _all(_statement_holds(s, scene) for s in graph.statements)) is False:
-        return False
-    fits = [_matches(node, scene) for node in graph.nodes]
-    if len(graph.nodes) > len(scene.things):
-        # Two nodes may be one thing mentioned twice, so too many nodes alone settle nothing.
-        return None if all(any(v is not False for v in row) for row in fits) else False
-    found = _any(
-        _all(
-            (
-                *(fits[node][thing] for node, thing in enumerate(chosen)),
-                *(
-                    holds_between(name, scene.things[chosen[a]], scene.things[chosen[b]])
-                    for a, name, b in graph.links
-                ),
-            )
-        )
-        for chosen in itertools.permutations(range(len(scene.things)), len(graph.nodes))
-    )
-    return _all((world, found))
 
 
 def _is_foreign(part: Statement | Modifier) -> bool:

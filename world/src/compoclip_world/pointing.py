@@ -78,10 +78,6 @@ class MeanShare(Estimate):
 def measure_pointing(model: LoadedModel, scenes: Sequence[Pointed]) -> Pointing:
     """Compare the maps of every target of every scene with the boxes of the things they name.
 
-    Args:
-        model: the model.
-        scenes: images with captions and targets.
-
     Returns:
         The measures by kind of word.
 
@@ -162,11 +158,6 @@ def _centres(grid: tuple[int, ...], region: Box, box: Box) -> Floats:
 def shares(found: Pointing, resamples: int, seed: int) -> dict[str, dict[str, MeanShare]]:
     """Average a model's measures over images.
 
-    Args:
-        found: the measures.
-        resamples: bootstrap draws of images.
-        seed: of the draws.
-
     Returns:
         kind -> measure -> mean, interval and chance.
     """
@@ -183,12 +174,6 @@ def gains(
     one: Pointing, other: Pointing, resamples: int, seed: int
 ) -> dict[str, dict[str, MeanShare]]:
     """Average the differences of two models on the same scenes.
-
-    Args:
-        one: the measures of the model compared with.
-        other: those of the other model.
-        resamples: bootstrap draws of images.
-        seed: of the draws.
 
     Returns:
         kind -> measure -> other minus one, paired; chance is 0.

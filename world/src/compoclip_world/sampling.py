@@ -166,12 +166,6 @@ def _tables(config: WorldConfig) -> _Tables:
 def scene_for(config: WorldConfig, seed: int, split: str, index: int) -> Scene:
     """A scene, a pure function of the arguments.
 
-    Args:
-        config: The world.
-        seed: Of the world.
-        split: Split of the scene.
-        index: Its number in the split.
-
     Raises:
         UsageError: For an unknown split.
         CompoclipError: When the config (a tiny subset of kinds or colours, say) leaves no scene for

@@ -8,6 +8,10 @@ such as "vehicle") live with the oracle, because captions never need them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 Rgb = tuple[int, int, int]
 
@@ -44,106 +48,31 @@ class SizeSpec:
     radius: float
 
 
-KINDS: dict[str, KindSpec] = {
-    "ball": KindSpec(("sphere", "orb")),
-    "box": KindSpec(("crate",), hollow=True, solid=False, marked_from=None),
-    "star": KindSpec(("pentagram",), marked_from="medium"),
-    "heart": KindSpec(("love heart",)),
-    "cross": KindSpec(("plus sign",), marked_from="medium"),
-    "ring": KindSpec(("hoop",), hollow=True, solid=False, marked_from=None),
-    "moon": KindSpec(("crescent",), solid=False, marked_from="medium"),
-    "house": KindSpec(("cottage", "home")),
-    "tree": KindSpec(("fir", "pine tree")),
-    "fish": KindSpec(("trout",), solid=False, marked_from="medium"),
-    "mug": KindSpec(("cup",)),
-    "key": KindSpec(("latchkey",), solid=False, marked_from=None),
-    "umbrella": KindSpec(("parasol",), solid=False, marked_from="medium"),
-    "hat": KindSpec(("top hat",)),
-    "boat": KindSpec(("ship", "sailboat"), marked_from="medium"),
-    "flower": KindSpec(("blossom", "bloom"), marked_from="medium"),
-    "arrow": KindSpec(("pointer",), solid=False, marked_from="medium"),
-    "bell": KindSpec(("handbell",)),
-    "car": KindSpec(("automobile",), solid=False, marked_from="medium"),
-    "rabbit": KindSpec(("bunny", "hare"), marked_from="medium"),
-    "bottle": KindSpec(("flask",), solid=False, marked_from="medium"),
-    "crown": KindSpec(("coronet",), marked_from="medium"),
-    "mushroom": KindSpec(("toadstool",)),
-    "diamond": KindSpec(("gem", "jewel")),
-}
+_TABLES: dict[str, Any] = yaml.safe_load(
+    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+)
 
-COLOURS: dict[str, ColourSpec] = {
-    "red": ColourSpec(("crimson", "scarlet"), (214, 28, 34), (255, 255, 255)),
-    "blue": ColourSpec(("sapphire", "azure"), (30, 78, 222), (255, 255, 255)),
-    "green": ColourSpec(("emerald",), (34, 158, 58), (255, 255, 255)),
-    "yellow": ColourSpec(("golden",), (250, 218, 30), (70, 56, 0)),
-    "purple": ColourSpec(("violet",), (128, 40, 176), (255, 255, 255)),
-    "orange": ColourSpec(("tangerine",), (250, 132, 16), (255, 255, 255)),
-    "pink": ColourSpec(("rosy",), (252, 122, 190), (110, 0, 70)),
-    "brown": ColourSpec(("chestnut",), (122, 72, 34), (255, 240, 220)),
-    "black": ColourSpec(("ebony",), (26, 26, 28), (165, 165, 165)),
-    "white": ColourSpec(("ivory",), (250, 250, 250), (128, 128, 128)),
-}
 
-SIZES: dict[str, SizeSpec] = {
-    "small": SizeSpec(("tiny", "little"), 0.11),
-    "medium": SizeSpec(("medium-sized", "mid-sized"), 0.155),
-    "large": SizeSpec(("big", "huge"), 0.22),
-}
+def _frozen(value: Any) -> Any:
+    """Return the value with tuples in the place of lists."""
+    if isinstance(value, dict):
+        return {key: _frozen(each) for key, each in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+KINDS = {name: KindSpec(**_frozen(spec)) for name, spec in _TABLES["kinds"].items()}
+COLOURS = {name: ColourSpec(**_frozen(spec)) for name, spec in _TABLES["colours"].items()}
+SIZES = {name: SizeSpec(**_frozen(spec)) for name, spec in _TABLES["sizes"].items()}
 SIZE_ORDER: tuple[str, ...] = tuple(SIZES)
-
-PATTERNS: dict[str, tuple[str, ...]] = {
-    "plain": ("solid", "unpatterned"),
-    "striped": ("stripy",),
-    "spotted": ("dotted", "polka-dotted"),
-    "checked": ("checkered", "chequered"),
-}
-
-BACKDROP_COLOURS: dict[str, tuple[tuple[str, ...], Rgb]] = {
-    "grey": (("gray",), (160, 160, 160)),
-    "white": ((), (246, 246, 246)),
-    "black": ((), (24, 24, 26)),
-    "beige": (("cream",), (230, 212, 172)),
-    "navy": (("dark blue",), (26, 36, 92)),
-}
-BACKDROP_TEXTURES: dict[str, tuple[str, ...]] = {
-    "plain": ("flat",),
-    "gradient": ("shaded",),
-    "speckled": ("grainy",),
-    "lined": ("ruled",),
-}
+PATTERNS: dict[str, tuple[str, ...]] = _frozen(_TABLES["patterns"])
+BACKDROP_COLOURS: dict[str, tuple[tuple[str, ...], Rgb]] = _frozen(_TABLES["backdrop_colours"])
+BACKDROP_TEXTURES: dict[str, tuple[str, ...]] = _frozen(_TABLES["backdrop_textures"])
 
 # --- How concepts are said: numbers, relations, places, and every word with its synonyms. ---
 
 NUMERALS: dict[int, str] = {1: "one", 2: "two", 3: "three", 4: "four"}
-
-RELATION_PHRASES: dict[str, tuple[str, ...]] = {
-    "left": ("to the left of", "left of", "on the left of", "on the left side of"),
-    "right": ("to the right of", "right of", "on the right of", "on the right side of"),
-    "above": ("above", "over", "higher than"),
-    "below": ("below", "under", "beneath", "lower than"),
-    "inside": ("inside", "in", "within"),
-    "around": ("around", "containing", "surrounding"),
-    "front": ("in front of", "covering part of"),
-    "behind": ("behind", "partly hidden by", "to the rear of"),
-    "bigger": ("bigger than", "larger than"),
-    "smaller": ("smaller than",),
-    "same colour": ("the same colour as", "the same color as"),
-}
-_CORNERS = ("at the {}", "in the {}", "in the {} corner", "in the {} corner of the picture")
-_EDGES = ("at the {}", "at the {} of the picture")
-_SIDES = ("on the {}", "on the {} side", "on the {} side of the picture")
-_MIDDLES = ("in the middle", "in the centre", "in the center", "in the middle of the picture")
-POSITION_PHRASES: dict[str, tuple[str, ...]] = {
-    "top left": tuple(p.format(w) for w in ("top left", "upper left") for p in _CORNERS),
-    "top right": tuple(p.format(w) for w in ("top right", "upper right") for p in _CORNERS),
-    "bottom left": tuple(p.format(w) for w in ("bottom left", "lower left") for p in _CORNERS),
-    "bottom right": tuple(p.format(w) for w in ("bottom right", "lower right") for p in _CORNERS),
-    "top": tuple(p.format("top") for p in _EDGES),
-    "bottom": tuple(p.format("bottom") for p in _EDGES),
-    "left": tuple(p.format("left") for p in _SIDES),
-    "right": tuple(p.format("right") for p in _SIDES),
-    "middle": _MIDDLES,
-}
+RELATION_PHRASES: dict[str, tuple[str, ...]] = _frozen(_TABLES["relations"])
+POSITION_PHRASES: dict[str, tuple[str, ...]] = _frozen(_TABLES["positions"])
 SYNONYMS: dict[str, tuple[str, ...]] = {
     **{word: spec.synonyms for word, spec in COLOURS.items()},
     **{word: spec.synonyms for word, spec in SIZES.items()},

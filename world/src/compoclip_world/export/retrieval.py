@@ -112,11 +112,7 @@ def own_captions(
 
 
 def needed_kinds(form: Form) -> set[str]:
-    """Return the kinds without which a caption is false.
-
-    Args:
-        form: What the caption claims.
-    """
+    """Return the kinds without which a caption is false."""
     return {
         node.word
         for node in nodes_of(form)

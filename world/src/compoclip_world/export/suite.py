@@ -219,9 +219,6 @@ def _files(parts: Sequence[Part], spec: SuiteSpec) -> dict[str, Any]:
 def read_scenes(suite: Path) -> dict[str, Scene]:
     """The scenes behind a suite's pictures.
 
-    Args:
-        suite: Its folder.
-
     Returns:
         Path of the picture below the folder -> scene.
 

@@ -26,7 +26,6 @@ from compoclip_world.logic import (
     NounPhrase,
     Quantifier,
     Relation,
-    count_atoms,
 )
 from compoclip_world.oracle import Oracle, Truth
 from compoclip_world.parser import parse
@@ -77,7 +76,7 @@ def foil(scene: Scene, config: WorldConfig, task: str, rng: Random) -> Foil | No
         if form is None or not seemly(form, config):
             continue
         if skills:
-            base = WorldCaption("", count_atoms(form), kind, form)
+            base = WorldCaption("", kind, form)
             made = hard_negative(scene, base, rng.choice(skills), rng)
             found = Foil(made.caption, made.other, form) if made else None
         else:
@@ -186,7 +185,7 @@ def paraphrase(scene: Scene, found: Foil, rng: Random) -> str | None:
     """
     rules = [*POSITIVE_RULES]
     rng.shuffle(rules)
-    base = WorldCaption(found.caption, count_atoms(found.form), "", found.form)
+    base = WorldCaption(found.caption, "", found.form)
     for rule in rules:
         made = hard_positive(scene, base, rule, rng)
         if made and made.other not in (found.caption, found.negative):
