@@ -17,7 +17,6 @@ from compoclip.benchmarks.registry import load_benchmark
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
 from compoclip.data.decode import decode
-from compoclip.errors import UsageError
 
 TEXT = "A small dog chases two big cats, near the old red barn."
 TAGS = ["DT", "JJ", "NN", "VBZ", "CD", "JJ", "NNS", ",", "IN", "DT", "JJ", "JJ", "NN", "."]
@@ -159,26 +158,6 @@ def test_all_four_parts_make_the_published_average(tmp_path: Path) -> None:
     assert mean(found.aggregates["mosaiclip"]) == pytest.approx((59.90 + 63.20 + 53.56) / 3)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({k: v for k, v in vg_row().items() if k != "bbox_h"}, "row 0: no key 'bbox_h'"),
-        (vg_row(true_caption=""), "'true_caption' is empty"),
-        (vg_row(relation_name=None), "'relation_name' must be text"),
-        (vg_row(image_path="/5.jpg"), "leads outside"),
-        (7, "row 0: expected a JSON object, found the number 7"),
-    ],
-)
-def test_malformed_relation_rows(tmp_path: Path, row: Any, message: str) -> None:
-    refuses(message, "", "aro:vg_relation", write_vg(tmp_path, [row]))
-
-
-@pytest.mark.parametrize("pair", [["a"], ["a", "b", "c"], "ab", ["a", 3]])
-def test_malformed_attribute_pairs(tmp_path: Path, pair: Any) -> None:
-    write_vg(tmp_path, [vg_row(attributes=pair)], "attribution")
-    refuses("row 0", "", "aro:vg_attribution", tmp_path)
-
-
 def test_absent_parts_say_how_to_go_on(tmp_path: Path) -> None:
     refuses("select the parts you have", "", "aro", write_vg(tmp_path))
 
@@ -221,8 +200,3 @@ def test_order_cases_do_not_depend_on_the_number_of_workers(
     one = load_benchmark("aro:*_order", tmp_path, workers=1)
     two = load_benchmark("aro:*_order", tmp_path, workers=2)
     assert one == two
-
-
-def test_unknown_tagger(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown tagger"):
-        load_benchmark("aro:*_order", write_order(tmp_path), tagger="none")

@@ -239,15 +239,6 @@ def test_sugarcrepe_pp_of_the_publication(shared_data: Path) -> None:
     )
 
 
-def test_valse_and_coco_of_the_publication(shared_data: Path) -> None:
-    valse = audit(official(shared_data, "valse"))
-    assert sum(valse.items.values()) + sum(valse.left_out.values()) == 8782
-    assert list(valse.left_out.values()) == [1080]
-    path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
-    coco = audit(load_benchmark("retrieval:coco", Path("none"), annotations=path))
-    assert coco.counts[Kind.REPEATED]["stored"] == 155
-
-
 def test_negclip_negatives_of_the_publication(shared_data: Path, capsys: Capture) -> None:
     path = shared_data / "annotations" / "negclip" / "valid_neg_clip.tsv"
     assert main(["data", "audit", "--train", str(path), "--json"]) == 0

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from PIL import Image
 
 from benchmark_files import refuses, write_jsonl, write_photo
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import find_in
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder, features_from, features_of, score_items
@@ -68,21 +67,6 @@ def test_bivlc(tmp_path: Path) -> None:
     assert "add_text" not in some.aggregates
     write_photo(folder / "000000565045.jpg")
     assert len(present(found)[1]) == 1
-
-
-def test_bivlc_group_score_is_over_all_items(tmp_path: Path) -> None:
-    rows = [bivlc_row(caption=f"{k} towels", subtype="obj") for k in range(3)]
-    write_bivlc(tmp_path, bivlc_row(), *rows)
-    for name in ("000000565045.jpg", "0_negative.jpg"):
-        write_photo(tmp_path / "bivlc" / "images" / name)
-    found = load_benchmark("bivlc:swap_*", tmp_path)
-    (result,) = evaluate(
-        "m", FakeEncoder(), [found], tmp_path / "out", Options(allow_partial=True, resamples=20)
-    )
-    assert result.aggregates["group"].n == 4
-    assert result.aggregates["group"].chance == pytest.approx(1 / 6)
-    assert result.aggregates["text"].chance == pytest.approx(1 / 4)
-    assert result.aggregates["group"].expected == 278 + 81
 
 
 def test_bivlc_as_parquet(tmp_path: Path) -> None:
@@ -164,30 +148,6 @@ def test_bivlc_as_the_hub_has_it(tmp_path: Path) -> None:
     states = {each.path: each.state for each in check("bivlc", hub).files}
     assert states == {"bivlc/bivlc.jsonl": "archive"}
     assert "bivlc" in [target.spec for target in find_in(hub)]
-
-
-def test_bivlc_rows_listed_twice(tmp_path: Path) -> None:
-    path = write_bivlc(tmp_path, bivlc_row(), bivlc_row(caption="other"), bivlc_row())
-    refuses(r"line 3: the same as .*line 1", str(path), "bivlc", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ([], "line 1: expected a JSON object"),
-        ({"image": "1.jpg"}, "line 1: no key 'type'"),
-        (bivlc_row(subtype="size"), "'type' 'swap', 'subtype' 'size' is unknown"),
-        (bivlc_row(negative_image="/x.jpg"), "leads outside"),
-        (bivlc_row(negative_caption=None), "must be text, found null"),
-    ],
-)
-def test_malformed_bivlc(tmp_path: Path, row: Any, message: str) -> None:
-    path = write_bivlc(tmp_path, row)
-    refuses(message, str(path), "bivlc", tmp_path)
-
-
-def test_bivlc_expects_the_published_counts() -> None:
-    assert sum(meta("bivlc").expected.values()) == 2933
 
 
 BIVLC_OUTCOMES = """

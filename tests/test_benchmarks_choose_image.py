@@ -152,14 +152,3 @@ def test_malformed_svo(tmp_path: Path, bad: dict[str, Any], message: str) -> Non
     with pytest.raises(CompoclipError) as caught:
         load_benchmark("svo_probes", write_svo(tmp_path, svo_row(), bad))
     assert str(caught.value).startswith(f"{tmp_path / 'svo_probes' / 'svo_probes.csv'}: {message}")
-
-
-def test_absent_columns_rows_and_files(tmp_path: Path) -> None:
-    refuses(r"svo_probes\.csv: no such file; put the official", "", "svo_probes", tmp_path)
-    row = svo_row()
-    del row["obj_neg"]
-    refuses(r"svo_probes\.csv: no column 'obj_neg'", "", "svo_probes", write_svo(tmp_path, row))
-    refuses("no rows with exactly one flag", "", "svo_probes", write_svo(tmp_path, svo_row("none")))
-    path = write_svo(tmp_path, svo_row()) / "svo_probes" / "svo_probes.csv"
-    path.write_text(path.read_text(encoding="utf-8")[:-30], encoding="utf-8")
-    refuses("line 2 has", "", "svo_probes", tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_json, write_photo
+from benchmark_files import write_json, write_photo
 from compoclip.benchmarks.case import Form
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import parse_targets
@@ -124,16 +123,6 @@ def test_malformed_rows(tmp_path: Path, bad: Any, message: str) -> None:
         load_benchmark("eqben", write(tmp_path, row(), bad))
     assert str(caught.value).startswith(f"{tmp_path / 'eqben' / 'annotation.json'}: {message}")
     assert "\n" not in str(caught.value)
-
-
-def test_malformed_files(tmp_path: Path) -> None:
-    refuses("no such file", "", "eqben", tmp_path)
-    path = write_json(tmp_path / "eqben" / "annotation.json", {})
-    refuses("expected a JSON list, found an object", "", "eqben", tmp_path)
-    path.write_text(json.dumps([row()])[:-5], encoding="utf-8")
-    refuses("not valid JSON", "", "eqben", tmp_path)
-    write(tmp_path, row())
-    refuses("no items of ag", "", "eqben:ag", tmp_path)
 
 
 def test_memory_of_a_case_is_small(tmp_path: Path) -> None:

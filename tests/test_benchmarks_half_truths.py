@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmark_files import refuses
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark, meta
@@ -70,19 +69,6 @@ def test_ties_are_wrong_right_or_shared(
         assert strict[name][0] == (1.0 if value == 1 else 0.0)
         assert first[name][0] == (1.0 if value > 0 else 0.0)
         assert strict[name][2] == pytest.approx(value)
-
-
-def test_random_scores_reach_chance() -> None:
-    rng = np.random.default_rng(0)
-    n = 3000
-    cases = [Case(f"{k}", Form.HALF_TRUTH, (ref(f"i{k}"),), TEXTS, "s") for k in range(n)]
-    scores = rng.normal(size=(n, 3))
-    features = features_from(
-        {f"i{k}": dict(zip(TEXTS, map(float, row))) for k, row in enumerate(scores)}
-    )
-    items = score_items(cases, features)
-    for each in items.outcomes.values():
-        assert each.used.mean() == pytest.approx(each.chance[0], abs=0.03)
 
 
 # --- The official tables. ---
@@ -149,25 +135,6 @@ class Bytes(FakeEncoder):
     def encode_images(self, images: Any) -> np.ndarray:
         read = Members()
         return np.stack([self._feature(read(i.path, i.member).hex()) for i in images])
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([row(0), row(0)], "row 2: 'id' 0 occurs twice"),
-        ([row(0, triplet_type="swap")], "row 1: 'triplet_type' 'swap' is unknown; known: entity"),
-        ([row(0, anchor=" ")], "row 1: 'anchor' is empty"),
-        ([row(0), row(1, image={"bytes": None, "path": "x"})], "row 2: 'image' holds no picture"),
-        ([{**row(0), "image": "1.jpg"}], "'image' holds no encoded pictures"),
-        ([{"id": 0, "image": row(0)["image"]}], "no column 'anchor'"),
-    ],
-)
-def test_malformed_tables(tmp_path: Path, rows: Any, message: str) -> None:
-    path = write_table(tmp_path, "coco_qwen", rows)
-    refuses(message, str(path), "half_truths:coco_qwen", tmp_path)
-    path.write_bytes(path.read_bytes()[:100])
-    refuses("not a whole Parquet file", "", "half_truths:coco_qwen", tmp_path)
-    refuses("no such file", "", "half_truths:cc3m_qwen", tmp_path)
 
 
 def test_published_rows_name_scores_that_are_there(tmp_path: Path) -> None:

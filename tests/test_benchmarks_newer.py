@@ -108,20 +108,6 @@ def test_fg_ovd_crops_the_region(tmp_path: Path) -> None:
     assert result.headline_score.chance == pytest.approx(1 / 11)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"neg_expression": ["one"]}, "must hold 10 texts, not 1"),
-        ({"pos_expression": []}, "must hold 1 texts, not 0"),
-        ({"bbox": [1, 2, 3]}, "'bbox'"),
-        ({"img_path": 7}, "'img_path'"),
-    ],
-)
-def test_fg_ovd_refuses_malformed_rows(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    write_fg_ovd(tmp_path, fg_row(**changes))
-    refuses(words, "1_attributes_llava.jsonl", "fg_ovd:hard", tmp_path)
-
-
 # --- BLA: two true sentences, each against both false ones. ---
 
 
@@ -215,15 +201,6 @@ def test_sets_of_long_captions(tmp_path: Path) -> None:
     one = load_benchmark("retrieval:urban1k", tmp_path).data_hash
     write_urban1k(tmp_path, {"2": "another square"})
     assert load_benchmark("retrieval:urban1k", tmp_path).data_hash != one
-
-
-def test_cut_texts_stand_beside_the_recall_of_long_captions(tmp_path: Path) -> None:
-    write_urban1k(tmp_path, {"1": "word " * 90, "2": "a square"})
-    found = load_benchmark("retrieval:urban1k", tmp_path)
-    options = Options(resamples=20, allow_partial=True)
-    (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", options)
-    assert result.truncated_texts in (0, 1)  # the encoder of the tests may read any length
-    assert set(result.scores) == {"i2t", "t2i"}
 
 
 @pytest.mark.parametrize(

@@ -54,22 +54,6 @@ def test_colorswap(tmp_path: Path) -> None:
     assert found.aggregates["group"].metric == "group"
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ({}, "expected a JSON list"),
-        ([], "no rows"),
-        ([{"id": 1}], "row 0: no key 'image_1'"),
-        ([colorswap_row(), colorswap_row()], "row 1: 'id' 0 occurs twice"),
-        ([colorswap_row(caption_2=["x"])], "'caption_2' must be text, found a list"),
-        ([colorswap_row(image_2="../../x.png")], "leads outside"),
-    ],
-)
-def test_malformed_colorswap(tmp_path: Path, rows: Any, message: str) -> None:
-    path = write_json(tmp_path / "colorswap" / "test.json", rows)
-    refuses(message, str(path), "colorswap", tmp_path)
-
-
 def test_cola_official_file(shared_data: Path, tmp_path: Path) -> None:
     root = shared_data / "annotations"
     found = load_benchmark("cola", root, tmp_path)
@@ -101,21 +85,6 @@ def test_cola_photos_lie_in_either_folder(tmp_path: Path) -> None:
     )
     assert result.headline == "image"
     assert result.aggregates["image"].chance == 1 / 4
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ({"a": 1}, "expected a JSON list"),
-        ([], "no rows"),
-        ([["http://x/1.jpg", "a", "http://x/2.jpg"]], "row 0: expected .* found 3"),
-        ([["http://x/1.jpg", "", "http://x/2.jpg", "b"]], "row 0: 'caption 1' is empty"),
-        ([["http://x/..", "a", "http://x/2.jpg", "b"]], "leads outside"),
-    ],
-)
-def test_malformed_cola(tmp_path: Path, rows: Any, message: str) -> None:
-    path = write_json(tmp_path / "cola" / "COLA_multiobjects_matching_benchmark.json", rows)
-    refuses(message, str(path), "cola", tmp_path)
 
 
 FOLDERS = ("Orientation", "Presence", "State", "Quantity", "Spatial", "Color")

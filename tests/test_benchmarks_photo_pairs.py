@@ -140,27 +140,6 @@ def test_the_published_means_are_those_of_the_printed_parts() -> None:
             assert abs(value * 12.27 - round(value * 12.27)) < 0.07, each.labels
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([row(category="place")], "row 1: 'category' 'place' is unknown; known: object"),
-        ([row(text_1="")], "row 1: 'text_1' is empty"),
-        ([row(), row(image_1={"bytes": None, "path": None})], "row 2: 'image_1' holds no picture"),
-        ([row(image_0="a.png")], "'image_0' holds no encoded pictures"),
-        ([{"id": 1}], "no column 'image_0', only 'id'"),
-    ],
-)
-@pytest.mark.parametrize("suffix", [".arrow", ".parquet"])
-def test_malformed_vismin(tmp_path: Path, rows: Any, message: str, suffix: str) -> None:
-    path = tmp_path / "vismin_bench" / f"data-00000-of-00001{suffix}"
-    if suffix == ".arrow":
-        write_arrow(path, rows)
-    else:
-        path.parent.mkdir()
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    refuses(message, str(path), "vismin_bench", tmp_path)
-
-
 # --- NaturalBench-Retrieval. ---
 
 

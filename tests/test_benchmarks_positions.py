@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from benchmark_files import refuses
@@ -76,21 +75,6 @@ def test_the_official_accuracy_by_hand(tmp_path: Path) -> None:
     assert got([[0.5, 0.4], [0.5, 0.4]]) == {"accuracy": 0.5, "group": 0, "text": 0, "image": 0}
     assert got([[0.5, 0.4], [0.3, 0.6]]) == {"accuracy": 1, "group": 1, "text": 1, "image": 1}
     assert got([[0.5, 0.5], [0.3, 0.6]]) == {"accuracy": 0.5, "group": 0, "text": 0, "image": 1}
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "message"),
-    [
-        ([("0", OWN, "7.jpg", "", "7.jpg")], None, "row 1: 'neg_captions' is empty"),
-        ([("0", OWN, "..", OTHER, "7.jpg")], None, "leads outside"),
-        ([("0", OWN, "7.jpg")], None, "line 2 has 3 cells, the header has 5"),
-        ([("0", OWN)], ("", "captions"), "no column 'images'"),
-        ([], None, "no rows; fetch"),
-    ],
-)
-def test_malformed_official_files(tmp_path: Path, rows: Any, columns: Any, message: str) -> None:
-    path = write_official(tmp_path, "test_left_right_.csv", rows, columns)
-    refuses(message, str(path), "flickr30k_positions:left_right", tmp_path)
 
 
 # --- Mirrored photos. ---

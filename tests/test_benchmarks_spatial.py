@@ -198,33 +198,6 @@ def test_chance_of_spec_comes_from_the_files(tmp_path: Path) -> None:
     assert result.aggregates["vl_compo"].chance == pytest.approx((1 / 3 + 1 / 2) / 2)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"i2t": []}, "no rows"),
-        ({"i2t": [{"query": "1.png", "keys": ["a", "b"]}]}, "row 0: no key 'label'"),
-        (
-            {"i2t": [{"query": "1.png", "keys": ["a", "b"], "label": 2}]},
-            "'label' 2 is no place among 2 candidates",
-        ),
-        (
-            {"i2t": [{"query": "1.png", "keys": ["a", "b"], "label": 0.5}]},
-            "'label' 0.5 is no place among 2 cand",
-        ),
-        (
-            {"i2t": [{"query": "1.png", "keys": ["a"], "label": 0}]},
-            "'label' 0 is no place among 1 candidates",
-        ),
-        ({"t2i": [{"query": "a", "keys": ["/1.png", "2.png"], "label": 0}]}, "leads outside"),
-        ({"t2i": [{"query": "a", "keys": "1.png", "label": 0}]}, "'keys': expected a JSON list"),
-        ({"t2i": [{"query": 7, "keys": ["a", "b"], "label": 0}]}, "'query' must be text"),
-    ],
-)
-def test_malformed_spec(tmp_path: Path, changes: Any, message: str) -> None:
-    write_spec(tmp_path, **changes)
-    refuses(message, "relative_spatial", "spec", tmp_path)
-
-
 def test_vsr_official_files(shared_data: Path, tmp_path: Path) -> None:
     root = shared_data / "annotations"
     found = load_benchmark("vsr", root)
@@ -310,10 +283,3 @@ def test_a_truth_written_as_one_point_zero(tmp_path: Path) -> None:
     write_vsr(tmp_path, vsr_row(1.0), vsr_row(0))
     truth = load_benchmark("vsr:zeroshot", tmp_path).content[0].truth
     assert (truth, type(truth)) == (1, int)
-
-
-def test_a_vsr_file_that_holds_two_copies(tmp_path: Path) -> None:
-    write_vsr(tmp_path)
-    path = tmp_path / "vsr" / "random_test.jsonl"
-    path.write_text(path.read_text() * 2, encoding="utf-8")
-    refuses(r"line 3: the same as .*line 1; fetch", str(path), "vsr", tmp_path)

@@ -42,22 +42,6 @@ def test_one_good_sentence_is_enough() -> None:
     torch.testing.assert_close(loss.item(), math.log(2))
 
 
-def test_no_bag_negative_is_exactly_zero() -> None:
-    layout = layout_of([t for t in CASES["bags"] if t[1:] != (NEGATIVE, 1)])
-    f = features_for(layout)
-    value = bag_negative_loss(f, layout, BAG, BAG_NEGATIVE)
-    assert value.item() == 0.0
-    for grad in torch.autograd.grad(value, [f.image, f.text, f.logit_scale]):
-        assert not grad.any()
-
-
-def test_bag_of_the_caption_is_a_hard_negative_loss() -> None:
-    layout = layout_of([t for t in CASES["ragged"] if t[2] in (-1, 1)])
-    f = features_for(layout)
-    value = bag_negative_loss(f, layout, BAG, BAG_NEGATIVE)
-    torch.testing.assert_close(value, global_hn_loss(f, layout))
-
-
 def test_only_kinds_hides_the_negatives_of_bags() -> None:
     layout = layout_of(CASES["bags"])
     f = features_for(layout)

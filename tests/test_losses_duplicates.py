@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from compoclip.losses.alignment import caption_alignment
 from compoclip.losses.bags import bag_loss
@@ -128,86 +127,6 @@ def test_by_hand() -> None:
         [0, 2, 4, 5],
         [1, 3],
     ]
-
-
-def _original(missing: bool) -> Layout:
-    """Three images and a neighbour of each; captions of both, then a negative of each."""
-    texts = [(i, CAPTION, -1) for i in range(6)]
-    negatives = [(i, NEGATIVE, 0) for i in range(6) if not (missing and i in (1, 4))]
-    return replace(
-        layout_of([*texts, *negatives]),
-        text_id=torch.arange(6 + len(negatives)),
-        image_id=torch.arange(6),
-    )
-
-
-@pytest.mark.parametrize("missing", [False, True])
-def test_original_batch(missing: bool) -> None:
-    """2B images, 4B texts: diagonal targets of the whole matrix, and of its captions."""
-    layout = _original(missing)
-    f = features_for(layout)
-    logits = f.logit_scale * f.image @ f.text.T
-    target = torch.arange(6)
-    expected = F.cross_entropy(logits, target) + F.cross_entropy(logits[:, :6].T, target)
-    torch.testing.assert_close(negclip_loss(f, layout), expected / 2)
-    torch.testing.assert_close(masking(negclip_loss)(f, layout), expected / 2)
-
-
-def test_a_neighbour_that_is_in_the_batch_is_no_negative() -> None:
-    """Neighbour 4 is the photo 0 once more: the two do not push each other away."""
-    layout = _original(missing=False)
-    assert layout.image_id is not None
-    again = replace(layout, image_id=layout.image_id.masked_fill(layout.image_id == 4, 0))
-    f = features_for(layout)
-    loss = masking(negclip_loss)(f, again)
-    logits = (f.logit_scale * f.image @ f.text.T).masked_fill(
-        torch.zeros(6, 12).index_put((torch.tensor([0, 4]), torch.tensor([4, 0])), torch.ones(2))
-        > 0,
-        -torch.inf,
-    )
-    target = torch.arange(6)
-    expected = F.cross_entropy(logits, target) + F.cross_entropy(logits[:, :6].T, target)
-    torch.testing.assert_close(loss, expected / 2)
-    assert loss < negclip_loss(f, again)
-
-
-@pytest.mark.parametrize("name", ["text_id", "image_id"])
-def test_all_the_same(name: str) -> None:
-    """Nothing is wrong for any image then, and the loss is zero, with zero gradient."""
-    layout = layout_of(CASES["full"])
-    count = 16 if name == "text_id" else 4
-    layout = replace(layout, **{name: torch.zeros(count, dtype=torch.int64)})
-    if name == "image_id":
-        layout = replace(layout_of(CASES["no negative"]), image_id=layout.image_id)
-    f = features_for(layout)
-    value = masking(negclip_loss)(f, layout)
-    assert value.item() == 0.0
-    for grad in torch.autograd.grad(value, [f.image, f.text, f.logit_scale]):
-        assert not grad.any()
-
-
-def test_half_precision_with_masks() -> None:
-    layout = layout_of(CASES["full"])
-    f = features_for(layout, scale=100.0, dtype=torch.bfloat16)
-    value = masking(negclip_loss)(f, layout)
-    value.backward()
-    assert value.dtype == torch.float32
-    for leaf in (f.image, f.text, f.logit_scale):
-        assert leaf.grad is not None
-        assert leaf.grad.isfinite().all()
-
-
-def test_constant_scores() -> None:
-    """One of three captions equals another's: those two images meet one column less."""
-    layout = replace(
-        layout_of([(i, CAPTION, -1) for i in range(3)]),
-        text_id=torch.tensor([8, 8, 9]),
-        image_id=None,
-    )
-    f = Features(torch.ones(3, 1), torch.ones(3, 1), torch.tensor(100.0))
-    expected = (2 * math.log(2) + math.log(3)) / 3
-    assert masking(negclip_loss)(f, layout).item() == pytest.approx(expected)
-    assert negclip_loss(f, layout).item() == pytest.approx(clip_loss(f, layout).item())
 
 
 def test_needs_identities() -> None:

@@ -178,22 +178,6 @@ def test_float32_equals_loop(name: str, case: str) -> None:
         torch.testing.assert_close(got[leaf].double(), wanted[leaf], atol=3e-6, rtol=1e-5, msg=leaf)
 
 
-def test_reference_size() -> None:
-    """Six images of 49 patches, texts of 20 tokens, width 64."""
-    texts = [(i, oracle.CAPTION, -1) for i in range(6)]
-    texts += [(i, oracle.NEGATIVE, k) for i in range(6) for k in range(len(KINDS)) if (i + k) % 4]
-    layout = layout_of(texts)
-    features = features_for(layout, scale=100.0, dim=64, patches=49, tokens=20)
-    loop = oracle.scr(features, layout, oracle.local_score("minmax", False), 2.0, 0.02)
-    value = local_hn_loss(features, layout, gamma=2.0, beta=0.02)
-    torch.testing.assert_close(value, loop, atol=1e-9, rtol=0)
-    got, wanted = gradients(value, features), gradients(loop, features)
-    for leaf in LEAVES:
-        torch.testing.assert_close(got[leaf], wanted[leaf], atol=1e-8, rtol=1e-7, msg=leaf)
-    single = local_hn_loss(with_dtype(features, torch.float32), layout, gamma=2.0, beta=0.02)
-    torch.testing.assert_close(single.double(), loop, atol=1e-5, rtol=0)
-
-
 GLOBAL, LOCAL = ("image", "text", "logit_scale"), ("patches", "tokens", "logit_scale")
 
 

@@ -129,16 +129,6 @@ def test_head_raises_the_score_of_one_negative() -> None:
     assert not (-slope[caption] @ features.text[first] > 0).all()
 
 
-@pytest.mark.parametrize("imc", ["paper", "head"])
-def test_intra_modal_without_negatives(imc) -> None:  # type: ignore[no-untyped-def]
-    layout = layout_of(CASES["no negative"])
-    features = features_for(layout)
-    value = intra_modal_loss(features, layout, imc)
-    assert value.item() == 0.0
-    for grad in torch.autograd.grad(value, [features.image, features.text, features.logit_scale]):
-        assert not grad.any()
-
-
 def test_constant_scores() -> None:
     layout = layout_of(CASES["ragged"])
     one = torch.ones(4, 1)

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import OneOf
-from compoclip.data.images.composed import Composed
 from compoclip.data.transform import ImageTransform, RandomCrop
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Features, Layout, Role
@@ -242,21 +241,6 @@ def test_a_stopped_run_goes_on_bit_by_bit(name: str, world: Path, tmp_path: Path
     assert all(torch.equal(whole[key], parts[key]) for key in whole)
 
 
-def test_resume_notices_another_caption_column(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [json.loads(line) for line in (world / "plain.jsonl").read_text().splitlines()]
-    data = world / "columns.jsonl"
-    data.write_text("".join(json.dumps({**row, "other": row["caption"][1]}) + "\n" for row in rows))
-    words = [f"--data={data}", "--epochs=2"]
-    run = tmp_path / "run"
-    assert main(arguments(world, "clip-ft", run, *words, "--set=stop_after=2")) == 0
-    assert main(arguments(world, "clip-ft", run, *words, "--resume", "--caption-column=other")) == 1
-    assert "other settings" in capsys.readouterr().err
-    again = arguments(world, "clip-ft", run, *words, "--resume", "--caption-column=caption")
-    assert main(again) == 0
-
-
 def test_images_are_cropped_as_the_method_does_or_as_asked(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,18 +266,6 @@ def test_images_are_cropped_as_the_method_does_or_as_asked(
         assert main(arguments(world, name, run, *short, *asked)) == 0
         assert used == [RandomCrop() if crop else None], (name, asked)
         assert load_model(run / "model").provenance["crop"] is crop
-
-
-def test_a_resumed_run_must_show_images_alike(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    asked = arguments(world, "triplet-clip", run, "--epochs=0.4")
-    assert main([*asked, "--set=stop_after=1"]) == 0
-    assert main([*asked, "--resume", "--crop"]) == 1
-    assert "other settings" in capsys.readouterr().err
-    # What the method does by itself and what is asked for are the same run if they come to it.
-    assert main([*asked, "--resume", "--no-crop"]) == 0
 
 
 def test_the_help_says_in_words_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -355,25 +327,6 @@ def test_schedules_of_the_recipes() -> None:
     assert {learning_rate(step, 100, gnm) for step in range(100)} == {1e-6}
     with pytest.raises(UsageError, match="warmup-share"):
         Optim(warmup_share=1.5)
-
-
-def test_switches_of_the_recipes() -> None:
-    assert method("triplet-clip", negative_images=False).name == "triplet-clip-text"
-    assert method("mosaic-clip").plan.record()["graph"]["stages"][1]["start"] == 2
-    assert len(method("mosaic-clip", second_stage=0).plan.record()["graph"]["stages"]) == 1
-    assert method("clic").images == Composed()
-    assert [t.on for t in method("clic").losses] == ["composed"] * 3 + ["single"]
-    assert len(method("clic", alternate=False).losses) == 3
-    assert not method("clic").trains.image_tower
-    assert [t.weight for t in method("ce-clip").losses] == [1.0, 0.2, 0.3]
-    assert method("hard-positives", positive_weight=0.0).plan.rewrite_names == (
-        "crepe-swap",
-        "crepe-atom",
-        "crepe-negate",
-    )
-    assert all(method(name).lora is not None for name in ("tsvlc", "tsvlc-llm", "dac"))
-    assert method("dac").optim.lr == 5e-6
-    assert method("negclip-original").optim.weight_decay == 0.2
 
 
 def test_the_list_of_methods(capsys: pytest.CaptureFixture[str]) -> None:

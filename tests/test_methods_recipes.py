@@ -111,12 +111,6 @@ def test_clip_ft() -> None:
     assert _sum(method, features, layout) == clip_loss(features, layout)
 
 
-def test_clip_pretrains() -> None:
-    optim = load_recipe("clip")().optim
-    assert 5e-4 <= optim.lr <= 1e-3
-    assert (optim.weight_decay, optim.warmup) == (0.1, 500)
-
-
 @pytest.mark.parametrize("missing", ["mask", "zero"])
 def test_negclip(missing) -> None:  # type: ignore[no-untyped-def]
     method = negclip.negclip(missing_hn=missing)
@@ -174,12 +168,6 @@ def test_variants_of_fsc_clip_are_it_with_other_numbers() -> None:
         assert changed.items() <= variant.settings.items()
         same = fsc_clip.fsc_clip(global_weight=0.3, local_weight=0.4, **changed)  # type: ignore[arg-type]
         assert _sum(variant, features, layout) == _sum(same, features, layout)
-
-
-def test_fsc_clip_without_local_needs_no_local_features() -> None:
-    method = fsc_clip.fsc_clip(local_weight=0.0)
-    assert [t.name for t in method.losses] == ["clip", "global_hn"]
-    assert not method.needs_local
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from compoclip import own
 from compoclip.console import note
@@ -160,7 +164,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class PaperDifference:
-    """An option for which paper and released code differ, or one of them gives no value.
+    """An option for which paper and released code differ (see `differences.yaml`).
 
     Args:
         option: A parameter of the recipe, a field of its optimiser, "crop", "mask_duplicates", or
@@ -176,24 +180,18 @@ class PaperDifference:
     released: float | str | None = None
 
 
-WHOLE_IMAGES = PaperDifference(
-    "crop", "As the published runs showed images: whole.", released=False
-)
-"""The difference in crops of methods whose released code trains on evaluation's transform."""
+@cache
+def _listed_differences() -> dict[str, tuple[PaperDifference, ...]]:
+    text = Path(__file__).with_name("differences.yaml").read_text(encoding="utf-8")
+    return {
+        name: tuple(PaperDifference(**each) for each in listed)
+        for name, listed in yaml.safe_load(text).items()
+    }
 
-LORA_DIFFERENCES = (
-    PaperDifference(
-        "lora_targets",
-        "The patch embedding would take three quarters of all parameters that learn.",
-        released="+conv",
-    ),
-    PaperDifference(
-        "lora_init",
-        "Training starts from the base exactly; the released start is 4 % of the weights away.",
-        released="xavier_ab",
-    ),
-)
-"""The difference in adapters of the released code shared by FSC-CLIP, TSVLC and DAC."""
+
+def differences_of(method: str) -> tuple[PaperDifference, ...]:
+    """Return the listed differences between paper and released code of one of our methods."""
+    return _listed_differences().get(method, ())
 
 
 @dataclass(frozen=True)
@@ -215,7 +213,7 @@ class Method:
         composed: Changes of the recipe by options such as `--terms`.
         paper: Its publication.
         stand_ins: Rewrite -> the published text source it replaces; logged at the start.
-        differences: Differences between paper and released code, with the defaults' choice.
+        differences: Differences between paper and released code; `recipe` adds the listed ones.
         made_in: Path -> hash of the local sources of the recipe; `recipe` fills them in.
     """
 

@@ -7,24 +7,9 @@ from functools import partial
 from compoclip.data.texts import PhrasePlan
 from compoclip.losses.contrastive import clip_loss
 from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
-from compoclip.methods.base import (
-    POSITIVES,
-    CaptionPlan,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-)
+from compoclip.methods.base import POSITIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 from compoclip.rewrites.units import NOUN_PHRASE
-
-DIFFERENCES = (
-    PaperDifference(
-        "mask_duplicates",
-        "'A man' is true of other images of the batch; the released code labels it false there.",
-        released=False,
-    ),
-)
 
 
 @recipe
@@ -75,5 +60,4 @@ def c2lip(
         plan=CaptionPlan(texts=(PhrasePlan(phrases),)),
         losses=terms,
         optim=Optim(batch_size=768, lr=1e-5),
-        differences=DIFFERENCES,
     )

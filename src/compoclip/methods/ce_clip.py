@@ -6,7 +6,7 @@ from functools import partial
 
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.intra_cross import Imc, RankingLoss, intra_modal_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
 PLAN = CaptionPlan(rewrites=("ce-swap", "ce-adj", "ce-noun", "ce-verb"))
@@ -14,15 +14,6 @@ STAND_INS = {
     "ce-noun": "`ce-adj`, `ce-noun` and `ce-verb` take words from a lexicon; the paper used a "
     "masked language model"
 }
-DIFFERENCES = (
-    PaperDifference(
-        "imc",
-        "The paper's idea, and the code's until its last revision, which lost the positive: its "
-        "target is a negative.",
-        paper="paper",
-        released="head",
-    ),
-)
 
 
 @recipe
@@ -68,5 +59,4 @@ def ce_clip(
         losses=terms,
         optim=Optim(epochs=10, batch_size=1512),
         stand_ins=STAND_INS,
-        differences=DIFFERENCES,
     )

@@ -11,24 +11,13 @@ from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
-    WHOLE_IMAGES,
     CaptionPlan,
     LossTerm,
     Method,
     Optim,
-    PaperDifference,
     Trains,
 )
 from compoclip.methods.registry import recipe
-
-DIFFERENCES = (
-    PaperDifference(
-        "normalisation",
-        "The model's own for both kinds of images, so that they come from one distribution.",
-        released="imagenet",
-    ),
-    WHOLE_IMAGES,
-)
 
 
 @recipe
@@ -97,5 +86,4 @@ def clic(
             warmup_share=0.2,
             eps=1e-8,
         ),
-        differences=DIFFERENCES,
     )

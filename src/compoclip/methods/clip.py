@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compoclip.losses.contrastive import clip_loss
-from compoclip.methods import mosaic_clip
 from compoclip.methods.base import LossTerm, Method, Optim
 from compoclip.methods.registry import recipe, variant
 
@@ -50,6 +49,4 @@ def clip_ft_mosaic(method: Method) -> Method:
     Image-caption contrastive loss; the baseline to compare `mosaic-clip` with. Singh et al. (EMNLP
     2023).
     """
-    return replace(
-        method, paper="Singh et al., EMNLP 2023", differences=(mosaic_clip.WEIGHT_DECAY,)
-    )
+    return replace(method, paper="Singh et al., EMNLP 2023")

@@ -7,27 +7,8 @@ from typing import Literal
 
 from compoclip.data.images.distractors import Distractors
 from compoclip.losses.negation import conclip_loss
-from compoclip.methods.base import (
-    NEGATIVES,
-    WHOLE_IMAGES,
-    CaptionPlan,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-    Trains,
-)
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, Trains
 from compoclip.methods.registry import recipe
-
-DIFFERENCES = (
-    WHOLE_IMAGES,
-    PaperDifference(
-        "distractor_weight",
-        "As published, although a distractor is paired with a caption that is not true of it in "
-        "general ('a dog, not a cat' beside any photo without a cat); 0 leaves that out.",
-        paper=1.0,
-    ),
-)
 
 
 @recipe
@@ -67,5 +48,4 @@ def con_clip(
         trains=Trains(image_tower=False),
         optim=Optim(batch_size=200, lr=1e-6, weight_decay=0.2, beta2=0.999, eps=1e-8),
         crop=False,
-        differences=DIFFERENCES,
     )

@@ -10,47 +10,11 @@ from compoclip.data.texts import UnitPlan
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import OnlyKinds
 from compoclip.losses.units import Slots, unit_loss
-from compoclip.methods.base import (
-    NEGATIVES,
-    POSITIVES,
-    WHOLE_IMAGES,
-    CaptionPlan,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-)
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim()
 FOIL_CAPTION = "foil-caption"
-DIFFERENCES = (
-    WHOLE_IMAGES,
-    PaperDifference(
-        "slots",
-        "A slot that no image has a unit for says nothing; released code averages its 0.",
-        released="all",
-    ),
-    PaperDifference(
-        "mask_duplicates",
-        "Units are short, and one that is true of two images would be a negative of both.",
-        released=False,
-    ),
-    PaperDifference(
-        "lr",
-        "The released warm-up counts steps but is stepped once an epoch, so that the rate stays at "
-        "a tenth of 5e-6: --lr 5e-7 --set min_lr=5e-7 --warmup 0.",
-        paper=5e-6,
-        released=5e-7,
-    ),
-    PaperDifference(
-        "weight_decay",
-        "That of the other methods here.",
-        released=0.01,
-    ),
-    PaperDifference("clip_grad", "No other method here clips gradients.", released=1.0),
-    PaperDifference("epochs", "As in the released configuration; its README has 25.", released=5),
-)
 
 
 @recipe
@@ -110,5 +74,4 @@ def cs_clip(
         losses=terms,
         optim=OPTIM,
         crop=False,
-        differences=DIFFERENCES,
     )

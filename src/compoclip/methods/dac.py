@@ -13,31 +13,8 @@ from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.rows import OnlyKinds
 from compoclip.methods import tsvlc
-from compoclip.methods.base import (
-    NEGATIVES,
-    POSITIVES,
-    CaptionPlan,
-    Lora,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-)
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, Lora, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
-
-DIFFERENCES = (
-    PaperDifference(
-        "neg_type",
-        "As in the published runs: half of the negatives by rule, half by a language model.",
-        released="rand_both",
-    ),
-    PaperDifference(
-        "bag_draw",
-        "As the published runs drew them.",
-        released="replacement",
-    ),
-    *tsvlc.TSVLC_LLM_DIFFERENCES,
-)
 
 
 @recipe
@@ -116,5 +93,4 @@ def dac(
         optim=Optim(batch_size=32, warmup=10_000, warmup_share=0.1),
         lora=Lora(),
         stand_ins=tsvlc.STAND_INS,
-        differences=DIFFERENCES,
     )

@@ -9,15 +9,7 @@ from compoclip.data.caption_plan import GIVEN, OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.teacher import OwnNegatives, feature_distillation, teacher_text_contrast
-from compoclip.methods.base import (
-    NEGATIVES,
-    CaptionPlan,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-    Teacher,
-)
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, Teacher
 from compoclip.methods.registry import recipe
 
 EXCHANGE = OneOf("exchange", ("ce-swap", "crepe-swap"))
@@ -28,27 +20,6 @@ STAND_INS = {
     "ce-noun": "using rule-based negatives; the paper used four per caption from a language model "
     "(--negatives given takes the data's)"
 }
-DIFFERENCES = (
-    PaperDifference(
-        "tgc_mask",
-        "The released code orders negatives one way and the mask over them another, so that a "
-        "caption is contrasted with those of other captions.",
-        paper="own",
-        released="tiled",
-    ),
-    PaperDifference(
-        "distill",
-        "A sum, as published, weighs more in a larger batch; the mean has the same value in the "
-        "published batch of 256.",
-        paper="sum",
-        released="sum",
-    ),
-    PaperDifference(
-        "negatives",
-        "Published: by a language model. None is shipped; reordered, exchanged and replaced words "
-        "by rule stand in for it.",
-    ),
-)
 
 
 @recipe
@@ -106,5 +77,4 @@ def degla(
         optim=Optim(lr=1e-6),
         teacher=Teacher(decay),
         stand_ins=STAND_INS,
-        differences=DIFFERENCES,
     )

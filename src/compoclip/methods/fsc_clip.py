@@ -11,38 +11,10 @@ from compoclip.losses.contrastive import clip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.local import Attention, local_hn_loss
 from compoclip.losses.rows import MissingHN, Reduction
-from compoclip.methods.base import (
-    LORA_DIFFERENCES,
-    NEGATIVES,
-    CaptionPlan,
-    Lora,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-)
+from compoclip.methods.base import NEGATIVES, CaptionPlan, Lora, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe, variant
 
 PLAN = CaptionPlan(rewrites=("negclip", "replace", "bigram-shuffle"))
-DIFFERENCES = (
-    PaperDifference(
-        "hn_reduction",
-        "A caption without a negative says nothing on negatives; the published runs used it.",
-        paper="batch",
-        released="valid",
-    ),
-    PaperDifference(
-        "missing_hn",
-        "A negative that does not exist is none: a score of 0 may take most of a row's softmax.",
-        paper="mask",
-        released="zero",
-    ),
-    PaperDifference(
-        "attention_grad",
-        "Gradient through the weights over patches is not mentioned; the published runs had none.",
-        released=False,
-    ),
-)
 
 
 @recipe
@@ -109,26 +81,10 @@ def fsc_clip(
         paper="Oh et al., EMNLP 2024",
         plan=PLAN,
         losses=terms,
-        differences=DIFFERENCES,
     )
 
 
 # --- FSC-CLIP as released for ViT-B/16. ---
-
-FSC_CLIP_B16_DIFFERENCES = (
-    PaperDifference(
-        "local_weight",
-        "The published rows of ViT-B/16 come from the released command.",
-        paper=0.2,
-        released=0.5,
-    ),
-    PaperDifference(
-        "batch_size",
-        "From the released command; half of that for ViT-B/32.",
-        released=128,
-    ),
-    *DIFFERENCES,
-)
 
 
 @variant(fsc_clip, local_weight=0.5, optim=Optim(batch_size=128))
@@ -138,20 +94,10 @@ def fsc_clip_b16(method: Method) -> Method:
     Batch of 128, and a local weight of 0.5 in place of 0.2. All else as `fsc-clip`: Oh et al.
     (EMNLP 2024).
     """
-    return replace(method, differences=FSC_CLIP_B16_DIFFERENCES)
+    return method
 
 
 # --- FSC-CLIP as released for CC3M captions. ---
-
-FSC_CLIP_CC3M_DIFFERENCES = (
-    PaperDifference(
-        "global_weight",
-        "The published rows of CC3M come from the released command.",
-        paper=0.5,
-        released=1.0,
-    ),
-    *DIFFERENCES,
-)
 
 
 @variant(fsc_clip, global_weight=1.0)
@@ -161,26 +107,13 @@ def fsc_clip_cc3m(method: Method) -> Method:
     The paper states 0.5 for the global weight, the released command has 1.0. All else as
     `fsc-clip`: Oh et al. (EMNLP 2024).
     """
-    return replace(method, differences=FSC_CLIP_CC3M_DIFFERENCES)
+    return method
 
 
 # --- FSC-CLIP as released for ViT-L/14. ---
 
 # Of the released run. The temperature is the exception: its gradient is whole in every process.
 PROCESSES = 4
-FSC_CLIP_L14_DIFFERENCES = (
-    PaperDifference(
-        "weights",
-        "The formula's; effective is how a gather without gradient weighs it in 4 processes.",
-        released="effective",
-    ),
-    PaperDifference(
-        "local_weight",
-        "The model is not in the paper; its rows come from the released command.",
-        released=0.5,
-    ),
-    *DIFFERENCES,
-)
 
 
 @variant(fsc_clip, local_weight=0.5, optim=Optim(batch_size=256))
@@ -198,21 +131,11 @@ def fsc_clip_l14(method: Method, *, weights: Literal["stated", "effective"] = "s
             released run of 4 processes amount to (2.0 and 2.0).
     """
     if weights == "effective":
-        method = method.scaled(PROCESSES, "global_hn", "local_hn")
-    return replace(method, differences=FSC_CLIP_L14_DIFFERENCES)
+        return method.scaled(PROCESSES, "global_hn", "local_hn")
+    return method
 
 
 # --- FSC-CLIP trained with low-rank adapters. ---
-
-FSC_CLIP_LORA_DIFFERENCES = (
-    PaperDifference(
-        "lr",
-        "Ten times that of all weights; only the released command states it.",
-        released=5e-5,
-    ),
-    *LORA_DIFFERENCES,
-    *DIFFERENCES,
-)
 
 
 @variant(fsc_clip, optim=Optim(lr=5e-5))
@@ -222,4 +145,4 @@ def fsc_clip_lora(method: Method) -> Method:
     Better than FSC-CLIP on compositionality and zero-shot when trained on LAION-COCO, in the
     paper's table. All else as `fsc-clip`: Oh et al. (EMNLP 2024).
     """
-    return replace(method, lora=Lora(), differences=FSC_CLIP_LORA_DIFFERENCES)
+    return replace(method, lora=Lora())

@@ -6,24 +6,8 @@ from typing import Literal
 
 from compoclip.data.images.groups import Groups
 from compoclip.losses.contrastive import clip_loss
-from compoclip.methods.base import (
-    WHOLE_IMAGES,
-    CaptionPlan,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-)
+from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
-
-DIFFERENCES = (
-    PaperDifference(
-        "cleaned",
-        "As the published run had them: captions of ordinary pairs stay as they are.",
-        released="variations",
-    ),
-    WHOLE_IMAGES,
-)
 
 
 @recipe
@@ -56,5 +40,4 @@ def gnm_clip(
         losses=(LossTerm("clip", clip_loss),),
         optim=Optim(epochs=10, batch_size=200, lr=1e-6, min_lr=1e-6, warmup=0),
         crop=False,
-        differences=DIFFERENCES,
     )

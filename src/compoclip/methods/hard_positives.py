@@ -8,14 +8,7 @@ from compoclip.data.caption_plan import WRITTEN_POSITIVE, OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
-from compoclip.methods.base import (
-    NEGATIVES,
-    POSITIVES,
-    CaptionPlan,
-    LossTerm,
-    Method,
-    PaperDifference,
-)
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method
 from compoclip.methods.registry import recipe
 
 HARD_POSITIVES = OneOf("hard-positive", ("synonym", "and-swap"))
@@ -25,17 +18,6 @@ STAND_INS = {
     "and-swap": "using rule-based positives; the paper used a language model (--positives FILE "
     "reads its texts)"
 }
-DIFFERENCES = (
-    PaperDifference(
-        "positives",
-        "Published: by a language model. None is shipped; synonyms and exchanged conjuncts by rule "
-        "stand in for it.",
-    ),
-    PaperDifference(
-        "weight_decay",
-        "Neither weights nor optimiser are stated, and no training code was released: as fsc-clip.",
-    ),
-)
 HARD_NEGATIVES = OneOf("hard-negative", ("crepe-swap", "crepe-atom", "crepe-negate"))
 
 
@@ -95,5 +77,4 @@ def hard_positives(
         ),
         losses=terms,
         stand_ins=STAND_INS,
-        differences=DIFFERENCES,
     )

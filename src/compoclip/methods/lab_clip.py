@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from compoclip.losses.contrastive import negclip_loss
-from compoclip.methods.base import (
-    NEGATIVES,
-    WHOLE_IMAGES,
-    CaptionPlan,
-    LossTerm,
-    Matrix,
-    Method,
-    Optim,
-    Trains,
-)
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Matrix, Method, Optim, Trains
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim(
     epochs=10, batch_size=1024, lr=1e-3, weight_decay=0.0, beta2=0.999, eps=1e-8, warmup=0
 )  # without weight decay AdamW is Adam
 PLAN = CaptionPlan(rewrites=("noun-adj-shuffle",), pre_caption=40, cleaned="texts")
-DIFFERENCES = (WHOLE_IMAGES,)
 
 
 @recipe
@@ -50,5 +40,4 @@ def lab_clip(*, matrix: Matrix = "after", start_scale: float = 1.0) -> Method:
         optim=OPTIM,
         trains=Trains(image_tower=False, text_tower=False, matrix=matrix, start_scale=start_scale),
         crop=False,
-        differences=DIFFERENCES,
     )

@@ -5,14 +5,8 @@ from __future__ import annotations
 from compoclip.data.caption_plan import GIVEN
 from compoclip.data.images import NegativeImages
 from compoclip.losses.triplet import grouping_loss
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, PaperDifference
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method
 from compoclip.methods.registry import recipe
-
-DIFFERENCES = (
-    PaperDifference(
-        "lr", "The repository names no hyper-parameters; these are those of plain fine-tuning."
-    ),
-)
 
 
 @recipe
@@ -36,5 +30,4 @@ def mirror_pairs() -> Method:
         plan=CaptionPlan(rewrites=(GIVEN,)),
         images=NegativeImages(),
         losses=(LossTerm("grouping", grouping_loss, reads=NEGATIVES),),
-        differences=DIFFERENCES,
     )

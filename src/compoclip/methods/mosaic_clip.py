@@ -6,35 +6,8 @@ from functools import partial
 
 from compoclip.data.texts import GraphPlan
 from compoclip.losses.multi_text import TextReduction, multi_text_loss
-from compoclip.methods.base import (
-    NEGATIVES,
-    POSITIVES,
-    CaptionPlan,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-)
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
-
-WEIGHT_DECAY = PaperDifference(
-    "weight_decay",
-    "The paper names no number and follows Yuksekgonul et al., whose trainer has 0.2 by default; "
-    "0.1 is that of its own pre-training and of the other methods here. No code was released.",
-)
-DIFFERENCES = (
-    WEIGHT_DECAY,
-    PaperDifference(
-        "reduction",
-        "As a sum over texts, one direction would grow with their number.",
-        paper="sum",
-    ),
-    PaperDifference(
-        "filter_negatives",
-        "Words drawn from a list make some negatives true, such as two things exchanged in 'near'.",
-        paper=False,
-    ),
-)
 
 
 @recipe
@@ -75,7 +48,6 @@ def mosaic_clip(
         plan=CaptionPlan(texts=(graph,)),
         losses=(LossTerm("multi_text", loss, reads=(*POSITIVES, *NEGATIVES)),),
         optim=Optim(lr=1e-5),
-        differences=DIFFERENCES,
     )
 
 

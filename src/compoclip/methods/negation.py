@@ -14,12 +14,10 @@ from compoclip.losses.negation import paraphrase_loss, projected_negation_loss
 from compoclip.methods.base import (
     NEGATIVES,
     POSITIVES,
-    WHOLE_IMAGES,
     CaptionPlan,
     LossTerm,
     Method,
     Optim,
-    PaperDifference,
     Trains,
 )
 from compoclip.methods.registry import recipe
@@ -33,19 +31,6 @@ Plans = Mapping[Made, CaptionPlan]
 
 OPTIONS = CaptionPlan(rewrites=("crepe-negate", "affirmed-object", "replace"), absent=True)
 MCQ_PLANS: Plans = {"made": OPTIONS, "given": CaptionPlan(rewrites=(GIVEN, GIVEN, GIVEN))}
-DIFFERENCES = (
-    PaperDifference(
-        "lr",
-        "The released rate is read off the name of a checkpoint, and moves next to nothing in runs "
-        "of fewer than millions of captions.",
-        released=1e-8,
-    ),
-    PaperDifference(
-        "statements",
-        "The 70 million published texts are of language models, and cannot be downloaded.",
-        released="given",
-    ),
-)
 
 
 @recipe
@@ -85,7 +70,6 @@ def neg_mcq(
         plan=MCQ_PLANS[statements],
         losses=terms,
         optim=Optim(lr=1e-6),
-        differences=DIFFERENCES,
     )
 
 
@@ -94,15 +78,6 @@ def neg_mcq(
 NEGATION_PLANS: Plans = {"made": CaptionPlan(absent=True), "given": CaptionPlan()}
 NEGATION_OPTIM = Optim(
     15, 512, lr=1e-6, min_lr=1e-6, warmup=0, weight_decay=0.01, beta2=0.999, eps=1e-8
-)
-NEGATION_DIFFERENCES = (
-    WHOLE_IMAGES,
-    PaperDifference(
-        "statements",
-        "Published: by a language model (updated_caption in the released file). By rule any "
-        "captions will do.",
-        released="given",
-    ),
 )
 
 
@@ -127,7 +102,6 @@ def negation_clip(*, statements: Made = "made") -> Method:
         optim=NEGATION_OPTIM,
         trains=Trains(image_tower=False, text_norm=False),
         crop=False,
-        differences=NEGATION_DIFFERENCES,
     )
 
 
@@ -138,15 +112,6 @@ SEM_PLANS: Plans = {
     "made": CaptionPlan(rewrites=(OneOf("paraphrase", ("synonym", "and-swap")), "crepe-negate")),
     "given": CaptionPlan(rewrites=(GIVEN_POSITIVE, GIVEN)),
 }
-SEM_DIFFERENCES = (
-    WHOLE_IMAGES,
-    PaperDifference(
-        "statements",
-        "As published. made takes synonyms or exchanged conjuncts, and denials, by rule.",
-        paper="given",
-        released="given",
-    ),
-)
 
 
 @recipe
@@ -191,5 +156,4 @@ def sem_clip(
         optim=Optim(epochs=200, lr=5e-5, weight_decay=0.2, beta2=0.999, eps=1e-8, clip_grad=1.0),
         trains=Trains(image_tower=False),
         crop=False,
-        differences=SEM_DIFFERENCES,
     )

@@ -8,17 +8,10 @@ from typing import Literal
 from compoclip.data.images.neighbours import Neighbours
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.rows import MissingHN
-from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
 PLAN = CaptionPlan(rewrites=("negclip",))
-DIFFERENCES = (
-    PaperDifference(
-        "missing_hn",
-        "A negative that does not exist is none, not a text with a score of 0.",
-        released="zero",
-    ),
-)
 
 
 @recipe
@@ -38,24 +31,10 @@ def negclip(*, missing_hn: MissingHN = "mask") -> Method:
         paper="Yuksekgonul et al., ICLR 2023",
         plan=PLAN,
         losses=(LossTerm("negclip", loss, reads=NEGATIVES),),
-        differences=DIFFERENCES,
     )
 
 
 # --- NegCLIP as published: negatives of a file, and similar images in the batch. ---
-
-NEGCLIP_ORIGINAL_DIFFERENCES = (
-    PaperDifference(
-        "lr", "The released command's; the paper tried 1e-5, 5e-6 and 1e-6.", released=1e-6
-    ),
-    PaperDifference("weight_decay", "The released trainer's, not stated elsewhere.", released=0.2),
-    PaperDifference("hard_images", "As the published run: one of the three nearest.", released=1),
-    PaperDifference(
-        "mask_duplicates",
-        "A similar image may be in the batch already, and would be its own negative.",
-        released=False,
-    ),
-)
 
 
 @recipe
@@ -89,5 +68,4 @@ def negclip_original(
         images=Neighbours(count=hard_images, mined=neighbours == "mined"),
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
         optim=Optim(lr=1e-6, weight_decay=0.2),
-        differences=NEGCLIP_ORIGINAL_DIFFERENCES,
     )

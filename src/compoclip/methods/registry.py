@@ -67,10 +67,14 @@ class Recipe:
             if name not in self.options:
                 raise TypeError(f"{self.__name__} has no option '{name}'")
         values = {name: values.get(name, each.default) for name, each in self.options.items()}
-        method = self._made(**values)
+        from compoclip.methods.base import differences_of  # which imports torch
+
+        method, name = self._made(**values), self.__name__.replace("_", "-")
+        ours = self.__module__.startswith(f"{__package__}.")
         return replace(
             method,
-            name=method.name or self.__name__.replace("_", "-"),
+            name=method.name or name,
+            differences=(differences_of(name) if ours else ()) or method.differences,
             losses=tuple(term for term in method.losses if term.weight),
             optim=optim or method.optim,
             settings=values,

@@ -6,24 +6,8 @@ from typing import Literal
 
 from compoclip.data.images import NegativeImages, Single
 from compoclip.losses.triplet import triplet_clip_loss
-from compoclip.methods.base import (
-    NEGATIVES,
-    WHOLE_IMAGES,
-    CaptionPlan,
-    LossTerm,
-    Method,
-    PaperDifference,
-)
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method
 from compoclip.methods.registry import recipe
-
-DIFFERENCES = (
-    WHOLE_IMAGES,
-    PaperDifference(
-        "lr",
-        "The published runs pre-train; the default fine-tunes, as the other methods do here.",
-        released=5e-4,
-    ),
-)
 
 
 @recipe
@@ -58,5 +42,4 @@ def triplet_clip(
         images=NegativeImages() if images else Single(),
         losses=(LossTerm("triplet", triplet_clip_loss, reads=NEGATIVES),),
         crop=False,
-        differences=DIFFERENCES,
     )

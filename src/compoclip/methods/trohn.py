@@ -7,7 +7,7 @@ from typing import Literal
 from compoclip.data.images import NegativeImages, Single
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.triplet import grouping_loss
-from compoclip.methods.base import NEGATIVES, WHOLE_IMAGES, CaptionPlan, LossTerm, Method, Optim
+from compoclip.methods.base import NEGATIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe
 
 OPTIM = Optim(epochs=10, batch_size=400, lr=1e-6)
@@ -38,7 +38,6 @@ def trohn_text(*, negatives: Literal["given", "negclip"] = "given") -> Method:
         losses=(LossTerm("negclip", negclip_loss, reads=NEGATIVES),),
         optim=OPTIM,
         crop=False,
-        differences=(WHOLE_IMAGES,),
     )
 
 
@@ -71,5 +70,4 @@ def trohn_img(
         losses=(LossTerm("grouping", grouping_loss, reads=NEGATIVES),),
         optim=OPTIM,
         crop=False,
-        differences=(WHOLE_IMAGES,),
     )

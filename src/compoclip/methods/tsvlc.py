@@ -9,16 +9,7 @@ from compoclip.data.caption_plan import WRITTEN_NEGATIVE, CaptionPlan, OneOf
 from compoclip.losses.contrastive import negclip_loss
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
-from compoclip.methods.base import (
-    LORA_DIFFERENCES,
-    NEGATIVES,
-    POSITIVES,
-    Lora,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-)
+from compoclip.methods.base import NEGATIVES, POSITIVES, Lora, LossTerm, Method, Optim
 from compoclip.methods.registry import recipe, variant
 
 Actions = Literal["spatial", "verbs", "released"]
@@ -30,20 +21,6 @@ BY_RULE = {
     "verbs": "tsvlc-rb",
     "released": "tsvlc-rb-released",
 }
-DIFFERENCES = (
-    PaperDifference(
-        "actions",
-        "As in the released runs verbs and prepositions make 3 of 4 edits, but by words that "
-        "exclude the old one: 0.5 % of its negatives are still true in the world, of those 14 %.",
-        released="released",
-    ),
-    PaperDifference(
-        "warmup_share",
-        "On fewer images than CC3M has, 10,000 steps of warm-up would be most of a run, or more.",
-        released=1.0,
-    ),
-    *LORA_DIFFERENCES,
-)
 
 
 @recipe
@@ -85,7 +62,6 @@ def tsvlc(
         losses=terms,
         optim=Optim(batch_size=128, warmup=10_000, warmup_share=0.1),
         lora=Lora(),
-        differences=DIFFERENCES,
     )
 
 
@@ -96,13 +72,6 @@ STAND_INS = {
     FILLED: "`replace` takes words from a lexicon; the paper used a masked language model "
     "(--negatives FILE reads its texts)"
 }
-TSVLC_LLM_DIFFERENCES = (
-    PaperDifference(
-        "negatives",
-        "Published: by a masked language model. None is shipped; `replace` stands in for it.",
-    ),
-    *DIFFERENCES,
-)
 
 
 @recipe
@@ -133,7 +102,6 @@ def tsvlc_llm(
         name="tsvlc-llm",
         plan=CaptionPlan(rewrites=(OneOf("hard-negative", either),), written=negatives),
         stand_ins=STAND_INS,
-        differences=TSVLC_LLM_DIFFERENCES,
     )
 
 

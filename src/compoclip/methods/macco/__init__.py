@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from compoclip.losses.masked import masked_contrast, masked_match
-from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim, PaperDifference
+from compoclip.methods.base import CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.macco.heads import PatchPrediction, TokenPrediction
 from compoclip.methods.macco.hidden import MaskVectors
 from compoclip.methods.macco.masks import MaskPlan
@@ -14,13 +14,6 @@ from compoclip.methods.registry import recipe
 OPTIM = Optim(lr=5e-7, weight_decay=0.2)
 Hidden = Literal["both", "words"]
 HIDDEN = MaskVectors()
-DIFFERENCES = (
-    PaperDifference(
-        "concepts",
-        "Published: words of a parser, boxes of a detector. None are shipped; words are of the "
-        "scene graph, and rectangles stand in for boxes. A file in the published format is read.",
-    ),
-)
 
 
 @recipe
@@ -73,5 +66,4 @@ def macco(
         plan=CaptionPlan(texts=(MaskPlan(images, concepts, rectangles),)),
         losses=terms,
         optim=OPTIM,
-        differences=DIFFERENCES,
     )

@@ -8,16 +8,7 @@ from compoclip.data.caption_plan import OTHER_CAPTION, WRITTEN_POSITIVE, OneOf
 from compoclip.data.texts import TargetPlan
 from compoclip.losses.alignment import Align, caption_alignment
 from compoclip.losses.contrastive import negclip_loss
-from compoclip.methods.base import (
-    NEGATIVES,
-    POSITIVES,
-    WHOLE_IMAGES,
-    CaptionPlan,
-    LossTerm,
-    Method,
-    Optim,
-    PaperDifference,
-)
+from compoclip.methods.base import NEGATIVES, POSITIVES, CaptionPlan, LossTerm, Method, Optim
 from compoclip.methods.read_clip.decoders import Reconstruction, Target
 from compoclip.methods.registry import recipe, variant
 
@@ -28,21 +19,6 @@ STAND_INS = {
     OTHER_CAPTION: "paraphrases are other captions of the image; the paper also used a language "
     "model (--positives FILE adds its texts)"
 }
-DIFFERENCES = (
-    PaperDifference(
-        "align",
-        "As the released code: paraphrases rank captions. The printed formula is its transpose.",
-        paper="transpose",
-        released="paraphrase",
-    ),
-    PaperDifference(
-        "target",
-        "Writing the caption that went in asks for less. The released code draws from all captions "
-        "of an image; the paper sums over alternatives.",
-        released="any",
-    ),
-    WHOLE_IMAGES,
-)
 
 
 @recipe
@@ -98,7 +74,6 @@ def read_clip(
         optim=OPTIM,
         crop=False,
         stand_ins=STAND_INS if alignment > 0 else {},
-        differences=DIFFERENCES,
     )
 
 
