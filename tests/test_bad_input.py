@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 import shutil
-import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,24 +110,6 @@ def test_training_on_a_corrupt_image(table: Path, tmp_path: Path, capsys: Captur
     assert (tmp_path / "other" / "model").is_dir()
 
 
-def test_a_corrupt_jpeg_in_the_first_batch_leaves_no_run(
-    table: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    for image in table.parent.glob("*.png"):
-        jpeg = Image.open(image).copy()
-        jpeg.save(image, "JPEG")
-        image.write_bytes(image.read_bytes()[:200])
-    refused(capsys, training(table, tmp_path / "run"), 1, "damaged image", "replace", "--max-bad")
-    assert not (tmp_path / "run").exists()
-
-
-def test_training_on_a_missing_image(table: Path, tmp_path: Path, capsys: Capture) -> None:
-    (table.parent / "5.png").unlink()
-    argv = training(table, tmp_path / "run")
-    refused(capsys, argv, 1, "5.png: image not found", "check the images folder", "--max-bad")
-    assert not (tmp_path / "run" / "model").exists()
-
-
 def test_evaluating_a_corrupt_jpeg(
     checkpoint: Path, root: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -160,12 +142,6 @@ def test_evaluating_with_missing_photos(
 # ---- captions and tables
 
 
-def test_a_wrong_column(table: Path, tmp_path: Path, capsys: Capture) -> None:
-    argv = training(table, tmp_path / "run", "--caption-column=tilte")
-    refused(capsys, argv, 2, str(table), "'tilte'", "image, caption")
-    assert not (tmp_path / "run").exists()
-
-
 def test_empty_captions_are_counted_and_shown(table: Path, tmp_path: Path, capsys: Capture) -> None:
     lines = table.read_text().splitlines()
     lines[1:3] = ["0.png\t  ", "1.png\t"]
@@ -176,12 +152,6 @@ def test_empty_captions_are_counted_and_shown(table: Path, tmp_path: Path, capsy
     assert main(training(table, tmp_path / "again", "--json")) == 0
     counts = json.loads(capsys.readouterr().out)["left_out"]
     assert counts == {"empty caption": 2, "sample without a caption": 2}
-
-
-def test_only_empty_captions(table: Path, tmp_path: Path, capsys: Capture) -> None:
-    table.write_text("image\tcaption\n0.png\t \n")
-    refused(capsys, training(table, tmp_path / "run"), 1, str(table), "empty caption: 1")
-    assert not (tmp_path / "run").exists()
 
 
 def test_captions_over_the_context_are_cut_counted_and_shown(
@@ -204,30 +174,6 @@ def test_benchmark_texts_over_the_context_are_counted_and_shown(
     write_json(root / "sugarcrepe" / "swap_obj.json", {"0": long, "1": sugarcrepe_row()})
     assert main(evaluation(checkpoint, root, tmp_path / "out")) == 0
     assert "1 text cut: longer than the model's context" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("kept", [0.3, 0.55, 0.97])
-def test_a_truncated_tar(table: Path, tmp_path: Path, capsys: Capture, kept: float) -> None:
-    shard = tmp_path / "shards" / "train-000.tar"
-    shard.parent.mkdir()
-    with tarfile.open(shard, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for number in range(8):
-            (tmp_path / "caption").write_text("a red square")
-            tar.add(table.parent / f"{number}.png", f"{number}.png")
-            tar.add(tmp_path / "caption", f"{number}.txt")
-    data = shard.read_bytes()
-    content = 8 * (2 * 512 + 2 * 512)  # the end mark and padding begin there
-    shard.write_bytes(data[: int(content * kept)])
-    argv = training(table, tmp_path / "run", f"--data={shard.parent}")
-    refused(capsys, argv, 1, str(shard), "again")
-    assert not (tmp_path / "run").exists()
-    assert leftovers(shard.parent) == ["train-000.tar"]
-
-
-def test_data_that_is_not_there(table: Path, tmp_path: Path, capsys: Capture) -> None:
-    argv = training(table, tmp_path / "run", f"--data={tmp_path / 'nothing.tsv'}")
-    refused(capsys, argv, 1, "nothing.tsv", "check the path")
-    assert not (tmp_path / "run").exists()
 
 
 # ---- checkpoints
@@ -339,6 +285,37 @@ def test_a_malformed_benchmark(
     file.write_text(text)
     refused(capsys, evaluation(checkpoint, root, tmp_path / "out"), 1, str(file), *words)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "code", "words"),
+    [
+        (
+            lambda folder: (folder / "5.png").unlink(),
+            "",
+            1,
+            ("5.png: image not found", "--max-bad"),
+        ),
+        (lambda folder: None, "--caption-column=tilte", 2, ("'tilte'", "image, caption")),
+        (lambda folder: None, "--data=nothing.tsv", 1, ("nothing.tsv", "check the path")),
+        (
+            lambda folder: (folder / "data.tsv").write_text("image\tcaption\n0.png\t \n"),
+            *("", 1, ("data.tsv", "empty caption: 1")),
+        ),
+    ],
+)
+def test_data_that_cannot_be_trained_on(
+    table: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    change: Callable[[Path], object],
+    more: str,
+    code: int,
+    words: tuple[str, ...],
+) -> None:
+    change(table.parent)
+    refused(capsys, training(table, tmp_path / "run", *filter(None, [more])), code, *words)
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_unknown_names(

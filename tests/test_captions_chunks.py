@@ -9,62 +9,29 @@ from hypothesis import strategies as st
 import compoclip.captions.parser as parse_module
 from compoclip.captions.parser import parse, parse_many
 
-CHECKED = {
-    "A man wearing a striped shirt near the big red bus.": [
-        "A man>man",
-        "a striped shirt>shirt",
-        "the big red bus>bus",
-    ],
-    "A black and white cat on top of a man's brown leather jacket.": [
-        "A black and white cat>cat",
-        "a man's brown leather jacket>jacket",
-    ],
-    "Two very tall giraffes and a zebra next to her.": [
-        "Two very tall giraffes>giraffes",
-        "a zebra>zebra",
-        "her>her",
-    ],
-    "There is a snow covered mountain behind the kids' school.": [
-        "a snow covered mountain>mountain",
-        "the kids' school>school",
-    ],
-    "a small red cube is to the left of a large blue metal sphere": [
-        "a small red cube>cube",
-        "a large blue metal sphere>sphere",
-    ],
-    "Someone with an umbrella that is open": ["Someone>Someone", "an umbrella>umbrella"],
-    "A group of people walking down a street near a river.": [
-        "A group>group",
-        "people>people",
-        "a street>street",
-        "a river>river",
-    ],
-    "A dinner table with salad, pizza and wine on it": [
-        "A dinner table>table",
-        "salad>salad",
-        "pizza>pizza",
-        "wine>wine",
-        "it>it",
-    ],
-    "a young girl, a boy and their two dogs": [
-        "a young girl>girl",
-        "a boy>boy",
-        "their two dogs>dogs",
-    ],
-    "Sitting, running and very red": [],
-    "": [],
-}
+# Chunks stand in brackets; the head of each is its last word.
+CHECKED = """[A man] wearing [a striped shirt] near [the big red bus].
+[A black and white cat] on top of [a man's brown leather jacket].
+[Two very tall giraffes] and [a zebra] next to [her].
+There is [a snow covered mountain] behind [the kids' school].
+[a small red cube] is to the left of [a large blue metal sphere]
+[Someone] with [an umbrella] that is open
+[A group] of [people] walking down [a street] near [a river].
+[A dinner table] with [salad], [pizza] and [wine] on [it]
+[a young girl], [a boy] and [their two dogs]
+Sitting, running and very red
+"""
 
 
-@pytest.mark.parametrize("text", CHECKED)
-def test_hand_checked_chunks(text: str) -> None:
+@pytest.mark.parametrize("marked", CHECKED.split("\n"))
+def test_hand_checked_chunks(marked: str) -> None:
+    text = marked.replace("[", "").replace("]", "")
     caption = parse(text)
-    tokens = caption.tokens
-    got = [
-        f"{text[tokens[c.first].start : tokens[c.stop - 1].end]}>{tokens[c.head].text}"
-        for c in caption.chunks
-    ]
-    assert got == CHECKED[text]
+    for chunk in reversed(caption.chunks):
+        first, last = caption.tokens[chunk.first], caption.tokens[chunk.stop - 1]
+        assert chunk.head == chunk.stop - 1
+        text = f"{text[: first.start]}[{text[first.start : last.end]}]{text[last.end :]}"
+    assert text == marked
 
 
 WORDS = ["a", "the", "two", "red", "and", ",", "dog", "man", "'s", "her", "very", "covered", "in"]

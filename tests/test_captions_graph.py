@@ -12,200 +12,154 @@ from compoclip.captions.parser import caption_record, parse, parse_records
 from compoclip.captions.store import decode, encode
 from compoclip.captions.types import SceneGraph
 
-# caption, objects with their attributes, relations as (subject, words, object)
-CHECKED: list[tuple[str, list[tuple[str, ...]], list[tuple[str, str, str]]]] = [
-    (
-        "A black cat sitting on a red mat next to a small dog",
-        [("cat", "black"), ("mat", "red"), ("dog", "small")],
-        [("cat", "sitting on", "mat"), ("cat", "next to", "dog")],
-    ),
-    (
-        "the man's red hat is on the table",
-        [("man",), ("hat", "red"), ("table",)],
-        [("hat", "of", "man"), ("hat", "on", "table")],
-    ),
-    ("man 's foot", [("man",), ("foot",)], [("foot", "of", "man")]),
-    (
-        "two men and a woman holding rackets",
-        [("man", "two"), ("woman",), ("racket",)],
-        [("man", "holding", "racket"), ("woman", "holding", "racket")],
-    ),
-    (
-        "a woman holding a ball and a bat",
-        [("woman",), ("ball",), ("bat",)],
-        [("woman", "holding", "ball"), ("woman", "holding", "bat")],
-    ),
-    (
-        "a plate with food on it",
-        [("plate",), ("food",)],
-        [("plate", "with", "food"), ("food", "on", "plate")],
-    ),
-    ("a bear surrounded by grass", [("bear",), ("grass",)], [("bear", "surrounded by", "grass")]),
-    ("the car is red and shiny", [("car", "red", "shiny")], []),
-    ("there is no dog in the car", [("car",)], []),
-    ("a man without a hat sits on a bench", [("man",), ("bench",)], [("man", "sits on", "bench")]),
-    ("a man is not wearing a hat", [("man",)], []),
-    (
-        "a group of people walking on the beach",
-        [("people", "group of"), ("beach",)],
-        [("people", "walking on", "beach")],
-    ),
-    (
-        "two slices of pizza on a paper plate",
-        [("pizza", "two", "slices of"), ("paper plate",)],
-        [("pizza", "on", "paper plate")],
-    ),
-    (
-        "a cat on top of a wooden table",
-        [("cat",), ("table", "wooden")],
-        [("cat", "on top of", "table")],
-    ),
-    (
-        "windows on the left side of a building",
-        [("window",), ("building",)],
-        [("window", "on the left side of", "building")],
-    ),
-    (
-        "a truck with a plant on top",
-        [("truck",), ("plant",)],
-        [("truck", "with", "plant"), ("plant", "on top of", "truck")],
-    ),
-    ("a snow covered mountain", [("snow",), ("mountain",)], [("snow", "covered", "mountain")]),
-    ("a brick wall and a tennis racket", [("wall", "brick"), ("tennis racket",)], []),
-    ("a red, white and blue flag", [("flag", "red", "white", "blue")], []),
-    (
-        "a dark blue sky with partly cloudy areas",
-        [("sky", "dark blue"), ("area", "partly cloudy")],
-        [("sky", "with", "area")],
-    ),
-    ("a dog that is chasing a cat", [("dog",), ("cat",)], [("dog", "chasing", "cat")]),
-    ("the table the vase is on", [("table",), ("vase",)], [("vase", "on", "table")]),
-    ("table bowl is sitting on", [("table",), ("bowl",)], [("bowl", "sitting on", "table")]),
-    (
-        "a boy throwing a ball to a dog",
-        [("boy",), ("ball",), ("dog",)],
-        [("boy", "throwing", "ball"), ("boy", "throwing to", "dog")],
-    ),
-    (
-        "a man in a suit and a woman in a dress",
-        [("man",), ("suit",), ("woman",), ("dress",)],
-        [("man", "in", "suit"), ("woman", "in", "dress")],
-    ),
-    (
-        "a vase with flowers on the table",
-        [("vase",), ("flower",), ("table",)],
-        [("vase", "with", "flower"), ("vase", "on", "table")],
-    ),
-    (
-        "a dog on a bed with its head on a pillow",
-        [("dog",), ("bed",), ("head",), ("pillow",)],
-        [("dog", "on", "bed"), ("dog", "with", "head"), ("head", "on", "pillow")],
-    ),
-    (
-        "a man riding a bike on the street while talking on a phone",
-        [("man",), ("bike",), ("street",), ("phone",)],
-        [("man", "riding", "bike"), ("man", "on", "street"), ("man", "talking on", "phone")],
-    ),
-    ("people are smiling", [("people", "smiling")], []),
-    ("a woman sits", [("woman", "sitting")], []),
-    ("he is skiing down the hill", [("man",), ("hill",)], [("man", "skiing down", "hill")]),
-    ("a hot dog on a plate", [("hot dog",), ("plate",)], [("hot dog", "on", "plate")]),
-    ("a dog and the dog's bowl", [("dog",), ("bowl",)], [("bowl", "of", "dog")]),
-    ("duck on the water", [("duck",), ("water",)], [("duck", "on", "water")]),
-    ("woman holding kite", [("woman",), ("kite",)], [("woman", "holding", "kite")]),
-    (
-        "A close up of flowers in a vase",
-        [("flower",), ("vase",)],
-        [("flower", "in", "vase")],
-    ),
-    ("black and white photo of two men", [("man", "two")], []),
-    ("a large group of small dogs", [("dog", "group of", "small")], []),
-    (
-        "a wall with pictures of dogs",
-        [("wall",), ("picture",), ("dog",)],
-        [("wall", "with", "picture"), ("picture", "of", "dog")],
-    ),
-    (
-        "the cross is red and the box is blue and large",
-        [("cross", "red"), ("box", "blue", "large")],
-        [],
-    ),
-    (
-        "a fence has a teddy bear on it",
-        [("fence",), ("teddy bear",)],
-        [("fence", "has", "teddy bear"), ("teddy bear", "on", "fence")],
-    ),
-    (
-        "a heart shaped pillow on a bed",
-        [("pillow", "heart"), ("bed",)],
-        [("pillow", "on", "bed")],
-    ),
-    ("people walking past a bus", [("people",), ("bus",)], [("people", "walking past", "bus")]),
-    (
-        "a cat with its paws hanging over a sofa",
-        [("cat",), ("paw",), ("sofa",)],
-        [("cat", "with", "paw"), ("paw", "hanging over", "sofa")],
-    ),
-    (
-        "a man in a suit and tie wearing a ring",
-        [("man",), ("suit",), ("tie",), ("ring",)],
-        [("man", "in", "suit"), ("man", "in", "tie"), ("man", "wearing", "ring")],
-    ),
-    (
-        "a man in a shirt and a hat is on a horse",
-        [("man",), ("shirt",), ("hat",), ("horse",)],
-        [("man", "in", "shirt"), ("man", "in", "hat"), ("man", "on", "horse")],
-    ),
-    (
-        "a man rides a wave while on a board",
-        [("man",), ("wave",), ("board",)],
-        [("man", "rides", "wave"), ("man", "on", "board")],
-    ),
-    (
-        "a girl watching a candle being lit by a man",
-        [("girl",), ("candle",), ("man",)],
-        [("girl", "watching", "candle"), ("candle", "lit by", "man")],
-    ),
-    ("a fridge in he kitchen", [("fridge",), ("kitchen",)], []),  # a slip, and no man
-    ("", [], []),
-    ("...", [], []),
-]
-# caption, what it must mean, what the graph holds as the likelier of several readings
-SURE: list[tuple[str, set[str], set[str]]] = [
-    ("a man on a horse with a hat", {"man on horse"}, {"horse with hat"}),
-    ("a child with a bag on a bench", {"child with bag"}, {"child on bench"}),
-    ("a hydrant and a man in a coat", {"man in coat"}, {"hydrant in coat"}),
-    ("bikes parked in a row and some men", {"bike parked in row"}, {"bike parked in man"}),
-    (
-        "a bowl filled with cakes and a pie",
-        {"bowl filled with cake", "bowl filled with pie"},
-        set(),
-    ),
-    ("a plate of pizza on a table", {"plate of pizza", "plate on table"}, set()),
-    ("a painting of a boat on the water", {"painting of boat"}, {"painting on water"}),
-    ("a woman riding waves on a surfboard", {"woman riding wave"}, {"woman on surfboard"}),
-    ("a man rides a horse in a field", {"man rides horse", "horse in field"}, set()),
-    ("a man holds a rope in a hat", {"man holds rope"}, {"man in hat"}),
-    ("a cat jumps to catch a ball", {"jumping cat"}, {"cat catch ball"}),
-    ("a cat tries to catch a ball", set(), {"cat catch ball"}),
-    ("a man can throw a ball", set(), {"man throw ball"}),
-    ("a man helps a boy make a cake", {"man helps boy"}, {"man make cake"}),
-    ("a plate with sauce on it", {"plate with sauce", "sauce on plate"}, set()),
-    (
-        "a cat is on a table with a cloth on it",
-        {"cat on table"},
-        {"table with cloth", "cloth on table"},
-    ),
-    ("a hydrant has its cap off", set(), {"hydrant has cap"}),
-    ("a box for gloves", set(), {"box for glove"}),
-    ("a beach with kites flying over people", {"beach with kite"}, {"kite flying over people"}),
-    ("a man with a hat sitting on a bench", {"man with hat"}, {"man sitting on bench"}),
-    ("a man in a field holding a kite", {"man in field", "man holding kite"}, set()),
-    ("a girl watching a bus waiting at a stop", {"girl watching bus"}, {"girl waiting at stop"}),
-    ("a cow near a tree that is eating grass", {"cow near tree"}, {"tree eating grass"}),
-    ("a man holding the rope one-handed", {"man holding rope"}, {"one-handed rope"}),
-    ("a store full of books put together", {"store full of book"}, {"put book"}),
-]
+
+def rows(table: str) -> list[list[str]]:
+    """Return the columns of each row, split at "|"; an indented line continues the row above."""
+    lines = table.strip().replace("\n  ", " ").splitlines()
+    return [[column.strip() for column in line.split("|")] for line in lines]
+
+
+def items(column: str) -> list[str]:
+    return column.split("; ") if column else []
+
+
+# caption | objects with their attributes | relations
+CHECKED = rows("""
+A black cat sitting on a red mat next to a small dog
+  | cat: black; mat: red; dog: small | cat sitting on mat; cat next to dog
+the man's red hat is on the table | man; hat: red; table | hat of man; hat on table
+man 's foot | man; foot | foot of man
+two men and a woman holding rackets
+  | man: two; woman; racket | man holding racket; woman holding racket
+a woman holding a ball and a bat | woman; ball; bat | woman holding ball; woman holding bat
+a plate with food on it | plate; food | plate with food; food on plate
+a bear surrounded by grass | bear; grass | bear surrounded by grass
+the car is red and shiny | car: red, shiny |
+there is no dog in the car | car |
+a man without a hat sits on a bench | man; bench | man sits on bench
+a man is not wearing a hat | man |
+a group of people walking on the beach | people: group of; beach | people walking on beach
+two slices of pizza on a paper plate | pizza: two, slices of; paper plate | pizza on paper plate
+a cat on top of a wooden table | cat; table: wooden | cat on top of table
+windows on the left side of a building | window; building | window on the left side of building
+a truck with a plant on top | truck; plant | truck with plant; plant on top of truck
+a snow covered mountain | snow; mountain | snow covered mountain
+a brick wall and a tennis racket | wall: brick; tennis racket |
+a red, white and blue flag | flag: red, white, blue |
+a dark blue sky with partly cloudy areas | sky: dark blue; area: partly cloudy | sky with area
+a dog that is chasing a cat | dog; cat | dog chasing cat
+the table the vase is on | table; vase | vase on table
+table bowl is sitting on | table; bowl | bowl sitting on table
+a boy throwing a ball to a dog | boy; ball; dog | boy throwing ball; boy throwing to dog
+a man in a suit and a woman in a dress | man; suit; woman; dress | man in suit; woman in dress
+a vase with flowers on the table | vase; flower; table | vase with flower; vase on table
+a dog on a bed with its head on a pillow
+  | dog; bed; head; pillow | dog on bed; dog with head; head on pillow
+a man riding a bike on the street while talking on a phone
+  | man; bike; street; phone | man riding bike; man on street; man talking on phone
+people are smiling | people: smiling |
+a woman sits | woman: sitting |
+he is skiing down the hill | man; hill | man skiing down hill
+a hot dog on a plate | hot dog; plate | hot dog on plate
+a dog and the dog's bowl | dog; bowl | bowl of dog
+duck on the water | duck; water | duck on water
+woman holding kite | woman; kite | woman holding kite
+A close up of flowers in a vase | flower; vase | flower in vase
+black and white photo of two men | man: two |
+a large group of small dogs | dog: group of, small |
+a wall with pictures of dogs | wall; picture; dog | wall with picture; picture of dog
+the cross is red and the box is blue and large | cross: red; box: blue, large |
+a fence has a teddy bear on it | fence; teddy bear | fence has teddy bear; teddy bear on fence
+a heart shaped pillow on a bed | pillow: heart; bed | pillow on bed
+people walking past a bus | people; bus | people walking past bus
+a cat with its paws hanging over a sofa | cat; paw; sofa | cat with paw; paw hanging over sofa
+a man in a suit and tie wearing a ring
+  | man; suit; tie; ring | man in suit; man in tie; man wearing ring
+a man in a shirt and a hat is on a horse
+  | man; shirt; hat; horse | man in shirt; man in hat; man on horse
+a man rides a wave while on a board | man; wave; board | man rides wave; man on board
+a girl watching a candle being lit by a man
+  | girl; candle; man | girl watching candle; candle lit by man
+a fridge in he kitchen | fridge; kitchen |
+""")
+CHECKED += [["", "", ""], ["...", "", ""]]
+# caption | what it must mean | what the graph holds as the likelier of several readings
+SURE = rows("""
+a man on a horse with a hat | man on horse | horse with hat
+a child with a bag on a bench | child with bag | child on bench
+a hydrant and a man in a coat | man in coat | hydrant in coat
+bikes parked in a row and some men | bike parked in row | bike parked in man
+a bowl filled with cakes and a pie | bowl filled with cake; bowl filled with pie |
+a plate of pizza on a table | plate of pizza; plate on table |
+a painting of a boat on the water | painting of boat | painting on water
+a woman riding waves on a surfboard | woman riding wave | woman on surfboard
+a man rides a horse in a field | horse in field; man rides horse |
+a man holds a rope in a hat | man holds rope | man in hat
+a cat jumps to catch a ball | jumping cat | cat catch ball
+a cat tries to catch a ball |  | cat catch ball
+a man can throw a ball |  | man throw ball
+a man helps a boy make a cake | man helps boy | man make cake
+a plate with sauce on it | plate with sauce; sauce on plate |
+a cat is on a table with a cloth on it | cat on table | cloth on table; table with cloth
+a hydrant has its cap off |  | hydrant has cap
+a box for gloves |  | box for glove
+a beach with kites flying over people | beach with kite | kite flying over people
+a man with a hat sitting on a bench | man with hat | man sitting on bench
+a man in a field holding a kite | man holding kite; man in field |
+a girl watching a bus waiting at a stop | girl watching bus | girl waiting at stop
+a cow near a tree that is eating grass | cow near tree | tree eating grass
+a man holding the rope one-handed | man holding rope | one-handed rope
+a store full of books put together | store full of book | put book
+""")
+# caption | relations: what the phrases of long captions belong to
+TOLD = rows("""
+a cat standing on a trunk next to a car | cat next to car; cat standing on trunk
+a kitchen with a table next to a door | kitchen with table; table next to door
+a girl holding skis in front of a lodge | girl holding ski; girl in front of lodge
+a boat in the water, near an island | boat in water; boat near island
+a man on a wave on a surf board | man on surf board; man on wave
+animals eating food inside a pen | animal eating food; animal inside pen
+birds in grass between trees | bird in grass; grass between tree
+a bear lying in grass on a sunny day | bear lying in grass; bear on day
+a bus on a street with trees in the background
+  | bus on street; street with tree; tree in background
+a dog with a stick in its mouth on a path | dog on path; dog with stick; stick in mouth
+men on a field with bats | man on field; man with bat
+a man in a shirt with stripes | man in shirt; shirt with stripe
+a truck near a field with cows in it | cow in field; field with cow; truck near field
+a woman holding a plate with pizza | plate with pizza; woman holding plate
+a man cutting a pizza with scissors | man cutting pizza; man cutting with scissors
+boxes full of chicks on a table | box full of chick; box on table
+a bowl filled with peas sitting on a mat | bowl filled with pea; bowl sitting on mat
+a dog walking along a river towards a bridge | dog walking along river; dog walking towards bridge
+a horse led down the street by a man | horse led by man; horse led down street
+a train on a track pulling into a station | train on track; train pulling into station
+a man on a hill with a kite flying | man on hill; man with kite
+a bowl of rice and a jar of oil on a table | bowl of rice; bowl on table; jar of oil; jar on table
+a room with a bed and a lamp on a desk | lamp on desk; room with bed; room with lamp
+a park with a lake in the background and hills
+  | lake in background; park with hill; park with lake
+bikes on a path and cars on a road | bike on path; car on road
+a bear in bed and a blanket covering it | bear in bed; blanket covering bear
+two zebras standing next to each other in a field | zebra in field; zebra standing next to zebra
+a man and a woman hugging one another | man hugging woman
+a cat sits on one of the couches | cat sits on couch
+a man handing a woman a plate | man handing plate; man handing woman
+a picture showing a dog on a mat | dog on mat
+a tree lined street with a trash can | street with trash can; tree lined street
+""")
+# caption | attributes of two words, and of place
+SAID = rows("""
+a high tech toilet | toilet: high tech
+a two story house | house: two story
+a polka dot dress | dress: polka dot
+people are standing outside | people: outside; people: standing
+a truck sits parked in a lot |
+a man leaping to hit a ball | man: leaping
+a nice looking kitchen | kitchen: nice
+a man is drying himself | man: drying
+a salad that appears to be fresh | salad: fresh
+""")
 
 
 def graph_of(text: str) -> SceneGraph:
@@ -214,26 +168,43 @@ def graph_of(text: str) -> SceneGraph:
     return graph
 
 
-@pytest.mark.parametrize(("text", "objects", "relations"), CHECKED)
-def test_checked_captions(
-    text: str, objects: list[tuple[str, ...]], relations: list[tuple[str, str, str]]
-) -> None:
-    graph = graph_of(text)
+def relations_of(graph: SceneGraph) -> list[str]:
     names = [node.name for node in graph.objects]
-    assert [(n.name, *(a.name for a in n.attributes)) for n in graph.objects] == objects
-    assert [(names[r.subject], r.words, names[r.object]) for r in graph.relations] == relations
+    return [f"{names[r.subject]} {r.words} {names[r.object]}" for r in graph.relations]
+
+
+@pytest.mark.parametrize(("text", "objects", "relations"), CHECKED)
+def test_checked_captions(text: str, objects: str, relations: str) -> None:
+    graph = graph_of(text)
+    attributes = (", ".join(a.name for a in node.attributes) for node in graph.objects)
+    found = [f"{node.name}: {a}".rstrip(": ") for node, a in zip(graph.objects, attributes)]
+    assert (found, relations_of(graph)) == (items(objects), items(relations))
+
+
+@pytest.mark.parametrize(("text", "relations"), TOLD)
+def test_phrases_belong_to_what_they_tell_of(text: str, relations: str) -> None:
+    assert set(relations_of(graph_of(text))) == set(items(relations))
+
+
+@pytest.mark.parametrize(("text", "said"), [(row[0], "".join(row[1:])) for row in SAID])
+def test_attributes_of_two_words_and_of_place(text: str, said: str) -> None:
+    found = {f"{node.name}: {a.name}" for node in graph_of(text).objects for a in node.attributes}
+    assert found == set(items(said))
+
+
+def test_a_plural_in_relation_to_itself_is_never_sure() -> None:
+    (relation,) = graph_of("two dogs near each other").relations
+    assert relation.subject == relation.object
+    assert not relation.sure
 
 
 @pytest.mark.parametrize(("text", "sure", "likely"), SURE)
-def test_what_may_be_said_of_another_thing_is_marked(
-    text: str, sure: set[str], likely: set[str]
-) -> None:
+def test_what_may_be_said_of_another_thing_is_marked(text: str, sure: str, likely: str) -> None:
     graph = graph_of(text)
-    names = [node.name for node in graph.objects]
-    told = [(f"{names[r.subject]} {r.words} {names[r.object]}", r.sure) for r in graph.relations]
+    told = list(zip(relations_of(graph), (r.sure for r in graph.relations)))
     told += [(f"{a.name} {n.name}", a.sure) for n in graph.objects for a in n.attributes]
-    assert {words for words, known in told if known} == sure
-    assert {words for words, known in told if not known} == likely
+    assert {words for words, known in told if known} == set(items(sure))
+    assert {words for words, known in told if not known} == set(items(likely))
     assert decode(text, encode(parse(text))) == parse(text)
 
 
@@ -306,41 +277,17 @@ def test_the_graph_of_a_long_caption_is_that_of_its_beginning() -> None:
 
 def test_records_are_readable() -> None:
     (record,) = parse_records([("7", "a red cat on two mats")])
-    assert record["id"] == "7"
-    assert record["caption"] == "a red cat on two mats"
-    assert record["tokens"][1] == {
-        "text": "red",
-        "lemma": "red",
-        "pos": "ADJ",
-        "tag": "JJ",
-        "start": 2,
-        "end": 5,
-    }
+    assert (record["id"], record["caption"]) == ("7", "a red cat on two mats")
+    token = {"text": "red", "lemma": "red", "pos": "ADJ", "tag": "JJ", "start": 2, "end": 5}
+    assert record["tokens"][1] == token
+    red = {"name": "red", "kind": "quality", "start": 2, "end": 5}
+    two = {"name": "two", "kind": "number", "start": 13, "end": 16}
     assert record["objects"] == [
-        {
-            "name": "cat",
-            "start": 6,
-            "end": 9,
-            "attributes": [{"name": "red", "kind": "quality", "start": 2, "end": 5}],
-        },
-        {
-            "name": "mat",
-            "start": 17,
-            "end": 21,
-            "attributes": [{"name": "two", "kind": "number", "start": 13, "end": 16}],
-        },
+        {"name": "cat", "start": 6, "end": 9, "attributes": [red]},
+        {"name": "mat", "start": 17, "end": 21, "attributes": [two]},
     ]
-    assert record["relations"] == [
-        {
-            "subject": 0,
-            "name": "on",
-            "object": 1,
-            "words": "on",
-            "kind": "preposition",
-            "start": 10,
-            "end": 12,
-        }
-    ]
+    ends = {"subject": 0, "object": 1, "start": 10, "end": 12}
+    assert record["relations"] == [{"name": "on", "words": "on", "kind": "preposition", **ends}]
     assert record["tagger"].startswith("hanta")
     assert "graph" not in caption_record(parse("a cat"))
 

@@ -21,71 +21,40 @@ def words() -> Lexicon:
     return lexicon()
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "pos"),
-    [
-        ("red", "crimson", "ADJ"),
-        ("azure", "blue", "ADJ"),
-        ("huge", "enormous", "ADJ"),
-        ("small", "tiny", "ADJ"),
-        ("grey", "gray", "ADJ"),
-        ("dog", "animal", "NOUN"),
-        ("animal", "dog", "NOUN"),
-        ("man", "person", "PROPN"),
-        ("sofa", "couch", "NOUN"),
-        ("bike", "bicycle", "NOUN"),
-        ("Dog", "dog", "NOUN"),
-        ("stroll", "walk", "VERB"),
-        ("quickly", "rapidly", "ADV"),
-        ("nosuchword", "nosuchword", "NOUN"),
-    ],
-)
+RELATED = """red crimson ADJ, azure blue ADJ, huge enormous ADJ, small tiny ADJ, grey gray ADJ,
+dog animal NOUN, animal dog NOUN, man person PROPN, sofa couch NOUN, bike bicycle NOUN,
+Dog dog NOUN, stroll walk VERB, quickly rapidly ADV, nosuchword nosuchword NOUN"""
+APART = """red blue ADJ, black white ADJ, big small ADJ, striped spotted ADJ, dog cat NOUN,
+man woman NOUN, couch chair NOUN, sit stand VERB, left right ADJ, dog nosuchword NOUN"""
+SIBLINGS = """
+dog NOUN cat fox, cat NOUN dog bear, man NOUN woman child, chair NOUN table bench couch,
+car NOUN truck, bus NOUN train, red ADJ blue green yellow black white, black ADJ white red,
+wooden ADJ metal plastic, striped ADJ dotted checked, tiny ADJ large huge, sit VERB stand lie,
+walk VERB fly, quickly ADV slowly"""
+OPPOSITES = """big ADJ little, large ADJ small, huge ADJ small, left ADJ right, wet ADJ dry,
+open ADJ closed, man NOUN woman, sit VERB stand, quickly ADV slowly"""
+
+
+def cases(text: str) -> list[list[str]]:
+    return [case.split() for case in text.split(",")]
+
+
+@pytest.mark.parametrize(("a", "b", "pos"), cases(RELATED))
 def test_related(words: Lexicon, a: str, b: str, pos: str) -> None:
     assert words.related(a, b, pos)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "pos"),
-    [
-        ("red", "blue", "ADJ"),
-        ("black", "white", "ADJ"),
-        ("big", "small", "ADJ"),
-        ("striped", "spotted", "ADJ"),
-        ("dog", "cat", "NOUN"),
-        ("man", "woman", "NOUN"),
-        ("couch", "chair", "NOUN"),
-        ("sit", "stand", "VERB"),
-        ("left", "right", "ADJ"),
-        ("dog", "nosuchword", "NOUN"),
-    ],
-)
+@pytest.mark.parametrize(("a", "b", "pos"), cases(APART))
 def test_not_related(words: Lexicon, a: str, b: str, pos: str) -> None:
     assert not words.related(a, b, pos)
     assert not words.related(b, a, pos)
 
 
-@pytest.mark.parametrize(
-    ("lemma", "pos", "some"),
-    [
-        ("dog", "NOUN", {"cat", "fox"}),
-        ("cat", "NOUN", {"dog", "bear"}),
-        ("man", "NOUN", {"woman", "child"}),
-        ("chair", "NOUN", {"table", "bench", "couch"}),
-        ("car", "NOUN", {"truck"}),
-        ("bus", "NOUN", {"train"}),
-        ("red", "ADJ", {"blue", "green", "yellow", "black", "white"}),
-        ("black", "ADJ", {"white", "red"}),
-        ("wooden", "ADJ", {"metal", "plastic"}),
-        ("striped", "ADJ", {"dotted", "checked"}),
-        ("tiny", "ADJ", {"large", "huge"}),
-        ("sit", "VERB", {"stand", "lie"}),
-        ("walk", "VERB", {"fly"}),
-        ("quickly", "ADV", {"slowly"}),
-    ],
-)
-def test_cohyponyms(words: Lexicon, lemma: str, pos: str, some: set[str]) -> None:
+@pytest.mark.parametrize("case", cases(SIBLINGS), ids=" ".join)
+def test_cohyponyms(words: Lexicon, case: list[str]) -> None:
+    lemma, pos, *some = case
     found = words.cohyponyms(lemma, pos)
-    assert some <= set(found)
+    assert set(some) <= set(found)
     assert list(found) == sorted(set(found))
     assert not any(words.related(lemma, other, pos) for other in found)
     assert words.cohyponyms(lemma, pos) == found
@@ -99,26 +68,10 @@ def test_dominant_senses_lead(words: Lexicon) -> None:
     assert "desk" in words.cohyponyms("chair", "NOUN")
 
 
-@pytest.mark.parametrize(
-    ("lemma", "pos", "opposite"),
-    [
-        ("big", "ADJ", "little"),
-        ("large", "ADJ", "small"),
-        ("huge", "ADJ", "small"),
-        ("left", "ADJ", "right"),
-        ("wet", "ADJ", "dry"),
-        ("open", "ADJ", "closed"),
-        ("man", "NOUN", "woman"),
-        ("sit", "VERB", "stand"),
-        ("quickly", "ADV", "slowly"),
-    ],
-)
+@pytest.mark.parametrize(("lemma", "pos", "opposite"), cases(OPPOSITES))
 def test_antonyms(words: Lexicon, lemma: str, pos: str, opposite: str) -> None:
     assert opposite in words.antonyms(lemma, pos)
-
-
-def test_colours_have_no_opposite_class(words: Lexicon) -> None:
-    assert words.antonyms("red", "ADJ") == ()
+    assert words.antonyms("red", "ADJ") == ()  # colours have no opposite class
 
 
 def test_up_and_down(words: Lexicon) -> None:
@@ -168,11 +121,6 @@ def test_every_synset_and_pointer_is_sound() -> None:
             assert pointer.target_word < len(table.synset(pointer.synset).lemmas)
 
 
-def test_the_licence_lies_beside_the_data() -> None:
-    assert "Princeton University" in (DATA / "LICENSE.wordnet").read_text()
-    assert (DATA / "lexicon.xz").stat().st_size < 4_000_000
-
-
 def _file(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "lexicon.xz"
     path.write_bytes(lzma.compress(text.encode()))
@@ -197,38 +145,16 @@ def test_malformed_files_are_one_line_errors(tmp_path: Path) -> None:
         GOOD.replace("Dog", "cat"),
         "",
     ]
-    for text in broken:
-        with pytest.raises(CompoclipError, match=r"lexicon\.xz: not a usable") as caught:
-            Lexicon(_file(tmp_path, text))
+    files = [lzma.compress(text.encode()) for text in broken]
+    files += [b"no xz", (DATA / "lexicon.xz").read_bytes()[:5000]]
+    path = tmp_path / "broken.xz"
+    for data in files:
+        path.write_bytes(data)
+        with pytest.raises(CompoclipError, match=r"broken\.xz: not a usable") as caught:
+            Lexicon(path)
         assert "\n" not in str(caught.value)
-    raw = tmp_path / "raw.xz"
-    for data in (b"no xz", (DATA / "lexicon.xz").read_bytes()[:5000]):
-        raw.write_bytes(data)
-        with pytest.raises(CompoclipError, match="its compression is wrong"):
-            Lexicon(raw)
-    with pytest.raises(CompoclipError, match=r"absent\.xz: cannot read"):
+    with pytest.raises(CompoclipError, match=r"absent\.xz: not a usable .* file \(No such file"):
         Lexicon(tmp_path / "absent.xz")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        GOOD.replace("0:42", "0-42"),
-        GOOD.replace("0:42", "7:42"),
-        GOOD.replace("Dog\n\n\n", "Dog\n@x\n\n"),
-        GOOD.replace("Dog\n\n\n", "Dog\n!0.1\n\n"),
-    ],
-)
-def test_malformed_records_are_found_when_read(tmp_path: Path, text: str) -> None:
-    words = Lexicon(_file(tmp_path, text))
-    with pytest.raises(CompoclipError, match="is wrong"):
-        words.cohyponyms("dog", "NOUN")
-
-
-def test_malformed_use_counts_are_found_when_read(tmp_path: Path) -> None:
-    words = Lexicon(_file(tmp_path, GOOD.replace("1 0:42\n3", "\nx")))
-    with pytest.raises(CompoclipError, match="is wrong"):
-        words.familiar("dog", "NOUN")
 
 
 def _builder() -> ModuleType:
@@ -270,3 +196,5 @@ def test_building_from_a_tiny_database(tmp_path: Path) -> None:
     assert report["synsets: instances"] == 1
     assert report["words: capitalised and never counted"] == 1
     assert builder.licence(tmp_path) == "Licence text.\n"
+    assert "Princeton University" in (DATA / "LICENSE.wordnet").read_text()
+    assert (DATA / "lexicon.xz").stat().st_size < 4_000_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from compoclip.rewrites.relations import (
     PREPOSITIONS,
     SYMMETRIC_RELATIONS,
@@ -28,75 +26,31 @@ def test_synonyms_are_mutual_and_known() -> None:
         assert len(set(PREPOSITIONS) - others) > 20, f"{word} could hardly be replaced"
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ("under", "beneath"),
-        ("below", "underneath"),
-        ("next to", "beside"),
-        ("near", "by"),
-        ("over", "above"),
-        ("on", "on top of"),
-        ("On  Top of", "atop"),
-        ("in", "inside"),
-        ("behind", "in back of"),
-    ],
-)
-def test_near_synonyms(a: str, b: str) -> None:
-    assert b in preposition_synonyms(a)
+ALIKE = """under / beneath, below / underneath, next to / beside, near / by, over / above,
+on / on top of, On  Top of / atop, in / inside, behind / in back of"""
+OPPOSITES = """under / over, under / on, in front of / behind, inside / outside,
+to the left of / to the right of, above / below, with / without"""
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ("under", "over"),
-        ("under", "on"),
-        ("in front of", "behind"),
-        ("inside", "outside"),
-        ("to the left of", "to the right of"),
-        ("above", "below"),
-        ("with", "without"),
-    ],
-)
-def test_opposites_are_no_synonyms(a: str, b: str) -> None:
-    assert b not in preposition_synonyms(a)
+def test_near_synonyms_and_opposites() -> None:
+    for pairs, alike in ((ALIKE, True), (OPPOSITES, False)):
+        for pair in pairs.split(","):
+            a, b = pair.strip().split(" / ")
+            assert (b in preposition_synonyms(a)) is alike, pair
 
 
-@pytest.mark.parametrize(
-    "relation",
-    [
-        *sorted(SYMMETRIC_RELATIONS),
-        "standing next to",
-        "sitting beside",
-        "parked near",
-        "is next to",
-        "sits right beside",
-        "are standing close to",
-        "hugging",
-        "hugs",
-        "is hugging",
-        "Kisses",
-        "touch",
-        "met",
-        "talks to",
-        "talked with",
-        "playing with",
-        "parked by",
-    ],
-)
-def test_symmetric(relation: str) -> None:
-    assert is_symmetric(relation.split())
-    assert is_symmetric([relation])
+SYMMETRIC = """standing next to, sitting beside, parked near, is next to, sits right beside,
+are standing close to, hugging, hugs, is hugging, Kisses, touch, met, talks to, talked with,
+playing with, parked by"""
+DIRECTED = """
+on, under, in front of, left of, eating, looking at, pulled by, topped with, covered with,
+surrounded by, sitting on, is behind, riding, made with, is,"""
 
 
-@pytest.mark.parametrize(
-    "relation",
-    ["on", "under", "in front of", "left of", "eating", "looking at", "pulled by", "topped with",
-     "covered with", "surrounded by", "sitting on", "is behind", "riding", "made with", "is", ""],
-)  # fmt: skip
-def test_not_symmetric(relation: str) -> None:
-    assert not is_symmetric(relation.split())
-
-
-def test_no_words() -> None:
+def test_symmetric_relations() -> None:
+    for relation in (*sorted(SYMMETRIC_RELATIONS), *map(str.strip, SYMMETRIC.split(","))):
+        assert is_symmetric(relation.split()), relation
+        assert is_symmetric([relation]), relation
+    for relation in DIRECTED.split(","):
+        assert not is_symmetric(relation.split()), relation
     assert not is_symmetric([])

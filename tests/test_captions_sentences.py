@@ -13,6 +13,7 @@ from compoclip.data.images import Single
 from compoclip.data.images.composed import FEW_SENTENCES, Composed, SentenceSource
 from compoclip.data.sources.open import open_source
 from compoclip.models.checkpoint import load_model
+from data_samples import write_jsonl
 from method_data import arguments, write_world
 
 
@@ -26,19 +27,12 @@ from method_data import arguments, write_world
         (
             "This image displays: a man in a hat. He looks at\nMt. Fuji from afar. The image also "
             "features two small dogs.",
-            [
-                "A man in a hat.",
-                "He looks at Mt. Fuji from afar.",
-            ],  # three words are left of the last
+            ["A man in a hat.", "He looks at Mt. Fuji from afar."],  # the last has three words
         ),
         (
             "This is a photo of J. Smith in a park. In the image, we can see a very tall tree. "
             "Dr. No (approx. Forty) is at home.",
-            [
-                "J. Smith in a park.",
-                "A very tall tree.",
-                "Dr. No (approx. Forty) is at home.",
-            ],
+            ["J. Smith in a park.", "A very tall tree.", "Dr. No (approx. Forty) is at home."],
         ),
         # No capital after it, no stop; the word before it is the pronoun.
         (
@@ -66,10 +60,8 @@ def test_only_sentences_of_4_to_34_words_are_kept() -> None:
 
 
 def table(folder: Path, captions: list[object]) -> str:
-    path = folder / "t.jsonl"
     rows = [{"image": f"{i}.png", "caption": c} for i, c in enumerate(captions)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+    return str(write_jsonl(folder / "t.jsonl", rows))
 
 
 LONG = "The image shows a red car on a road. Behind it stands an old barn. A cat sleeps in front."
@@ -108,7 +100,7 @@ def test_clic_trains_on_long_captions(tmp_path: Path) -> None:
     for row in rows[1:]:
         row["caption"] = ". ".join(text.rstrip(".").capitalize() for text in row["caption"])
     rows[0]["caption"] = "Short."
-    (world / "plain.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(world / "plain.jsonl", rows)
     assert main(arguments(world, "clic", tmp_path / "run", "--epochs=1")) == 0
     run = load_model(tmp_path / "run" / "model").provenance["run"]
     assert run["left_out"][FEW_SENTENCES] >= 1

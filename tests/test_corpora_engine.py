@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compoclip import files
 from compoclip.cli.main import main
 from compoclip.corpora import run
 from compoclip.corpora.job import RewriteJob
-from compoclip.corpora.run import process
 from compoclip.corpora.shard import ShardResult, ShardTask, find_shards, make_shard
 from compoclip.errors import CompoclipError
 from compoclip.rewrites.records import Settings
@@ -89,17 +87,3 @@ def test_without_ray_the_extra_is_named(
     source = corpus(tmp_path / "in", ".jsonl", shards=1)
     assert main(["rewrite", str(source), "-o", str(tmp_path / "o"), "--engine", "ray"]) == 1
     assert "not installed; pip install ray" in capsys.readouterr().err
-
-
-def test_a_shard_that_stops_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = corpus(tmp_path / "in", ".jsonl", shards=2)
-    synced = files.sync
-
-    def full(path: Path) -> None:
-        if ".jsonl" in path.name:
-            raise OSError(28, "full")
-        synced(path)
-
-    monkeypatch.setattr(files, "sync", full)
-    with pytest.raises(CompoclipError, match=r"000.jsonl: cannot be written \(full\)"):
-        process(find_shards(str(source)), tmp_path / "out", JOB)

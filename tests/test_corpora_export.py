@@ -207,31 +207,6 @@ def test_sentence_transformers_trains_two_steps(
     assert any((a != b).any() for a, b in zip(before, model.parameters()))
 
 
-def test_swift_reads_the_messages(
-    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "cache"))
-    library = pytest.importorskip("swift.dataset", reason="needs pip install ms-swift")
-    made = exported(pairs, tmp_path / "out", "ms-swift", capsys)
-    rows, _ = library.load_dataset(str(tmp_path / "out" / "train.jsonl"))
-    assert len(rows) == made["rows"]
-    assert rows[0]["messages"] == [{"role": "user", "content": "<image>"}]
-    assert sum(len(row["negative_messages"]) for row in rows) == made["negatives"]
-    assert Path(rows[0]["images"][0]["path"]).is_file()
-
-
-def test_pandas_reads_the_table_as_negclip_does(
-    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    library = pytest.importorskip("pandas", reason="needs pip install pandas")
-    made = exported(pairs, tmp_path / "out", "negclip", capsys)
-    lists = dict.fromkeys(("neg_caption", "neg_image"), ast.literal_eval)
-    rows = library.read_csv(tmp_path / "out" / "train.tsv", sep="\t", converters=lists)
-    assert len(rows) == made["rows"]
-    assert sum(map(len, rows["neg_caption"])) == made["negatives"]
-    assert max(max(each) for each in rows["neg_image"]) < len(rows)
-
-
 def test_open_clip_trains_two_steps(
     pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,18 +148,14 @@ def test_json_lines_keep_their_bytes(tmp_path: Path) -> None:
     new = (tmp_path / "out" / "a.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(new) == 2
     assert all(line.startswith(old[:-1] + ', "neg_caption": [') for line in new)
+    done(write_jsonl(tmp_path / "a.jsonl.gz", CAPTIONS), tmp_path / "out2")
+    data = (tmp_path / "out2" / "a.jsonl.gz").read_bytes()
+    assert data[3:8] == bytes(5)  # no flags, no time
+    assert len(gzip.decompress(data).splitlines()) == len(CAPTIONS)
     surrogate = tmp_path / "s.jsonl"
     surrogate.write_text('{"caption": "a \\ud800 red car above a blue bus"}\n')
     done(surrogate, tmp_path / "out3")
     assert "\ud800" in rows_of(tmp_path / "out3" / "s.jsonl")[0]["neg_caption"][0]
-
-
-def test_compressed_lines_say_nothing_of_time_or_name(tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "a.jsonl.gz", CAPTIONS)
-    done(source, tmp_path / "out")
-    data = (tmp_path / "out" / "a.jsonl.gz").read_bytes()
-    assert data[3:8] == bytes(5)  # no flags, no time
-    assert len(gzip.decompress(data).splitlines()) == len(CAPTIONS)
 
 
 def test_tar_members_stay_as_they_are(tmp_path: Path) -> None:
@@ -248,37 +244,6 @@ def test_members_that_are_no_text_stay_and_are_counted(tmp_path: Path) -> None:
     for key in "df":
         wanted = expected(f"a.tar/{key}", text)["neg_caption"]
         assert json.loads(after[f"{key}.json"])["neg_caption"] == wanted
-
-
-def test_captions_as_bytes_are_rewritten(tmp_path: Path) -> None:
-    source = tmp_path / "a.parquet"
-    text = "a red car above a blue bus"
-    captions = pa.array([text.encode(), b"caf\xe9", None])
-    pq.write_table(pa.table({"id": ["x", "y", "z"], "caption": captions}), source)
-    outcome = done(source, tmp_path / "out")
-    rows = rows_of(tmp_path / "out" / "a.parquet")
-    assert rows[0] == {"id": "x", "caption": text.encode(), **expected("x", text)}
-    assert outcome.total["left_out"] == {NO_TEXT: 1, NO_CAPTION: 2}
-
-
-def test_a_line_with_a_key_twice_is_a_bad_shard(tmp_path: Path) -> None:
-    source = tmp_path / "a.jsonl"
-    source.write_text('{"caption": "a cat"}\n{"caption": "a dog", "caption": "a cat"}\n')
-    outcome = process([source], tmp_path / "out", JOB)
-    assert "line 2: not valid JSON (the key 'caption' occurs twice in" in outcome.bad["a.jsonl"]
-
-
-@pytest.mark.parametrize("kind", [".parquet", ".tar"])
-def test_training_reads_the_negatives(kind: str, tmp_path: Path) -> None:
-    source = corpus(tmp_path / "in", kind, shards=1)
-    done(source, tmp_path / "out")
-    samples = open_source(str(tmp_path / "out"))
-    assert "negatives" in samples.brings()
-    assert len(samples) == len(open_source(str(source))) == 5
-    id = f"000{kind}{'/0000' if kind == '.tar' else '#0'}"
-    wanted = expected(id, captions(0)[0])["neg_caption"]
-    assert wanted
-    assert list(samples[0].negatives) == wanted
 
 
 @pytest.mark.parametrize("kind", [".parquet", ".jsonl.gz", ".tar"])

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from compoclip.cli.main import main
 from compoclip.data.decode import decode
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.tables import open_hugging_face
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.training.log import read_log
-from distributed_runs import write_base
 
 ROWS = 12
 
@@ -139,29 +136,6 @@ def test_columns_and_what_is_left_out(library: Any, tmp_path: Path) -> None:
         open_source(spec, caption_column="image")
 
 
-def test_training_on_one_resumes_and_mixes(library: Any, tmp_path: Path) -> None:
-    write_base(tmp_path)
-    made(library).save_to_disk(tmp_path / "d")
-
-    def run(out: str, *data: str, more: str = "--seed=0") -> None:
-        base = [f"--model={tmp_path / 'base'}", f"--out={tmp_path / out}", "--device=cpu", more]
-        steps = ["--batch-size=4", "--epochs=2", "--warmup=1", "--lr=1e-3", "--set=log_every=1"]
-        assert main(["train", "clip-ft", "--data", *data, *base, *steps]) == 0
-
-    def losses(out: str) -> list[float]:
-        return [each["loss"] for each in read_log(tmp_path / out / "train.jsonl")]
-
-    run("whole", f"hf:{tmp_path / 'd'}")
-    run("part", f"hf:{tmp_path / 'd'}", more="--set=stop_after=2")
-    run("part", f"hf:{tmp_path / 'd'}", more="--resume")
-    assert losses("part") == losses("whole")
-    assert len(losses("whole")) == 6
-    run("mix", f"hf:{tmp_path / 'd'}=0.5", f"{tmp_path / 'data' / 'data.tsv'}=0.5")
-    drawn = read_log(tmp_path / "mix" / "train.jsonl")[-1]["drawn"]
-    assert sum(drawn.values()) == 104
-    assert abs(drawn[f"hf:{tmp_path / 'd'}"] - 52) <= 1
-
-
 # --- Without the library. ---
 
 
@@ -177,16 +151,6 @@ def test_what_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.import_module", absent)
     with pytest.raises(CompoclipError, match="pip install datasets"):
         open_hugging_face("hf:me/data/train")
-
-
-@pytest.mark.parametrize("spec", ["hf:train", "hf:"])
-def test_a_name_without_a_split(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Library:
-        pass
-
-    monkeypatch.setattr("importlib.import_module", lambda name: Library())
-    with pytest.raises(UsageError, match="name data set and split"):
-        open_source(spec)
 
 
 def test_names_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +171,9 @@ def test_names_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         def disable_progress_bars() -> None: ...
 
     monkeypatch.setattr("importlib.import_module", lambda name: Library)
+    for spec in ("hf:train", "hf:"):
+        with pytest.raises(UsageError, match="name data set and split"):
+            open_source(spec)
     for spec in ("hf:me/data/train", "hf:me/data:small/val[:10%]", "hf:mnist/test"):
         with pytest.raises(CompoclipError, match="ConnectionError: no network at all") as raised:
             open_source(spec)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageOps
 
 import compoclip
@@ -172,11 +171,9 @@ def test_orientations(format: str, orientation: int) -> None:
     assert size == upright.size
     assert np.array_equal(upright, ImageOps.exif_transpose(stored))
     assert np.array_equal(decode(data), stored)
-
-
-def test_a_damaged_orientation_is_none() -> None:
-    data = turned(6).replace(b"Exif\0\0MM", b"Exif\0\0XX")
-    assert np.array_equal(decode(data, upright=True), decode(data))
+    damaged = data.replace(b"Exif\0\0MM", b"Exif\0\0XX")
+    if damaged != data:
+        assert np.array_equal(decode(damaged, upright=True), stored)
 
 
 @pytest.mark.parametrize("draft", [True, False])
@@ -248,13 +245,6 @@ def test_a_pack_read_upright_shows_what_its_source_shows(upright: bool, spec: Pa
     assert np.abs(np.asarray(shown, float) - np.asarray(expected, float)).mean() < 8
     plain = encode(photo(80, 60), "JPEG")
     assert packed_image(plain, spec, upright=True) == packed_image(plain, spec, upright=False)
-
-
-def test_images_without_an_orientation_are_read_as_ever() -> None:
-    data = encode(photo(640, 480), "JPEG")
-    upright, stored = (ImageTransform(SMALL, upright=u) for u in (True, False))
-    one, two = (each.read(data, random.Random(1)) for each in (upright, stored))
-    assert torch.equal(one, two)
 
 
 def test_a_header_is_read_in_a_bounded_number_of_pieces() -> None:

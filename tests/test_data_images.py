@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
+import random
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
-from data_samples import Parses
+from data_samples import Parses, write_jsonl
 
 SIZE = Preprocess(size=(16, 16))
 MAIN = CaptionPlan(main=True)
@@ -183,8 +183,7 @@ def test_an_image_without_a_partner_and_an_unreadable_one(
 
 
 def test_partners_are_uniform_and_never_the_image_itself() -> None:
-    import random
-
+    assert [stopped(t) for t in ("a cat ", "Why?", "yes.")] == ["a cat.", "Why?", "yes."]
     companions = Companions(np.array([1, 0, 1, 1, 0, -1]))
     rng = random.Random(0)
     drawn = [partner(companions, 2, rng) for _ in range(400)]
@@ -228,8 +227,7 @@ def test_mined_neighbours_are_kept_for_a_resumed_run(tmp_path: Path) -> None:
 def table(folder: Path, name: str, rows: list[dict[str, object]]) -> Source:
     for i in range(10):
         (folder / f"{i}.png").write_bytes(png(10 * i, (16, 16)))
-    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return open_source(str(folder / name))
+    return open_source(str(write_jsonl(folder / name, rows)))
 
 
 def test_neighbours_bring_captions_and_negatives(tmp_path: Path) -> None:
@@ -365,10 +363,6 @@ def test_missing_columns_are_named(
 def test_malformed_extra_columns(cells: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=message):
         table(tmp_path, "t.jsonl", [{"image": "1.png", "caption": "x", **cells}])
-
-
-def test_sentences_end_in_a_mark() -> None:
-    assert [stopped(t) for t in ("a cat ", "Why?", "yes.")] == ["a cat.", "Why?", "yes."]
 
 
 @dataclass(frozen=True)

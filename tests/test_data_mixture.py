@@ -149,9 +149,6 @@ def test_batches_are_the_same_for_any_workers_and_from_any_step(
     names = list(counts.drawn(0))
     assert counts.drawn(0) == dict.fromkeys(names, 0)
     assert sum(counts.drawn(3).values()) == 18
-    assert counts.drawn(14)[names[0]] == counts.drawn(7)[names[0]] + (
-        counts.drawn(14)[names[0]] - counts.drawn(7)[names[0]]
-    )
     assert sum(counts.drawn(14).values()) == 84
     assert counts.drawn(14)[names[1]] == pytest.approx(0.75 * 84, abs=5)
 
@@ -211,15 +208,6 @@ def test_trackers_show_what_was_drawn(tmp_path: Path, monkeypatch: pytest.Monkey
     with Trackers(("json",), tmp_path, {}, lambda record, total: None) as report:
         report(record, 9)
     assert seen == [{"loss": 2.0, "drawn/a": 3.0, "drawn/b": 1.0}]
-
-
-def test_groups_take_no_weights(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = folder / "few" / "rows.jsonl"
-    grouped = [{**json.loads(line), "group": "x"} for line in rows.read_text().splitlines()]
-    rows.write_text("".join(json.dumps(each) + "\n" for each in grouped))
-    arguments = ["train", "gnm-clip", f"--model={folder / 'base'}", f"--out={folder / 'run'}"]
-    assert main([*arguments, "--data", *spec(folder), "--device=cpu", "--batch-size=20"]) == 2
-    assert "weights say nothing about" in capsys.readouterr().err
 
 
 def test_an_option_goes_to_those_that_have_a_use_for_it(folder: Path) -> None:

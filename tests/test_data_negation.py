@@ -15,7 +15,6 @@ from PIL import Image
 
 from compoclip.cli.main import main
 from compoclip.data.caption_plan import GIVEN, GIVEN_POSITIVE, NONE_GIVEN, TOO_LONG, CaptionPlan
-from compoclip.data.drawn import EQUALS_CAPTION
 from compoclip.data.images import SINGLE, BatchBuilder, Companions
 from compoclip.data.images.distractors import Distractors
 from compoclip.data.plan import TextPlan
@@ -86,12 +85,6 @@ def test_captions_say_what_is_absent_and_other_texts_are_made_of_the_original() 
     assert refused[0].text == "dog " * 90
     assert sum(n for (name, _), n in counts.refused.items() if name == "absent-object") == 1
     assert CaptionPlan(absent=True).needs_parsing
-
-
-def test_negatives_that_equal_a_caption_are_none() -> None:
-    texts, counts = plan(rewrites=(GIVEN,) * 3).draw(replace(SAMPLE, negatives=("one cup",)), 0)
-    assert len(texts) == 1
-    assert counts.refused[GIVEN, EQUALS_CAPTION] == 3
 
 
 def test_data_without_positives_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -55,16 +55,6 @@ def test_a_rewrite_is_drawn_as_often_as_it_stands() -> None:
     assert CaptionPlan(rewrites=("negclip",) * 3).kinds == ("negclip",)
 
 
-def test_all_given_negatives_are_taken_if_there_are_as_many_draws() -> None:
-    given = tuple(f"a cat number {word}" for word in ("one", "two", "three", "four"))
-    texts, counts = drawn(CaptionPlan(rewrites=("given",) * 4), negatives=given)
-    assert sorted(text.text for text in texts[1:]) == sorted(given)
-    assert counts.made == {"given": 4}
-    few, counts = drawn(CaptionPlan(rewrites=("given",) * 4), negatives=given[:2])
-    assert len(few) == 3
-    assert sum(counts.refused.values()) == 2
-
-
 def test_a_target_is_drawn_and_not_encoded() -> None:
     for target in ("other", "any"):
         plan = CaptionPlan(texts=(TargetPlan(target),))  # type: ignore[arg-type]

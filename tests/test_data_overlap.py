@@ -15,38 +15,29 @@ from compoclip.data.overlap import coco_number, held_out_photos, overlap
 from compoclip.data.sources.open import open_source
 from compoclip.data.sources.selection import KEY, write_selection
 from compoclip.errors import CompoclipError, UsageError
-
-
-def dump(path: Path, value: object) -> Path:
-    path.write_text(json.dumps(value))
-    return path
+from data_samples import dump, write_jsonl
 
 
 def train_table(folder: Path, numbers: Sequence[int]) -> Path:
     rows = [{"image": f"{n:012d}.jpg", "caption": f"photo {n}"} for n in numbers]
     for row in rows:
         Image.new("RGB", (8, 8)).save(folder / row["image"])
-    path = folder / "train.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return path
+    return write_jsonl(folder / "train.jsonl", rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [
-        ("000000391895.jpg", 391895),
-        ("val2014/COCO_val2014_000000391895.jpg", 391895),
-        ("COCO_train2014_000000000007.jpg#12", 7),
-        ("C:\\coco\\000000000007.png", 7),
-        ("000000391979", 391979),
-        ("1000268201_693b08cb0e.jpg", None),
-        ("391895.jpg", None),
-        ("0000000000391895.jpg", None),
-        ("rows.parquet, row 3", None),
-    ],
-)
-def test_numbers(name: str, number: int | None) -> None:
-    assert coco_number(name) == number
+NUMBERS = {
+    "000000391895.jpg": 391895,
+    "val2014/COCO_val2014_000000391895.jpg": 391895,
+    "COCO_train2014_000000000007.jpg#12": 7,
+    "C:\\coco\\000000000007.png": 7,
+    "000000391979": 391979,
+}
+NONE = ("1000268201_693b08cb0e.jpg", "391895.jpg", "0000000000391895.jpg", "rows.parquet, row 3")
+
+
+def test_numbers() -> None:
+    names = NUMBERS | dict.fromkeys(NONE)
+    assert {name: coco_number(name) for name in names} == names
 
 
 def test_held_out_sets(tmp_path: Path) -> None:
@@ -73,16 +64,12 @@ def test_held_out_sets(tmp_path: Path) -> None:
         ([{"image": 3}], "photo 1: has no file name"),
         ([{"image": "a.jpg"}], "names no photo of COCO"),
         ([1], "no list of photos"),
+        (None, "no list of photos"),
     ],
 )
 def test_malformed_sets(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises(CompoclipError, match=rf"held\.json.*{message}"):
         held_out_photos(dump(tmp_path / "held.json", value))
-
-
-def test_a_missing_set(tmp_path: Path) -> None:
-    with pytest.raises(CompoclipError, match=r"none\.json"):
-        held_out_photos(tmp_path / "none.json")
 
 
 def test_overlap_looks_at_negative_photos_too(tmp_path: Path) -> None:
@@ -91,8 +78,7 @@ def test_overlap_looks_at_negative_photos_too(tmp_path: Path) -> None:
         {"image": "b.jpg", "caption": "x"},
         {"image": "000000000006.jpg", "caption": "x"},
     ]
-    path = tmp_path / "t.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
     found = overlap(open_source(str(path)), {"one": frozenset({5, 6}), "two": frozenset({6})})
     assert found.by_set == {
         "one": ("a.jpg#0", "000000000006.jpg#2"),
@@ -161,7 +147,7 @@ def test_neighbours_are_those_that_are_left(tmp_path: Path) -> None:
         ({"without": "a"}, CompoclipError, "no selection of a source"),
         ({KEY: {"spec": 3}}, CompoclipError, "no selection of a source"),
         ({KEY: {"spec": "x", "other": "y"}}, CompoclipError, "no selection of a source"),
-        ({"without": ["none#1"]}, CompoclipError, "leaves out 'none#1', which .* has not"),
+        ({"without": ["none#1"]}, CompoclipError, "leaves out 'none#1', unknown to "),
         ({"without": ["000000000001.jpg#0"]}, CompoclipError, "leaves out every sample"),
     ],
 )

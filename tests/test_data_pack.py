@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import resource
-import subprocess
-import sys
 import tarfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +13,6 @@ import pytest
 from PIL import Image
 
 from compoclip.cli.main import main
-from compoclip.data import pack as module
 from compoclip.data.decode import decode
 from compoclip.data.fingerprint import FILE
 from compoclip.data.pack import RECORD, PackSpec, PackSummary, pack, packed_image
@@ -213,47 +208,6 @@ def test_a_full_disk_leaves_whole_shards_only(
 
 
 @pytest.mark.slow
-def test_the_kernels_refusal_to_write_is_one_line(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE: files cannot grow beyond a size, as on a disk that is full."""
-    table = write_rows(tmp_path / "in")
-    script = "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-    script += "from compoclip.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    asked = ["data", "pack", str(table), "--out", str(tmp_path / "out"), "--size=24"]
-    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (6000, 6000))
-    done = subprocess.run(
-        [sys.executable, "-c", script, *asked], capture_output=True, text=True, preexec_fn=limit
-    )
-    assert done.returncode == 1
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "pack-000000.tar: cannot be written (File too large); free space" in done.stderr
-    assert main(asked) == 0
-
-
-@pytest.mark.slow
-def test_a_killed_process_is_gone_on_from(tmp_path: Path) -> None:
-    table = write_rows(tmp_path / "in")
-    script = (
-        "import os, sys, compoclip.data.pack as p\n"
-        "from pathlib import Path\n"
-        "write, n = p.packed_image, []\n"
-        "def one(*a):\n"
-        "    n.append(1)\n"
-        "    os.kill(os.getpid(), 9) if len(n) == 8 else None\n"
-        "    return write(*a)\n"
-        "p.packed_image = one\n"
-        "p.pack(p.Request(sys.argv[1]), Path(sys.argv[2]), p.PackSpec(size=24, shard_size=3))"
-    )
-    out = tmp_path / "out"
-    done = subprocess.run([sys.executable, "-c", script, str(table), str(out)], capture_output=True)
-    assert done.returncode == -9
-    assert (out / "pack-000000.tar").is_file()
-    assert not (out / "pack-000001.tar").exists()
-    pack(Request(str(table)), out, SPEC)
-    pack(Request(str(table)), tmp_path / "whole", SPEC)
-    assert bytes_of(tmp_path / "whole") == bytes_of(out)
-
-
-@pytest.mark.slow
 def test_processes_write_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = write_rows(tmp_path / "in", bad=(5,))
     asked = ["data", "pack", str(table), "--size=24", "--shard-size=3", "--max-bad=2", "--json"]
@@ -280,15 +234,6 @@ def test_the_verb_tells_what_became_of_the_images(
     assert main([*asked, "--quality=101"]) == 2
     assert main([*asked, "--workers=0"]) == 2
     assert main(["data", "pack", str(tmp_path / "no.csv"), "--out", str(tmp_path / "x")]) == 1
-
-
-def test_a_caption_beyond_what_readers_take_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CAPTION_LIMIT", 30)
-    table = write_rows(tmp_path / "in", 2)
-    with pytest.raises(CompoclipError, match="bytes of captions; shorten them"):
-        pack(Request(str(table)), tmp_path / "out", SPEC)
 
 
 def test_a_method_trains_from_a_pack_of_its_data(tmp_path: Path) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import pickle
 import random
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from compoclip.captions.types import Caption
-from compoclip.data.caption_plan import NONE_GIVEN, TOO_LONG, CaptionPlan
-from compoclip.data.drawn import EQUALS_CAPTION, EQUALS_OTHER, Drawn, PlanCounts
+from compoclip.data.caption_plan import NONE_GIVEN, TOO_LONG
+from compoclip.data.drawn import EQUALS_CAPTION, EQUALS_OTHER, PlanCounts
 from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
-from compoclip.data.sources.published import open_negclip
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, rng_for
@@ -129,24 +127,12 @@ def test_given_negatives() -> None:
     assert given.draw(sample, 0)[0][1].role is Role.NEGATIVE
     for negatives, reason in (
         ((), NONE_GIVEN),
-        (("a dog",), NONE_GIVEN),
+        (("a dog",), None),  # without the full stop it is another text
         (("A dog .",), EQUALS_CAPTION),
         (("dog " * 76,), TOO_LONG),
     ):
         counts = given.draw(Sample("x", b"", ("A dog.",), negatives), 0)[1]
-        if negatives == ("a dog",):  # without the full stop it is another text
-            assert counts.made == {"given": 1}
-        else:
-            assert counts.refused == {("given", reason): 1}
-
-
-def test_given_negatives_of_the_real_file(shared_data: Path, tmp_path: Path) -> None:
-    source = open_negclip(shared_data / "annotations/negclip/valid_neg_clip.tsv", tmp_path)
-    counts = PlanCounts()
-    for i in range(0, len(source), 10):
-        counts.add(TextPlan(["given"]).draw(source[i], 0)[1])
-    assert counts.samples == 484
-    assert counts.coverage("given") > 0.99
+        assert counts.refused == ({("given", reason): 1} if reason else {})
 
 
 def test_counts_add_up_whatever_the_grouping() -> None:
@@ -168,22 +154,8 @@ def test_counts_add_up_whatever_the_grouping() -> None:
     assert PlanCounts().coverage("number") == 0.0
 
 
-def test_an_unknown_rewrite_is_refused_before_training() -> None:
+def test_an_unknown_rewrite_and_lacking_parses_are_refused_before_training() -> None:
     with pytest.raises(UsageError, match="no rewrite 'oops'"):
         TextPlan(["oops"], parsed=Parsed())
-
-
-def test_a_plan_that_rewrites_needs_parsed_captions() -> None:
     with pytest.raises(ValueError, match="parsed captions"):
         TextPlan(["number"], resolve=resolve)
-
-
-def test_captions_may_be_cleaned() -> None:
-    caption = 'A "Red" dog; it runs (fast). One more'
-    plan = CaptionPlan(main=True, pre_caption=5)
-    sample = Sample("0", b"", (caption, "..."))
-    assert TextPlan(plan).draw(sample, 0)[0] == [Drawn("a red dog it runs", Role.CAPTION)]
-    marks = TextPlan(plan).draw(Sample("1", b"", ("...",)), 0)[0]
-    assert [text.text for text in marks] == ["..."]  # nothing would be left
-    with pytest.raises(UsageError, match="must be 0"):
-        CaptionPlan(pre_caption=-1)

@@ -40,7 +40,7 @@ from compoclip.data.written import read_bags
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten, token_key
-from data_samples import Parses
+from data_samples import Parses, write_jsonl
 
 
 class Word:
@@ -149,17 +149,13 @@ def test_impossible_plans(make, message: str) -> None:  # type: ignore[no-untype
         make()
 
 
-def bags(folder: Path, *rows: object) -> Path:
-    path = folder / "bags.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_bags_with_given_and_made_negatives(tmp_path: Path) -> None:
-    path = bags(
-        tmp_path,
-        {"id": "0", "sentences": ["one", "two ", " "], "negatives": ["not one", None, "blank"]},
-        {"id": "1", "sentences": [f"part {i}" for i in range(9)]},
+    path = write_jsonl(
+        tmp_path / "bags.jsonl",
+        [
+            {"id": "0", "sentences": ["one", "two ", " "], "negatives": ["not one", None, "blank"]},
+            {"id": "1", "sentences": [f"part {i}" for i in range(9)]},
+        ],
     )
     once = BagPlan(str(path), size=4, negatives=("bad",), draw="distinct")
     drawing = plan(CaptionPlan(texts=(once,)))
@@ -206,7 +202,10 @@ def test_the_other_captions_as_a_bag() -> None:
 
 
 def test_a_bag_drawn_with_replacement_has_the_caption_in_it(tmp_path: Path) -> None:
-    path = bags(tmp_path, {"id": "0", "sentences": ["one", "two"], "negatives": ["not one", None]})
+    path = write_jsonl(
+        tmp_path / "bags.jsonl",
+        [{"id": "0", "sentences": ["one", "two"], "negatives": ["not one", None]}],
+    )
     drawing = plan(CaptionPlan(texts=(BagPlan(str(path), size=10, negatives=("bad",)),)))
     sample, other = samples(2)
     found: Counter[str] = Counter()
@@ -232,10 +231,12 @@ def test_a_bag_drawn_with_replacement_has_the_caption_in_it(tmp_path: Path) -> N
 
 
 def test_a_sentence_of_a_bag_is_no_negative_too(tmp_path: Path) -> None:
-    path = bags(
-        tmp_path,
-        {"id": "0", "sentences": ["one"], "negatives": ["a cat on mat 0"]},
-        {"id": "1", "sentences": ["a cat on mat 1 bad"]},
+    path = write_jsonl(
+        tmp_path / "bags.jsonl",
+        [
+            {"id": "0", "sentences": ["one"], "negatives": ["a cat on mat 0"]},
+            {"id": "1", "sentences": ["a cat on mat 1 bad"]},
+        ],
     )
     drawing = plan(CaptionPlan(("bad",), texts=(BagPlan(str(path), size=10, negatives=("bad",)),)))
     first, second = samples(2)
@@ -252,7 +253,7 @@ def test_a_sentence_of_a_bag_is_no_negative_too(tmp_path: Path) -> None:
 
 def test_negatives_of_bags_are_of_one_of_several_kinds(tmp_path: Path) -> None:
     sentences = [f"part {i} not y" if i % 3 else f"part {i}" for i in range(30)]
-    path = bags(tmp_path, {"id": "0", "sentences": sentences})
+    path = write_jsonl(tmp_path / "bags.jsonl", [{"id": "0", "sentences": sentences}])
     several = BagPlan(str(path), size=30, negatives=("x", "y"), draw="distinct")
     drawing = plan(CaptionPlan((OneOf("both", ("x", "y")),), texts=(several,)))
     sample = samples(1)[0]
@@ -272,7 +273,7 @@ def test_negatives_of_bags_are_of_one_of_several_kinds(tmp_path: Path) -> None:
 
 
 def test_negatives_of_bags_from_a_file_of_written_ones(tmp_path: Path) -> None:
-    path = bags(tmp_path, {"id": "0", "sentences": ["one dog", "two dogs"]})
+    path = write_jsonl(tmp_path / "bags.jsonl", [{"id": "0", "sentences": ["one dog", "two dogs"]}])
     texts = tmp_path / "written.jsonl"
     texts.write_text(json.dumps({"caption": "one dog", "negative": "one cat"}) + "\n")
     what = CaptionPlan(
@@ -287,7 +288,15 @@ def test_negatives_of_bags_from_a_file_of_written_ones(tmp_path: Path) -> None:
         plan(replace(what, written=""))
 
 
-def test_captions_of_variations_alone_are_cleaned() -> None:
+def test_captions_are_cleaned_all_or_those_of_variations_alone() -> None:
+    five = CaptionPlan(main=True, pre_caption=5)
+    for caption, shown in (
+        ('A "Red" dog; it runs (fast). One', "a red dog it runs"),
+        ("...", "..."),
+    ):
+        assert plan(five).draw(Sample("0", b"", (caption, "x")), 0)[0][0].text == shown
+    with pytest.raises(UsageError, match="must be 0"):
+        CaptionPlan(pre_caption=-1)
     pair = Sample("0", b"", ('A dog: "Rex"!',))
     variation = replace(pair, group="dog 1")
     for cleaned, expected in (
@@ -301,15 +310,16 @@ def test_captions_of_variations_alone_are_cleaned() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"sentences": ["a"]}, 'needs "id" and "sentences"'),
-        ({"id": "1", "sentences": "a"}, 'needs "id" and "sentences"'),
-        ({"id": "1", "sentences": ["a"], "negatives": ["b", "c"]}, "for each sentence"),
+        ({"sentences": ["a"]}, "needs id, sentences; it has: sentences"),
+        ({"id": "1", "sentences": "a"}, "'sentences' must be a list of texts"),
+        ({"id": "1", "sentences": ["a"], "negatives": [3]}, "must be a list of texts or null"),
+        ({"id": "1", "sentences": ["a"], "negatives": ["b", "c"]}, "needs one per sentence"),
         ({"id": "0", "sentences": ["a"]}, "a second bag '0'"),
     ],
 )
 def test_malformed_bags(tmp_path: Path, row: object, message: str) -> None:
-    path = bags(tmp_path, {"id": "0", "sentences": ["x"]}, row)
-    with pytest.raises(CompoclipError, match=f"line 2: .*{message}"):
+    path = write_jsonl(tmp_path / "bags.jsonl", [{"id": "0", "sentences": ["x"]}, row])
+    with pytest.raises(CompoclipError, match=f"line 2.*{message}"):
         read_bags(path)
 
 

@@ -217,15 +217,6 @@ def test_no_tar_missing_compressed_and_shrunk(tmp_path: Path) -> None:
         open_shards([make_tar(tmp_path / "b.tar", [("1.txt", b"x")])])
 
 
-def test_shards_of_one_name_in_two_folders_have_different_ids(tmp_path: Path) -> None:
-    paths = []
-    for name in ("x", "y"):
-        (tmp_path / name).mkdir()
-        paths.append(numbered(tmp_path / name / "0.tar", 0, 2))
-    source = open_shards(paths)
-    assert len({source[i].id for i in range(4)}) == 4
-
-
 def test_brace_patterns() -> None:
     assert expand_braces("a.tar") == ["a.tar"]
     assert expand_braces("a-{008..011}.tar") == [f"a-{i:03d}.tar" for i in range(8, 12)]

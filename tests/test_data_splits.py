@@ -17,6 +17,7 @@ from compoclip.cli.main import main
 from compoclip.data.sources.open import Request, open_source
 from compoclip.data.sources.splits import _number, files_of, split_of
 from compoclip.errors import UsageError
+from data_samples import write_jsonl
 from train_helpers import write_config
 
 Write = Callable[[Path, list[dict[str, Any]]], Path]
@@ -30,9 +31,8 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path.with_suffix(".csv")
 
 
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return path.with_suffix(".jsonl")
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    return write_jsonl(path.with_suffix(".jsonl"), rows)
 
 
 def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -57,7 +57,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet])
+@pytest.mark.parametrize("write", [write_csv, write_lines, write_parquet])
 def test_a_table_that_says_the_split_of_every_row(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path / "t", ROWS)
     trained = ["train 1", "restval 2"]
@@ -118,7 +118,7 @@ def test_rows_decide_where_names_of_files_do_not(tmp_path: Path) -> None:
 
 
 def test_data_without_splits_is_read_whole(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "t", [{"image": "1.jpg", "caption": "x"}])
+    path = write_lines(tmp_path / "t", [{"image": "1.jpg", "caption": "x"}])
     for split in (None, "all"):
         assert read(path, split) == (["x"], {})
     with pytest.raises(UsageError, match="no --split without a column 'split'"):
@@ -205,9 +205,7 @@ def test_a_photo_is_on_one_side_only(tmp_path: Path) -> None:
     }
     assert len(sides) == 120  # a copy is where its original is
     assert sum(map(len, parts.values())) == len(whole) == 160
-    assert all(
-        len(captions) == 2 for part in parts.values() for captions in part.column("captions")
-    )
+    assert {len(each) for part in parts.values() for each in part.column("captions")} == {2}
     assert 4 <= len(parts["val"]) <= 28
     assert 4 <= len(parts["test"]) <= 28
     assert "photos, by a hash of the photo" in parts["val"].describe()
@@ -228,7 +226,7 @@ def test_share_and_seed_of_the_hash(tmp_path: Path) -> None:
     for share in (0.0, 0.5, -1.0, float("nan")):
         with pytest.raises(UsageError, match=r"must lie between 0 and 0\.5"):
             open_source(path, split="val", held_out=share)
-    one = str(write_jsonl(tmp_path / "one", [{"image": "a/1.png", "caption": "x"}]))
+    one = str(write_lines(tmp_path / "one", [{"image": "a/1.png", "caption": "x"}]))
     number = _number(tmp_path / "a" / "1.png", 0)
     assert 0.01 < number < 0.49
     assert len(open_source(one, split="val", held_out=0.49)) == 1
@@ -244,7 +242,7 @@ def test_what_is_measured_on(tmp_path: Path) -> None:
         ("val", ROWS[1:4], ["val 3"]),
         ("none", [{"image": "1.jpg", "caption": "x"}], ["x"]),
     ):
-        path = write_jsonl(tmp_path / name, rows)
+        path = write_lines(tmp_path / name, rows)
         assert list(Request(str(path)).open_held_out().captions()) == captions
-    path = write_jsonl(tmp_path / "both", ROWS)
+    path = write_lines(tmp_path / "both", ROWS)
     assert list(Request(str(path), split="val").open_held_out().captions()) == ["val 3"]

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.cli.main import main
 from compoclip.data.columns import (
     EMPTY_CAPTION,
     EMPTY_CELL,
@@ -100,7 +99,7 @@ def _file(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     "name", ["t.csv", "t.tsv", "t.jsonl", "t.json", "t.parquet", "captions.txt"]
 )
 def test_rows_of_one_photo_are_one_sample(tmp_path: Path, name: str) -> None:
-    for number in range(3):
+    for number in range(3):  # the reader of captions.txt looks for the photos
         (tmp_path / f"{number}.jpg").touch()
     rows = [{"image": f"{i % 3}.jpg", "caption": f"text {i}"} for i in range(7)]
     rows.insert(1, {"image": "0.jpg", "caption": " "})
@@ -180,13 +179,6 @@ def test_what_is_no_caption_is_left_out_and_counted(tmp_path: Path, case: str) -
     assert source.left_out == left_out
 
 
-def test_a_negative_that_is_too_long_is_left_out_and_counted(tmp_path: Path) -> None:
-    row = {"image": "4.jpg", "caption": "y", "neg_caption": ["z" * (LONGEST_TEXT + 1), "n"]}
-    source = open_table([_file(tmp_path / "a.jsonl", [row])])
-    assert (source[0].id, source[0].negatives) == ("4.jpg#0", ("n",))
-    assert source.left_out == {LONG_TEXT: 1}
-
-
 def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:
     (tmp_path / "im").mkdir()
     for name in ("im/1.jpg", "im\\2.jpg"):
@@ -206,27 +198,16 @@ def test_paths_of_windows_are_read_where_the_files_are(tmp_path: Path) -> None:
         open_table([outside])
 
 
-def test_nothing_usable_is_an_error_with_counts(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "image,caption\n1.jpg,\n")
-    with pytest.raises(CompoclipError, match=r"a\.csv: no usable sample .*empty caption: 1"):
-        open_table([path])
-
-
-def test_wrong_column_lists_the_columns(tmp_path: Path) -> None:
-    text = write(tmp_path / "a.csv", "path,alt\n1.jpg,x\n")
-    parquet = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"path": ["1.jpg"], "alt": ["x"]}), parquet)
-    jsonl = write(tmp_path / "a.jsonl", '{"path": "1.jpg", "alt": "x"}')
-    for path in (text, parquet, jsonl):
-        with pytest.raises(UsageError, match=r"no column 'caption'; the columns are: path, alt"):
-            open_table([path], None, "path", "caption")
-        with pytest.raises(
-            UsageError,
-            match=r"no caption column found; name it with --caption-column, one of: path, alt",
-        ):
-            open_table([path])
-        with pytest.raises(UsageError, match="no column 'img'"):
-            open_table([path], None, "img", "alt")
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl"])
+def test_wrong_column_lists_the_columns(name: str, tmp_path: Path) -> None:
+    path = _file(tmp_path / name, [{"path": "1.jpg", "alt": "x"}])
+    for image, caption, message in (
+        ("path", "caption", "no column 'caption'; the columns are: path, alt"),
+        (None, None, "no caption column .*; name it with --caption-column, one of: path, alt"),
+        ("img", "alt", "no column 'img'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            open_table([path], None, image, caption)
 
 
 @pytest.mark.parametrize(
@@ -236,12 +217,6 @@ def test_image_paths_may_not_leave_the_folder(tmp_path: Path, image: str) -> Non
     path = write(tmp_path / "a.jsonl", json.dumps({"image": image, "caption": "x"}))
     with pytest.raises(CompoclipError, match=r"a\.jsonl, line 1: "):
         open_table([path])
-
-
-def test_absolute_paths_inside_the_folder_are_fine(tmp_path: Path) -> None:
-    image = tmp_path / "sub" / ".." / "1.jpg"
-    path = write(tmp_path / "a.csv", f"image,caption\n{image},x\n")
-    assert open_table([path], tmp_path)[0].image == tmp_path / "1.jpg"
 
 
 @pytest.mark.parametrize(
@@ -275,28 +250,14 @@ def test_malformed_files(tmp_path: Path, name: str, content: bytes, reason: str)
     assert "\n" not in str(raised.value)
 
 
-def test_parquet_text_that_is_not_utf8_names_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parquet_text_that_is_not_utf8_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     captions = pa.array([b"a red cup", b"caf\xe9"])
     unchecked = pa.Array.from_buffers(pa.string(), len(captions), captions.buffers())
     pq.write_table(pa.table({"image": ["1.jpg", "2.jpg"], "caption": unchecked}), path)
-    out = str(tmp_path / "out")
-    for command in (
-        ["train", "clip-ft", f"--data={path}", f"--out={out}"],
-        ["data", "audit", f"--train={path}"],
-        ["rewrite", str(path), "-o", out],
-        ["parse", str(path), "-o", f"{out}-2"],
-    ):
-        assert main(command) == 1
-        error = capsys.readouterr().err
-        assert str(path) in error
-        assert "not foreseen" not in error
-    with pytest.raises(CompoclipError, match=r"a\.parquet: holds text that is not UTF-8"):
-        open_table([path])
-    with pytest.raises(CompoclipError, match=r"a\.parquet: holds text that is not UTF-8"):
-        list(read_records(path))
+    for read in (lambda: open_table([path]), lambda: list(read_records(path))):
+        with pytest.raises(CompoclipError, match=r"a\.parquet: holds text that is not UTF-8"):
+            read()
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
@@ -363,13 +324,6 @@ def test_a_damaged_copy_of_embedded_images_is_made_again(
     assert "copying the images of t.parquet once" in capsys.readouterr().err
     assert [open_table([path])[k].image for k in range(9)] == images
     assert capsys.readouterr().err == ""
-
-
-def test_embedded_images_that_are_null_are_refused_when_decoded(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    images = pa.array([None, b"x"], pa.binary())
-    pq.write_table(pa.table({"image": images, "text": ["a", "b"]}), path)
-    assert open_table([path])[0].image == b""
 
 
 def test_extra_columns_beside_embedded_images(tmp_path: Path) -> None:
@@ -488,24 +442,12 @@ def test_an_image_in_a_table_is_named_by_file_and_row(tmp_path: Path) -> None:
     assert list(source.column("id"))[2] == f"{other}/a.parquet, row 1"  # of one name in two folders
 
 
-def test_row_numbers_count_from_one(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"image": ["1.jpg", "../2.jpg"], "text": ["x", "y"]}), path)
-    with pytest.raises(CompoclipError, match=r"a\.parquet, row 2: image '../2.jpg' lies outside"):
-        open_table([path])
-    with pytest.raises(CompoclipError, match=r"a\.parquet: row 1: needs \"caption\""):
-        read_written_texts(path)
-    lines = write(tmp_path / "a.jsonl", '\n{"image": "1.jpg", "caption": "x"}\n\n{"image": 5}\n')
-    with pytest.raises(CompoclipError, match=r"a\.jsonl, line 4 has no image path"):
-        open_table([lines])
-
-
 def test_texts_beside_the_data_must_be_texts(tmp_path: Path) -> None:
     for text in ("half \ud800", "x" * (LONGEST_TEXT + 1)):
         shown = "lone surrogate" if text[0] == "h" else "more than 65,536 characters"
         row = {"caption": "a", "positive": text, "id": "a", "sentences": ["x", text]}
         path = write(tmp_path / "a.jsonl", f"\n{json.dumps(row)}")
-        with pytest.raises(CompoclipError, match=f"line 2: 'positive': .*{shown}"):
+        with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
             read_written_texts(path)
         with pytest.raises(CompoclipError, match=f"line 2: .*{shown}"):
             read_bags(path)

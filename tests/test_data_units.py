@@ -162,16 +162,17 @@ def test_cs_clip_trains_on_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"original_caption": None}, "row 2: no 'original_caption'"),
-        ({"negative_entities": ["cat"]}, "'negative_entities' is no object"),
-        ({"negative_entities": {"dog": "cat"}}, 'expected objects with "negative"'),
-        ({"negative_entities": {"dog": [{"negative": 1}]}}, "expected texts"),
-        ({"entities": "dog"}, "'entities': expected texts"),
+        ({"original_caption": None}, "'original_caption' must be a text, found None"),
+        ({"negative_entities": ["cat"]}, "'negative_entities' must be an object or null"),
+        ({"negative_entities": {"dog": "cat"}}, "'negative_entities' must be an object or null"),
+        ({"negative_entities": {"dog": ["cat"]}}, r"'dog' needs an object; it has: 'cat' \(str\)"),
+        ({"negative_entities": {"dog": [{"negative": 1}]}}, "'negative' must be a text or null"),
+        ({"entities": "dog"}, "'entities' must be a list of texts or null"),
         ({"relations": {}}, ""),
-        ({"relations": "on"}, "'relations' is no list"),
-        ({"relations": ["on"]}, r"'on' \(str\) is no object"),
+        ({"relations": "on"}, "'relations' must be a list or null"),
+        ({"relations": ["on"]}, r"'relations' needs subject, .* it has: 'on' \(str\)"),
         ({"relations": [{"subject": "dog", "object": "mat"}]}, "subject, relation_type, object"),
-        ({"relations": [{**RECORD["relations"][0], "negatives": "x"}]}, "'negatives' is no list"),
+        ({"relations": [{**RECORD["relations"][0], "negatives": "x"}]}, "'negatives' must be a l"),
     ],
 )
 def test_malformed_units(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -187,7 +188,11 @@ def test_malformed_units(change: dict[str, Any], message: str, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{}", "no list of records"), ("[1]", "row 1: no record"), ("[", "units.json")],
+    [
+        ("{}", "no list of records"),
+        ("[1]", "row 1 needs original_caption"),
+        ("[", "units.json"),
+    ],
 )
 def test_files_that_hold_no_units(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "units.json").write_text(content)

@@ -26,16 +26,14 @@ from compoclip.rewrites.written import (
     form_objection,
     positive_objection,
 )
-from data_samples import Parses
+from data_samples import Parses, write_jsonl
 from method_data import arguments, write_world
 
 BOTH = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 
 
 def written(folder: Path, *rows: object) -> Path:
-    path = folder / "written.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_jsonl(folder / "written.jsonl", rows)
 
 
 @pytest.mark.parametrize(
@@ -112,15 +110,16 @@ def test_several_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"caption": "a cat"}, 'needs "caption" and'),
-        ({"caption": 1, "positive": "x"}, 'needs "caption" and'),
-        ({"caption": "a cat", "positive": 1}, "'positive' is neither a text nor"),
-        ({"caption": "a cat", "negative": ["x", None]}, "'negative' is neither a text nor"),
+        ({"caption": "a cat"}, ' needs "positive" or "negative"'),
+        ({"positive": "x"}, " needs caption; it has: positive"),
+        ({"caption": 1, "positive": "x"}, ": 'caption' must be a text, found 1"),
+        ({"caption": "a cat", "positive": 1}, ": 'positive' must be a text or a list of texts"),
+        ({"caption": "a", "negative": ["x", None]}, ": 'negative' must be a text or a list of"),
     ],
 )
 def test_malformed_files(row: object, message: str, tmp_path: Path) -> None:
     path = written(tmp_path, {"caption": "x", "positive": "y"}, row)
-    with pytest.raises(CompoclipError, match=rf"written\.jsonl: line 2: {message}"):
+    with pytest.raises(CompoclipError, match=rf"written\.jsonl: line 2{message}"):
         read_written_texts(path)
 
 

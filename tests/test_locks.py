@@ -110,6 +110,13 @@ def test_a_lock_that_a_killed_process_left_beside_results_goes_with_the_next_run
 
 
 def test_a_lock_leaves_no_trace_and_nothing_of_others_goes(tmp_path: Path) -> None:
+    with (
+        only_writer(tmp_path / "o"),
+        only_writer(tmp_path / "other"),
+        pytest.raises(CompoclipError, match=f"process {os.getpid()} on"),
+        only_writer(tmp_path / "o"),
+    ):
+        pytest.fail("entered")
     with only_writer(tmp_path / "a" / "b", folder=True):
         assert (tmp_path / "a" / "b" / LOCK).read_text().startswith(f"process {os.getpid()} on ")
     assert list(tmp_path.iterdir()) == []
@@ -120,19 +127,6 @@ def test_a_lock_leaves_no_trace_and_nothing_of_others_goes(tmp_path: Path) -> No
     with only_writer(tmp_path / "empty", folder=True):
         pass
     assert (tmp_path / "empty").is_dir()
-
-
-def test_one_process_does_not_write_twice_at_a_time_either(tmp_path: Path) -> None:
-    with only_writer(tmp_path / "o"):
-        with (
-            pytest.raises(CompoclipError, match=f"process {os.getpid()} on"),
-            only_writer(tmp_path / "o"),
-        ):
-            pytest.fail("entered")
-        with only_writer(tmp_path / "other"):
-            pass
-    with only_writer(tmp_path / "o"):
-        pass
 
 
 def test_a_child_that_was_forked_holds_no_lock(tmp_path: Path) -> None:
@@ -187,15 +181,6 @@ def test_a_file_system_without_locks_is_said(
     )
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(CompoclipError, match="cannot be written"),
-        only_writer(tmp_path / "file" / "o"),
-    ):
-        pytest.fail("entered")
-
-
 # ---- the jobs that lock
 
 
@@ -248,24 +233,24 @@ def test_folders_have_one_writer(job: str, tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == [LOCK]
 
 
-def test_a_file_of_records_has_one_writer(tmp_path: Path) -> None:
+def recorded(out: Path) -> None:
+    with appending(out, {"made": "of"}, lambda record: None):
+        pytest.fail("entered")
+
+
+def fetched(out: Path) -> None:
+    source = RemoteFile(out.name, "http://127.0.0.1:9/b.csv")
+    fetch(FetchJob(source, Expected(), "missing"), out.parent)
+
+
+@pytest.mark.parametrize("write", [recorded, fetched])
+def test_files_have_one_writer(write: Callable[[Path], None], tmp_path: Path) -> None:
     out = tmp_path / "o.jsonl"
     with (
         held(out, folder=False) as holder,
         pytest.raises(CompoclipError, match=refusal(out, holder)),
-        appending(out, {"made": "of"}, lambda record: None),
     ):
-        pytest.fail("entered")
-
-
-def test_a_file_that_is_fetched_has_one_writer(tmp_path: Path) -> None:
-    job = FetchJob(RemoteFile("a/b.csv", "http://127.0.0.1:9/b.csv"), Expected(), "missing")
-    out = tmp_path / "a" / "b.csv"
-    with (
-        held(out, folder=False) as holder,
-        pytest.raises(CompoclipError, match=refusal(out, holder)),
-    ):
-        fetch(job, tmp_path)
+        write(out)
 
 
 def test_results_wait_for_another_run_that_writes_them(tmp_path: Path) -> None:
@@ -282,12 +267,11 @@ def test_results_wait_for_another_run_that_writes_them(tmp_path: Path) -> None:
     assert Path(result.items).is_file()
 
 
-@pytest.mark.parametrize("verb", ["rewrite", "parse"])
-def test_two_at_once_into_one_file_leave_every_record_once(verb: str, tmp_path: Path) -> None:
+def test_two_at_once_into_one_file_leave_every_record_once(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "c.txt", [f"a red dog number {i} on a mat" for i in range(900)])
     out = tmp_path / "o.jsonl"
-    more = ["--rewrites", "negclip"] if verb == "rewrite" else []
-    command = [sys.executable, "-m", "compoclip", verb, str(source), "-o", str(out), *more]
+    asked = ["rewrite", str(source), "-o", str(out), "--rewrites", "negclip"]
+    command = [sys.executable, "-m", "compoclip", *asked]
     start = partial(subprocess.Popen, command, stderr=subprocess.PIPE, text=True)
     first = start(stdout=subprocess.DEVNULL)
     while not (tmp_path / ".o.jsonl.lock").exists():
@@ -299,6 +283,6 @@ def test_two_at_once_into_one_file_leave_every_record_once(verb: str, tmp_path: 
     assert first.returncode == 0
     if second.returncode:  # else it began when the first had ended
         (line,) = error.splitlines()
-        assert line.startswith(f"compoclip {verb}: {out}: process {first.pid} on ")
+        assert line.startswith(f"compoclip rewrite: {out}: process {first.pid} on ")
     assert [record["id"] for record in lines(out)] == [str(i) for i in range(1, 901)]
-    assert main([verb, str(source), "-o", str(out), *more]) == 0
+    assert main(asked) == 0

@@ -40,10 +40,9 @@ _MOST_PADDING = 1 << 20  # bytes of zeros at the end of a tar; writers add 10 Ki
 def tar_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield the members of a tar file in order, up to its end mark.
 
-    The library takes a damaged header for the end of the archive. So what it stops at must be two
-    blocks of zeros, and only zeros may follow, no more than writers add. Raises tarfile.ReadError
-    for an archive that is damaged or cut off, with the byte, and for a member of a size below 0,
-    which leads back: the archive would be read forever.
+    The library takes a damaged header for the end of the archive, so the end must be two blocks of
+    zeros, followed by no more zeros than writers add. Raises tarfile.ReadError for a damaged or cut
+    archive, with the byte, and for a member of negative size, which would be read forever.
     """
     for member in archive:
         if member.size < 0:
@@ -74,7 +73,7 @@ def whole_members(shard: Path, file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
 
 
 def read_at(path: Path, offset: int, size: int) -> bytes:
-    """Return the bytes of a member of a tar. Raises CompoclipError when they are not there."""
+    """Return the bytes of a member of a tar. Raises CompoclipError if the tar is too short."""
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(offset)
@@ -103,8 +102,8 @@ DAMAGED_ZIP = (
 def zip_members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     """Return the members of a zip file.
 
-    Raises zipfile.BadZipFile when bytes come before the first member: the library takes the last
-    list of members that it finds, and those before it would be missing.
+    Raises zipfile.BadZipFile for bytes before the first member: the library reads the last list of
+    members only, so that earlier members would be missing.
     """
     members = archive.infolist()
     before = min((each.header_offset for each in members), default=0)
@@ -118,9 +117,9 @@ def read_members(
 ) -> dict[str, tuple[str, bytes]]:
     """Return key -> (file and member for messages, content) of the members `wanted[key]` of a zip.
 
-    Members may lie in a folder of the archive. Raises CompoclipError when the archive cannot be
-    read, lacks a member, has two of one name, names one with ".." or an absolute path, which no
-    official archive does, or when they unpack to more than `most` bytes together.
+    Members may lie in a folder of the archive. Raises CompoclipError for an unreadable archive, a
+    member that is missing, repeated or leads outside ("..", an absolute path), and for members of
+    more than `most` bytes together.
     """
     found: dict[str, tuple[str, bytes]] = {}
     try:
@@ -160,9 +159,8 @@ def read_members(
 
 # --- Encoded images inside Parquet files, read at random. ---
 #
-# Parquet compresses rows in groups, so that one image costs a whole group. The image column is
-# therefore copied once into an Arrow file (beside the Parquet file or in the cache folder), which
-# is mapped into memory and read at any row.
+# Parquet compresses rows in groups, so that reading one image costs a group. The image column is
+# therefore copied once into an Arrow file, which is mapped into memory and read at any row.
 
 _SUFFIX = ".compoclip-images"
 _VERSION = 2
@@ -182,10 +180,7 @@ class EmbeddedImages:
         self._open_all()
 
     def __call__(self, image: str) -> bytes:
-        """Return the encoded image of row `image`; no bytes, which decoding refuses, without one.
-
-        Where the copy is damaged it is made again.
-        """
+        """Return the encoded image of row `image`, b"" without one; remake a damaged copy."""
         for again in (True, False):
             row = int(image)
             batch = bisect_right(self._ends, row)
@@ -217,9 +212,9 @@ class EmbeddedImages:
 
 
 def _copied(file: Path, column: str, again: bool = False) -> list[pa.RecordBatch]:
-    """The images of `file` and their checksums, mapped from an Arrow file.
+    """The images of `file` and their checksums, mapped from an Arrow file that is made if needed.
 
-    That is made when there is none that is up to date and whole. again: whatever there is.
+    again: make it in any case.
     """
     stamp = json.dumps([_VERSION, fingerprint(file), column])
     # Each column has a file of its own.
@@ -233,7 +228,7 @@ def _copied(file: Path, column: str, again: bool = False) -> list[pa.RecordBatch
             note(f"{path}: {reason(error)}")
     note(f"copying the images of {file.name} once{' more' * again}, for random access")
 
-    def images() -> Iterator[pa.Array]:  # apart, so that errors of reading are not of writing
+    def images() -> Iterator[pa.Array]:  # keeps reading errors apart from writing errors
         with opened_parquet(file) as parquet:
             for batch in parquet.iter_batches(_ROWS, columns=[column]):
                 found = batch.column(0)

@@ -1,4 +1,4 @@
-"""Reading with one-line errors, atomic writing, locks, and caches beside data files."""
+"""Reading with one-line errors, atomic writing, locks, and caches of data files."""
 
 from __future__ import annotations
 
@@ -51,10 +51,9 @@ def reason(error: BaseException) -> str:
 
 
 def disguised(path: Path) -> str:
-    """Recognise what downloads often leave in place of a file: a Git LFS pointer, a web page.
+    """Recognise a Git LFS pointer or a web page, which downloads often leave instead of a file.
 
-    Returns what it is and the remedy, or "" for any other file. Raises OSError when it cannot be
-    read.
+    Return what it is with the remedy, or "" for any other file. Raises OSError.
     """
     with path.open("rb") as file:
         start = file.read(200).lstrip()
@@ -70,8 +69,7 @@ def read_text(
 ) -> str:
     """Read a UTF-8 file, without its byte order mark.
 
-    absent, damaged: the remedy when the file is not there, or is not such a text. Raises
-    CompoclipError naming the file and the remedy.
+    absent, damaged: the remedies for a missing and a malformed file. Raises CompoclipError.
     """
     try:
         return decoded(path.read_bytes(), path, damaged)
@@ -80,9 +78,9 @@ def read_text(
 
 
 def decoded(data: bytes, where: object, damaged: str) -> str:
-    """Return the text that bytes are in UTF-8, without a byte order mark.
+    """Decode UTF-8 without a byte order mark.
 
-    where, damaged: the place and the remedy, for the CompoclipError that is raised for others.
+    where, damaged: place and remedy for the CompoclipError that other bytes raise.
     """
     try:
         return data.decode("utf-8-sig")
@@ -91,9 +89,9 @@ def decoded(data: bytes, where: object, damaged: str) -> str:
 
 
 def encodable(text: str) -> bool:
-    """Return whether a text can be written: half a character (a lone surrogate) cannot.
+    """Return whether a text can be written as UTF-8.
 
-    JSON, arguments and file names may hold such.
+    JSON, arguments and file names may hold half a character (a lone surrogate), which cannot.
     """
     try:
         return text.isascii() or bool(text.encode())
@@ -116,9 +114,9 @@ _HALF = re.compile(r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)
 def parse_json(text: str, *, halves: bool = False) -> Any:
     """Return the value of a JSON text.
 
-    halves: Whether it may hold half a character (a lone surrogate), which JSON can spell and UTF-8
-    cannot hold. Raises ValueError, in a few words, for a text that is not JSON or nested too
-    deeply, an object with a key twice, and a number of thousands of digits.
+    halves: Whether it may hold half a character (a lone surrogate, see `encodable`). Raises
+    ValueError for malformed or too deeply nested JSON, a repeated key, and a number of thousands of
+    digits.
     """
     try:
         value = _parse(text)
@@ -143,10 +141,7 @@ def read_json(
     damaged: str = "restore the file",
     halves: bool = False,
 ) -> Any:
-    """Read a JSON file. Raises CompoclipError like `read_text`, and for what is not JSON.
-
-    halves: as for `parse_json`.
-    """
+    """Read a JSON file; halves: see `parse_json`. Raises CompoclipError as `read_text`."""
     text = read_text(path, absent=absent, damaged=damaged)
     try:
         return parse_json(text, halves=halves)
@@ -157,12 +152,12 @@ def read_json(
 
 @contextmanager
 def replacing(path: Path, temporary: Path | None = None, *, flush: bool = True) -> Iterator[Path]:
-    """Yield an empty file on the disk of `path`; what it is after the block becomes `path`.
+    """Yield an empty file on the disk of `path`, which it replaces after the block.
 
-    Readers see the old file or the new one, never a part of it, also after a power cut. Errors of
-    the block pass through, and nothing is left behind. temporary: the file to yield, by default a
-    new one; what a killed process left there is overwritten. flush: wait for the disk; not where
-    thousands of files can be made again.
+    Readers see the old or the new file, never a part, also after a power cut. Errors of the block
+    pass through and leave nothing behind. temporary: the file to yield, by default a new one; a
+    file of a killed process is overwritten. flush: wait for the disk; not needed for thousands of
+    files that can be made again.
     """
     with nullcontext(temporary) if temporary else _beside(path) as place:
         try:
@@ -181,7 +176,7 @@ def replacing(path: Path, temporary: Path | None = None, *, flush: bool = True) 
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file, then move it to `path`, whose folder is made if need be.
+    """Let `write` fill a temporary file, then move it to `path`; make the folder if needed.
 
     Raises CompoclipError when the folder cannot be written or the disk is full.
     """
@@ -209,10 +204,10 @@ def write_json(path: Path, record: Any) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `folder`, which takes its place when the block is done.
+    """Yield a temporary folder, which becomes `folder` after the block.
 
-    The files directly in it are flushed to the disk before. Raises CompoclipError when `folder` is
-    there already and not empty, or when writing fails; then nothing is left behind.
+    Its files are flushed to the disk before. Raises CompoclipError when `folder` exists and is not
+    empty, or when writing fails; nothing is left behind.
     """
     folder = folder.absolute()
     try:
@@ -235,7 +230,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def require_new_folder(folder: Path) -> None:
-    """Raise CompoclipError when `folder` is there already and not empty."""
+    """Raise CompoclipError when `folder` exists and is not empty."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise CompoclipError(
             f"{folder.absolute()}: already exists; choose another place or delete it"
@@ -253,10 +248,10 @@ def unwritable(path: Path, error: BaseException | str) -> CompoclipError:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Yield a free place on the disk of `path`: in a folder beside it, gone after the block.
+    """Yield a free place in a temporary folder next to `path`, removed after the block.
 
-    A process that is killed cannot take its folder away. The next one that writes in the same
-    place does, once it finds that nobody holds the lock in it.
+    The folder of a killed process is removed by the next writer in the same place, if its lock is
+    free.
     """
     sweep_abandoned(path.parent.absolute())
     while True:
@@ -284,7 +279,7 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 def _locked(path: Path, *, wait: bool = False) -> BaseFileLock | None:
-    """Lock a file, which is made; None when another holder has it. Raises OSError."""
+    """Make and lock a file; return None if it is locked. Raises OSError."""
     from filelock import FileLock, Timeout  # here: most commands lock nothing
 
     lock = FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
@@ -296,10 +291,7 @@ def _locked(path: Path, *, wait: bool = False) -> BaseFileLock | None:
 
 
 def sweep_abandoned(parent: Path) -> None:
-    """Remove what killed writers left in a folder, once in this process: the folder may be large.
-
-    These are their temporary folders, and lock files that nobody holds.
-    """
+    """Remove temporary folders and free lock files of killed writers, once per process."""
     if parent in _swept:
         return
     _swept.add(parent)
@@ -342,13 +334,12 @@ def sync_folder(folder: Path) -> None:
 def only_writer(out: Path, *, folder: bool = False, wait: bool = False) -> Iterator[None]:
     """Keep other processes from writing `out` while the block runs.
 
-    The lock is the system's, on a hidden file beside `out` (of a folder, in it) that says who holds
-    it. It ends with the process, however that ends; the file is taken away again, and so are
-    folders that were made for it and stay empty. Where a file system has no locks, a line says so.
+    The system's lock, on a hidden file next to `out` (in it, for a folder) that names the holder,
+    ends with the process. The file is removed afterwards, and so are empty folders made for it. A
+    note says when a file system has no locks.
 
-    folder: `out` is one. wait: for the other process to be done, instead of refusing. Raises
-    CompoclipError, naming the holder, when another process has the lock, and when the place cannot
-    be written.
+    folder: whether `out` is a folder. wait: wait for the holder instead of refusing. Raises
+    CompoclipError, naming the holder, for a held lock, and for a place that cannot be written.
     """
     place = out / LOCK if folder else out.with_name(f".{out.name}{LOCK}")
     made = [each for each in (place.parent, *place.parent.parents) if not each.exists()]
@@ -395,14 +386,11 @@ def _writer_lock(place: Path, out: Path, wait: bool) -> BaseFileLock | None:
     )
 
 
-# --- Places that must be writable: asked before the work rather than after it. ---
+# --- Places that must be writable, checked before the work. ---
 
 
 def require_writable(folder: Path) -> None:
-    """Raise CompoclipError unless `folder` is, or can be made, a folder that takes files.
-
-    Makes nothing, so that a run that fails before it has something to write leaves no trace.
-    """
+    """Raise CompoclipError unless files can be written to `folder`, which is not made yet."""
     place = folder.absolute()
     while not os.path.lexists(place):
         place = place.parent
@@ -412,11 +400,11 @@ def require_writable(folder: Path) -> None:
         raise unwritable(folder, f"no permission to write in {place}")
 
 
-# --- Caches of data files: beside the file, else in the user's cache folder. ---
+# --- Caches of data files: next to the file, else in the user's cache folder. ---
 
 
 def fingerprint(path: Path) -> str:
-    """Size and modification time of a file: a cache made from another state of it is stale."""
+    """Return size and modification time of a file, to recognise a stale cache."""
     try:
         status = path.stat()
     except OSError as error:
@@ -425,12 +413,12 @@ def fingerprint(path: Path) -> str:
 
 
 def cache_folder() -> Path:
-    """The user's cache folder: $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip."""
+    """Return the user's cache folder: $XDG_CACHE_HOME/compoclip, else ~/.cache/compoclip."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "compoclip"
 
 
 def cache_paths(path: Path, suffix: str) -> tuple[Path, Path]:
-    """The places for a cache of `path`: a hidden file beside it, then the user's cache folder."""
+    """Return the places for a cache of `path`: a hidden file next to it, then the cache folder."""
     digest = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
     return (
         path.with_name(f".{path.name}{suffix}"),
@@ -439,10 +427,7 @@ def cache_paths(path: Path, suffix: str) -> tuple[Path, Path]:
 
 
 def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
-    """Let `write` fill a temporary file, then move it to the first place that takes it.
-
-    Atomic: readers see the whole file or none. Raises CompoclipError when no place can be written.
-    """
+    """Let `write` fill a file in the first writable place, atomically. Raises CompoclipError."""
     reasons = []
     for target in cache_paths(path, suffix):
         try:
@@ -456,16 +441,16 @@ def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
     )
 
 
-# --- Arrays of a cache: with a checksum, and what they were made from. ---
+# --- Arrays of a cache, with a checksum and their inputs. ---
 
 Arrays = Mapping[str, "NDArray[Any]"]
 _STATED = "compoclip"  # in the metadata: what the arrays are made from, and their checksum
 
 
 def save_arrays(path: Path, arrays: Arrays, made_from: object) -> None:
-    """Write arrays that can be made again to a safetensors file, for `load_arrays`.
+    """Write arrays to a safetensors file for `load_arrays`, within an atomic write.
 
-    To be called by `write_atomically` or `write_cache`. made_from: what they depend on, JSON-ready.
+    made_from: the inputs that the arrays depend on, JSON-ready.
     """
     import numpy as np  # here: the command line begins without it
     from safetensors.numpy import save_file
@@ -476,11 +461,7 @@ def save_arrays(path: Path, arrays: Arrays, made_from: object) -> None:
 
 
 def load_arrays(path: Path, made_from: object) -> dict[str, NDArray[Any]] | None:
-    """Return the arrays of a cache; None where they have to be made.
-
-    That is when the file is absent or made from something else, and when it is damaged, which is
-    noted: a cache is made again and never an error.
-    """
+    """Return the arrays of a cache; None if it is missing, of other inputs or damaged (noted)."""
     try:
         return read_arrays(path, made_from)
     except FileNotFoundError:
@@ -493,7 +474,7 @@ def load_arrays(path: Path, made_from: object) -> dict[str, NDArray[Any]] | None
 
 
 def read_arrays(path: Path, made_from: object) -> dict[str, NDArray[Any]] | None:
-    """Return the arrays of a file of `save_arrays`; None if they are made from something else.
+    """Return the arrays of a file of `save_arrays`; None for other inputs.
 
     Raises OSError, and ValueError for a damaged file.
     """

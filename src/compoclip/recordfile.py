@@ -1,15 +1,14 @@
-"""A file of captions turned into JSON lines: parallel, resumable, the same bytes for any worker
-count.
+"""Records of captions as JSON lines: parallel, resumable, the same bytes for any worker count.
 
-The records grow in OUT.part; OUT.settings.json says what they are made from. When all are there,
-OUT.part becomes OUT. A rerun cuts a torn last line and goes on behind the last complete record.
+Records are written to OUT.part and their inputs to OUT.settings.json; the finished OUT.part becomes
+OUT. A rerun cuts a torn last line and continues behind the last complete record.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -19,7 +18,7 @@ from typing import Any, BinaryIO
 from compoclip.console import counted, note
 from compoclip.errors import UsageError
 from compoclip.files import only_writer, replacing, sync_folder, unwritable
-from compoclip.workers import Workers
+from compoclip.workers import in_batches
 
 BATCH = 200
 Item = tuple[str, str]
@@ -38,17 +37,16 @@ def write_records(
     workers: int = 1,
     track: Track = iter,
 ) -> int:
-    """Write the records of all (id, caption) items to `out`, one JSON object a line.
+    """Write the records of all (id, caption) items to `out`, one JSON object per line.
 
-    make: gives the records of a batch in order, `each` of them for every caption, with its "id" and
-    "caption"; it is sent to worker processes. made_from: what the records depend on, kept in
-    OUT.settings.json. count is called with every record, those of an interrupted run first; it
-    raises ValueError, KeyError, TypeError or AttributeError for a damaged one. track wraps the
-    stream of finished captions, one element each, to show progress. Returns how many records were
-    there before.
+    make: returns the records of a batch in order, `each` per caption, with its "id" and "caption";
+    it is sent to worker processes. made_from: the inputs of the records, for OUT.settings.json.
+    count: called with every record, those of an interrupted run first; raises ValueError, KeyError,
+    TypeError or AttributeError for a damaged one. track: wraps the stream of finished captions, to
+    show progress. Returns the number of records of an interrupted run.
 
-    Raises UsageError when `out` was made from something else, CompoclipError when it cannot be
-    written or another process is writing it.
+    Raises UsageError when `out` has other inputs, CompoclipError when it cannot be written or
+    another process is writing it.
     """
     todo = iter(items)
     begun: list[Item] = []  # the caption some of whose records are there
@@ -67,8 +65,9 @@ def write_records(
 
     with appending(out, made_from, recount) as records:
         done, extra = records.before, records.before % each
-        with closing(_stream(chain(begun, todo), make, workers)) as stream:
+        with closing(in_batches(make, chain(begun, todo), BATCH, workers)) as batches:
             held: list[Record] = []
+            stream = chain.from_iterable(batches)
 
             def captions() -> Iterator[int]:
                 """Yield the number of every caption whose records are all held."""
@@ -125,15 +124,12 @@ def appending(
 
 
 def settings_path(out: Path) -> Path:
-    """The file that keeps the settings of an output file."""
+    """Return the path of the settings of an output file."""
     return out.with_name(out.name + ".settings.json")
 
 
 def _prepare(out: Path, part: Path, made_from: Mapping[str, Any]) -> None:
-    """Check or write the settings beside the output; a finished output counts as one to resume.
-
-    A run that ended before its first record leaves others free to begin.
-    """
+    """Check the settings of an output to resume, also a finished one, or write them."""
     path = settings_path(out)
     begun = part.exists() and part.stat().st_size > 0
     if out.exists() or begun:
@@ -165,7 +161,7 @@ def require_same(out: Path, before: Any, now: Mapping[str, Any]) -> None:
 
 
 def _recover(part: Path, count: Callable[[Record], None]) -> int:
-    """Count the complete records of an interrupted run; cut what is torn."""
+    """Count the complete records of an interrupted run; cut the torn rest."""
     if not part.exists():
         return 0
     done = end = 0
@@ -188,20 +184,8 @@ def _recover(part: Path, count: Callable[[Record], None]) -> int:
 
 
 def json_bytes(made: Record) -> bytes:
-    """One record as UTF-8 JSON; lone surrogates, which UTF-8 cannot hold, are escaped."""
+    """Return a record as UTF-8 JSON, with lone surrogates escaped."""
     try:
         return json.dumps(made, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return json.dumps(made).encode()
-
-
-def _stream(items: Iterator[Item], make: Make, workers: int) -> Generator[Record, None, None]:
-    """Records of all items in order, made here or, when they are many, by processes."""
-    batches = iter(lambda: list(islice(items, BATCH)), [])
-    first = list(islice(batches, 2))
-    batches = chain(first, batches)
-    if workers <= 1 or len(first) < 2:
-        yield from chain.from_iterable(map(make, batches))
-        return
-    with Workers(workers) as pool:
-        yield from chain.from_iterable(pool.map(make, batches))

@@ -17,6 +17,7 @@ from codecs import BOM_UTF8
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from glob import glob, has_magic
 from pathlib import Path
 from typing import IO, Any, AnyStr
 
@@ -38,10 +39,10 @@ _AGAIN = "fetch the file again"
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Return the names that a shell-like brace pattern stands for, first group slowest.
+    """Expand a shell-like brace pattern, the first group slowest.
 
-    "a-{000..002}.tar" counts, keeping leading zeros; "{train,val}.tar" lists; groups may be
-    repeated but not nested. Raises UsageError for other braces.
+    "a-{000..002}.tar" counts, keeping leading zeros; "{train,val}.tar" lists; groups cannot be
+    nested. Raises UsageError for other braces.
     """
     *groups, end = _GROUP.split(pattern)
     plain, inner = [*groups[::2], end], groups[1::2]
@@ -79,36 +80,32 @@ def require_local(spec: str | Path) -> None:
         )
 
 
-def row_files(spec: str | Path) -> list[Path]:
-    """Return the files of rows that `spec` means: one, a brace pattern, or all of a folder.
+def find_files(spec: str | Path, endings: Sequence[str]) -> list[Path]:
+    """Return the files that `spec` means: one, those of a brace or glob pattern, or of a folder.
 
-    Raises CompoclipError for a folder without such files, UsageError as `rows_in` does.
+    Of a folder they are the files with one of the endings, by name, or those of its folder "data",
+    as on the Hugging Face hub. Files that a brace pattern lists may be missing. Raises UsageError
+    for files of several kinds.
     """
-    folder = Path(spec)
-    if not folder.is_dir():
-        return [folder] if folder.is_file() else [Path(name) for name in expand_braces(str(spec))]
-    if files := rows_in(folder):
-        return files
-    raise CompoclipError(f"{folder}: holds no {', '.join(ROW_FILES)} file; check the path")
-
-
-def rows_in(folder: Path) -> list[Path]:
-    """Return the files of rows in a folder and in its folder "data", as on the hub, by name.
-
-    They are of one of the kinds `ROW_FILES`; raises UsageError when there are several.
-    """
-    places = [each for each in (folder, folder / "data") if each.is_dir()]
-    files = sorted(
-        file
-        for place in places
-        for file in place.iterdir()
-        if has_ending(file, *ROW_FILES) and not file.name.startswith(".")
-    )
-    kinds = sorted({str(ending_of(file.name, ROW_FILES)) for file in files})
+    path = Path(spec)
+    if path.is_dir():
+        found: list[Path] = []
+        for place in (path, path / "data"):
+            if not found and place.is_dir():
+                found = [file for file in sorted(place.iterdir()) if has_ending(file, *endings)]
+        files = [file for file in found if not file.name.startswith(".")]
+    elif path.exists():
+        files = [path]
+    else:
+        files = []
+        for name in expand_braces(str(spec)):
+            matches = (file for file in sorted(glob(name)) if ending_of(file, endings))
+            files += map(Path, matches if has_magic(name) else [name])
+    kinds = sorted({ending_of(file.name, endings) or file.suffix for file in files})
     if len(kinds) > 1:
         raise UsageError(
-            f"{folder}: holds files of several kinds ({', '.join(kinds)}); name those you mean, as "
-            "in 'part-{000..099}.jsonl'"
+            f"{spec}: holds files of several kinds ({', '.join(kinds)}); name those you mean, as "
+            f"in 'part-{{000..099}}{kinds[-1]}'"
         )
     return files
 
@@ -125,7 +122,7 @@ def has_ending(file: Path, *endings: str) -> bool:
 
 # --- Lines, and JSON lines. ---
 
-# A few hundred kilobytes can unpack to more than the memory holds: bounds on what they may become.
+# Bounds on unpacked sizes: a few hundred kilobytes can unpack to more than the memory.
 LONGEST_LINE = 1 << 24  # bytes of a line, characters of a cell
 _MOST_RATIO = 100  # unpacked to packed size; captions reach 30
 _SMALL = 1 << 26  # bytes that a file may unpack to whatever its own size
@@ -143,9 +140,8 @@ def _require_size(path: Path, packed: int, unpacked: int) -> None:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line without its end) of a UTF-8 file, which may end in .gz.
 
-    Raises CompoclipError that names the file, and the line where there is one, for a file that is
-    missing, damaged or no UTF-8 text, for a line of more than LONGEST_LINE bytes, and for a
-    compressed file that unpacks to far more than its size.
+    Raises CompoclipError with file and line for a file that is missing, damaged, not UTF-8 or
+    unpacks to far more than its size, and for a line of more than LONGEST_LINE bytes.
     """
     number = unpacked = 0
     packed = path.suffix.lower() == ".gz"
@@ -211,7 +207,7 @@ def json_row(
 
 
 def kind_of(value: object) -> str:
-    """Return what a value of a JSON file is, in words for messages."""
+    """Return the kind of a JSON value, in words for messages."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
     return names.get(type(value), f"the number {value!r:.40}")
 
@@ -224,10 +220,10 @@ def read_delimited(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (row number from 1, columns) of a CSV or TSV file with a header line.
 
-    delimiter: by default what the name's ending says or, where the header lacks that, the comma,
-    semicolon, bar or tab that it has most of. quoting: CSV quoting applies, so that cells may hold
-    delimiters and line breaks; without it quotes are text. A row with more or fewer cells than the
-    header is an error: it would shift captions between images.
+    delimiter: by default that of the file's ending or, if the header lacks it, the most frequent of
+    comma, semicolon, bar and tab. quoting: whether quoted cells may hold delimiters and line
+    breaks; otherwise quotes are text. A row with more or fewer cells than the header is an error:
+    it would shift captions between images.
     """
     with _csv_rows(path, delimiter, quoting) as rows:
         header = next(rows, None)
@@ -441,6 +437,9 @@ def read_rows(
 
 
 def read_records(spec: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ("file: line N", object) of every row of the files `spec` means, see `row_files`."""
-    for path in row_files(spec):
+    """Yield ("file: line N", object) of every row of the files `spec` means, see `find_files`."""
+    files = find_files(spec, ROW_FILES)
+    if not files:
+        raise CompoclipError(f"{spec}: holds no {', '.join(ROW_FILES)} file; check the path")
+    for path in files:
         yield from ((f"{path}: {place}", row) for place, row in read_rows(path))

@@ -1,9 +1,9 @@
 """Worker processes: fresh interpreters that end with the process that started them.
 
-Each is connected by a pipe of its own. A worker whose pipe closes ends, so none outlives this
-process, however it ends; a pipe that closes on the other side tells this process that the worker
-has died. There are no threads on this side and no queue that workers lock, so that an interrupted
-run can end them at any moment without waiting for anything.
+Each has a pipe of its own. A worker whose pipe closes ends, so none outlives this process; a pipe
+that closes on the other side means that the worker has died. There are no threads on this side and
+no queue that workers lock, unlike in `concurrent.futures`, so that an interrupted run can end
+workers at any moment without waiting: a worker killed within a message leaves nothing blocked.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import chain, islice
 from multiprocessing import current_process, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self, TypeVar
@@ -39,7 +40,7 @@ _Task = tuple[int, tuple[Any, ...]]
 
 
 def available_cores() -> int:
-    """The number of cores that this process may use; one in a worker, as others use the rest."""
+    """Return the number of cores for this process; one in a worker, as others use the rest."""
     if current_process().daemon:
         return 1
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
@@ -48,7 +49,7 @@ def available_cores() -> int:
 
 
 def own_cores() -> int:
-    """The cores for this process, of those that ranks on one machine (torchrun) share."""
+    """Return the number of cores for this process if ranks on one machine (torchrun) share them."""
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
@@ -59,8 +60,8 @@ class WorkersDiedError(CompoclipError):
 class Workers:
     """Up to `count` worker processes, as a context; they are started when there is work for them.
 
-    Work is a function at the top level of a module, tasks and results are what pickle takes. A task
-    whose worker dies is done again by a new one, so doing it twice must do no harm.
+    Work is a function at the top level of a module; tasks and results can be pickled. A task whose
+    worker dies is repeated by a new one, so repeating it must do no harm.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class Workers:
         ahead: int = 2,
         retries: int = RETRIES,
     ) -> None:
-        """prepare: called in every worker before its first task. ahead: tasks that a worker has at
-        once; with 1 a long task never waits behind another. retries: see `RETRIES`."""
+        """prepare: called in every worker before its first task. ahead: tasks per worker at once;
+        with 1 a long task never waits behind another. retries: see `RETRIES`."""
         self._count, self._prepare, self._ahead, self._retries = count, prepare, ahead, retries
         self._workers: list[_Worker] = []
 
@@ -83,15 +84,15 @@ class Workers:
         self._end(self._workers)
 
     def map(self, work: Callable[..., R], *tasks: Iterable[Any]) -> Generator[R, None, None]:
-        """The results in the order of the tasks, which are drawn as they are needed.
+        """Yield results in the order of the tasks, which are read as needed.
 
-        Raises what the work raises, and WorkersDiedError.
+        Raises the errors of the work, and WorkersDiedError.
         """
         with closing(self._results(work, zip(*tasks), in_order=True)) as results:
             yield from results
 
     def as_done(self, work: Callable[[T], R], tasks: Iterable[T]) -> Generator[R, None, None]:
-        """The results in the order in which they are ready. Raises like `map`."""
+        """Yield results as they are finished. Raises like `map`."""
         with closing(self._results(work, ((task,) for task in tasks), in_order=False)) as results:
             yield from results
 
@@ -162,6 +163,20 @@ class Workers:
             each.process.kill()
             each.process.join()
             each.pipe.close()
+
+
+def in_batches(
+    make: Callable[[list[T]], R], items: Iterable[T], size: int, workers: int
+) -> Generator[R, None, None]:
+    """Yield the results of batches of items, in order; several batches are made by processes."""
+    stream = iter(items)
+    batches = iter(lambda: list(islice(stream, size)), [])
+    first = list(islice(batches, 2))
+    if workers <= 1 or len(first) < 2:
+        yield from map(make, chain(first, batches))
+        return
+    with Workers(workers) as pool:
+        yield from pool.map(make, chain(first, batches))
 
 
 class _Worker:

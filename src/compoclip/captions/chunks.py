@@ -62,7 +62,7 @@ def reciprocal(tokens: Sequence[Token], at: int) -> bool:
 
 
 def _phrase_end(tokens: Sequence[Token], first: int) -> int:
-    """The end of the noun phrase that begins at `first`; `first` itself when none does."""
+    """The end of the noun phrase that begins at `first`; `first` without one."""
     at = first
     while at < len(tokens) and (
         tokens[at].pos in _STARTS
@@ -110,8 +110,8 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
 
 
 def _goes_between(tokens: Sequence[Token], at: int) -> bool:
-    """A participle between two nouns ("snow covered mountain", "horse drawn buggy"), or an
-    adjective behind a noun that is one, too ("two baby black sheep")."""
+    """A participle between two nouns ("snow covered mountain"), or an adjective behind a material
+    ("two baby black sheep")."""
     follows = at + 1 < len(tokens) and tokens[at + 1].pos in _HEADS | {"ADJ"}
     joins = tokens[at].tag == "VBN" and follows
     made = tokens[at].pos == "ADJ" and tokens[at - 1].text.lower() in MATERIALS
@@ -140,7 +140,7 @@ def _joins(tokens: Sequence[Token], at: int, first: int) -> bool:
 
 # --- Long captions as separate sentences (CLIC). ---
 
-#: Words of a sentence that is kept, least and most.
+#: Fewest and most words of a sentence for training.
 LEAST_WORDS, MOST_WORDS = 4, 34
 
 _SCENE = "image|photo|photograph|picture|scene|painting|illustration|drawing"

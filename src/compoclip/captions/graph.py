@@ -50,7 +50,7 @@ class _Reader(ReadingState):
     """Reads the units of a caption, each kind by its own rule."""
 
     def read(self) -> SceneGraph:
-        """Read all units and give the graph."""
+        """Return the graph of all units."""
         for number, unit in enumerate(self.text.units):
             if unit.kind == "noun":
                 self._noun(number, unit)
@@ -157,7 +157,7 @@ class _Reader(ReadingState):
             self.copula = self.inner = False
 
     def _remember_outer(self, link: PendingLink) -> None:
-        """Keep what a list belongs to while a place of its last part is told."""
+        """Remember the relation of a list while its last part is given a place."""
         if link.kind == "possession":
             self.outer = self.context
             return
@@ -169,7 +169,7 @@ class _Reader(ReadingState):
             self.outer = None
 
     def _each_other(self) -> None:
-        """ "zebras standing next to each other": what follows tells of the zebras."""
+        """ "zebras standing next to each other": what follows belongs to the zebras."""
         link, self.pending = self.pending, None
         if link is None or not link.sources or link.negated:
             return
@@ -178,7 +178,7 @@ class _Reader(ReadingState):
         self.context = None
 
     def _join(self, node: int, sure: bool) -> None:
-        """One more subject or object beside the last; sure: it is no subject but an object."""
+        """Join a subject or object to the last; sure: it is an object."""
         moved = self.hosts == self.last
         if self.context is not None:
             self.draft.close(self.context, [node], sure)
@@ -191,8 +191,8 @@ class _Reader(ReadingState):
             self.hosts = self.last
 
     def _step_out(self, number: int, unit: Unit) -> None:
-        """Go back to the list that goes on: "a bowl of rice and a jar of oil", "with a bird on it
-        and a nest"."""
+        """Return to an outer list: "a bowl of rice and a jar of oil", "with a bird on it and a
+        nest"."""
         context, after = self.context, self.text.next(number)
         if context is None:
             return
@@ -213,9 +213,10 @@ class _Reader(ReadingState):
         that has told something ("the cup is red and the box is blue") only a verb counts."""
         after = self.text.next(number)
         acts = after is not None and after.kind in ("verb", "be")
-        if after is not None and acts and self.draft.animate(self.subject) and not node.animate:
+        alive = node.head in lists.ALIVE
+        if after is not None and acts and self.draft.animate(self.subject) and not alive:
             # "a man in a suit and tie wearing a ring", "a man in a shirt and a hat is on a horse"
-            worn = node.worn and self.draft.garments(self.last)
+            worn = node.head in lists.CLOTHES and self.draft.garments(self.last)
             # "a bear in bed and a blanket covering it"
             pointing = self.text.points_next(number + 1)
             passive = self.text.tokens[after.head].tag == "VBN"  # "and a bicycle parked nearby"
@@ -231,7 +232,7 @@ class _Reader(ReadingState):
             return True
         subject = self.draft.animate(self.subject)
         target = self.draft.animate(self.last)
-        if node.animate and subject and not target:
+        if alive and subject and not target:
             return True
         alike = after is not None and after.names == ("with",)  # "a pan with eggs, a pot with peas"
         return self._own_phrase(number, unit) and (alike or not self._listing())

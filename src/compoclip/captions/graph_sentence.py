@@ -1,4 +1,4 @@
-"""Looking around in the units of a caption: what comes next, what is missing, what only counts."""
+"""Queries on the units of a caption: neighbours, gaps, counting nouns."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class ReadSentence:
     units: Sequence[Unit]
 
     def next(self, number: int) -> Unit | None:
-        """The unit behind `number`, None at the end."""
+        """Return the unit behind `number`, None at the end."""
         return self.units[number + 1] if number + 1 < len(self.units) else None
 
     def before(self, number: int) -> UnitKind | None:
-        """The kind of the unit before `number`, None at the beginning."""
+        """Return the kind of the unit before `number`, None at the beginning."""
         return self.units[number - 1].kind if number else None
 
     def span(self, first: int, stop: int) -> Span:
-        """The characters of the tokens `first` to `stop`."""
+        """Return the characters of the tokens `first` to `stop`."""
         return Span(self.tokens[first].start, self.tokens[stop - 1].end)
 
     def noun_next(self, number: int) -> bool:
@@ -43,8 +43,7 @@ class ReadSentence:
         return self.tokens[after.head].pos == "PRON" or self.tokens[after.first].tag == "PRP$"
 
     def echoed(self, number: int) -> str:
-        """The word before "it" or "them" behind the phrase that begins at `number`, "in" of "with
-        cows in it"; "" when none stands before the next joint."""
+        """Return the word before "it" or "them", "in" of "with cows in it", within the clause."""
         for at in range(number + 2, min(number + 6, len(self.units))):
             unit = self.units[at]
             if unit.kind in ("comma", "stop", "while"):
@@ -71,7 +70,7 @@ class ReadSentence:
         return marked or self.tokens[unit.head].tag == "VB"
 
     def first_deed(self, unit: Unit) -> int | None:
-        """The verb that is done to do another, "leaping" of "leaping to hit"; None without one."""
+        """Return the verb that serves another, "leaping" of "leaping to hit"; None without one."""
         found = [i for i in range(unit.first, unit.head) if self.tokens[i].pos == "VERB"]
         if not found or not any(t.tag == "TO" for t in self.tokens[found[0] : unit.head]):
             return None
@@ -85,12 +84,12 @@ class ReadSentence:
         return self.tokens[unit.head].lemma in lists.BODY_PARTS
 
     def lemma_next(self, number: int) -> str:
-        """The lemma of the noun behind `number`, "" without one."""
+        """Return the lemma of the noun behind `number`, "" without one."""
         after = self.next(number)
         return self.tokens[after.head].lemma if after is not None and after.kind == "noun" else ""
 
     def measured(self, number: int) -> list[GraphAttribute] | None:
-        """The attributes that "two piles of" gives to "books"; None if the noun counts nothing."""
+        """Return the attributes that "two piles of" gives to "books"; None for other nouns."""
         unit, of = self.units[number], self.next(number)
         token = self.tokens[unit.head]
         low = token.text.lower()
@@ -115,9 +114,9 @@ class ReadSentence:
         return self.tokens[unit.head].text.lower() in lists.PICTURES
 
     def gap_start(self, number: int) -> int | None:
-        """The token where the subject begins in "table bowl is sitting on", None without a gap.
+        """Return the token of the subject in "table bowl is sitting on", None without a gap.
 
-        The nouns before it are the object of the preposition, or verb, that lacks one.
+        The nouns before it are the object of the preposition or verb without one.
         """
         unit = self.units[number]
         first = unit.stop - 1

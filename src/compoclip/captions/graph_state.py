@@ -20,8 +20,8 @@ _AIMING = frozenset({"for", "to", "like", "about", "from"})
 _CLAUSES = frozenset({"as", "after", "before", "since", "until"})
 #: What is in a place that is in another is in that, too.
 _NESTING = frozenset({"in", "inside", "inside of"})
-#: Prepositions of a place beside a thing: what is on, at or in something is there as a whole ("a
-#: cat on a chair next to a lamp").
+#: Prepositions of a place near a thing: things on, at or in something share its place ("a cat on a
+#: chair next to a lamp").
 _BESIDE = frozenset(
     {
         "next to", "near", "near to", "beside", "by", "behind", "close to", "across from",
@@ -54,16 +54,13 @@ class ReadingState:
     """The state of the parser while it reads a caption from left to right.
 
     Lists hold indexes of objects: the `subject` of the clause, the `last` noun phrase, the `hosts`
-    that the next preposition tells of, the `doers` of the `verb` and those of them that are
-    `doubted`, the `holders` of the last part ("with", "of"), and what is `fronted` and waits for a
-    verb or preposition without an object.
-    `direct`: the verb has had its object. `copula`: a form of "be" waits for an adjective.
-    `pending` waits for its object; `context` is what the last noun phrase was the object of,
-    `outer` what the phrase before it was the object of if the last one told where that is, and
-    `inner` says that it is in the object of a verb or a preposition, be it as a part ("of");
-    `vague` that the subject is a pronoun of which it is not clear what it stands for.
-    `measures`: the last noun phrase only counts the next ("two piles of"), and what it says of that
-    is `measured`.
+    of the next preposition, the `doers` of the `verb` and the `doubted` ones among them, the
+    `holders` of the last part ("with", "of"), and `fronted` objects of a later verb or preposition.
+    `direct`: the verb has its object. `copula`: a form of "be" waits for an adjective. `pending`
+    waits for its object; `context` is the relation of the last noun phrase, `outer` that of the
+    phrase before, if the last one is its place. `inner`: the last noun phrase is within the object
+    of a verb or preposition. `vague`: the subject is an ambiguous pronoun. `measures`: the last
+    noun phrase counts the next ("two piles of") and gives it the attributes `measured`.
     """
 
     text: ReadSentence
@@ -93,7 +90,7 @@ class ReadingState:
         self.subject, self.last, self.hosts, self.holders, self.fronted = [], [], [], [], []
 
     def attached(self, number: int, unit: Unit, before: Unit | None) -> PendingLink:
-        """The relation that a preposition opens, with its subjects."""
+        """Return the relation that a preposition opens, with its subjects."""
         span = self.text.span(unit.first, unit.stop)
         verb = self.verb
         if unit.negated or (verb is not None and before is verb and verb.negated):
@@ -133,9 +130,9 @@ class ReadingState:
     def _unclear(self, number: int, unit: Unit, sources: Sequence[int]) -> frozenset[int]:
         """The sources for which the attachment of a prepositional phrase is ambiguous.
 
-        Of two that are joined ("a hydrant and a man in a coat") it tells of the nearer. Behind the
-        object of a verb or preposition it can belong to what came before, unless what is in the
-        one is in the other ("a bed in a room in a house"), or both are named: "sauce on it".
+        It belongs to the nearer of two joined nouns ("a hydrant and a man in a coat"). Behind an
+        object it may belong to an earlier noun, unless places are nested ("a bed in a room in a
+        house") or both are named: "sauce on it".
         """
         name = " ".join(unit.names)
         if name in _AIMING or name in _CLAUSES:
@@ -286,14 +283,14 @@ class ReadingState:
 
     def _person(self, indexes: Sequence[int]) -> bool:
         """Return whether a person is among the objects."""
-        return any(self.draft.nodes[i].person for i in indexes)
+        return any(self.draft.nodes[i].head in lists.PEOPLE for i in indexes)
 
     def _scenery(self, indexes: Sequence[int], holding: frozenset[str] = lists.SCENES) -> bool:
         """Return whether all objects are rooms or grounds: things in them have places."""
         return all(self.draft.nodes[i].head in holding for i in indexes)
 
     def antecedent(self, number: int) -> tuple[list[int], bool]:
-        """The antecedent of "who" (the nearest person) or "that", and whether it is certain."""
+        """Return the antecedent of "who" (the nearest person) or "that", and its certainty."""
         word = self.text.tokens[self.text.units[number - 1].head].text.lower()
         if word != "who":
             dressed = self.draft.garments(self.last) and self.draft.animate(self.subject)
@@ -302,7 +299,7 @@ class ReadingState:
         return (groups or [self.last])[0], all(group == groups[0] for group in groups)
 
     def participle_subject(self, number: int, unit: Unit, tag: str) -> tuple[list[int], bool]:
-        """The subject of a participle after a noun phrase, and whether it is certain."""
+        """Return the subject of a participle after a noun phrase, and its certainty."""
         gerund = self.text.before(number) == "preposition"  # "a book about riding horses"
         if not self.last or not self.subject or self.last == self.subject:
             return self.last or self.subject, not gerund

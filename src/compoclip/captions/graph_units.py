@@ -66,7 +66,7 @@ class Unit:
 
 
 def units(caption: Caption) -> list[Unit]:
-    """The units of a caption in order, without what no graph needs (adverbs, "there")."""
+    """Return the units of a caption in order, without adverbs and "there"."""
     tokens = caption.tokens
     starts = {chunk.first: chunk for chunk in caption.chunks}
     found: list[Unit] = []
@@ -192,23 +192,8 @@ class Node:
     known: bool = False
     attributes: list[GraphAttribute] = field(default_factory=list)
 
-    @property
-    def person(self) -> bool:
-        """Return whether it is one person or more."""
-        return self.head in lists.PEOPLE
-
-    @property
-    def animate(self) -> bool:
-        """Return whether it is a person or an animal."""
-        return acts(self.head)
-
-    @property
-    def worn(self) -> bool:
-        """Return whether it is a piece of clothing."""
-        return self.head in lists.CLOTHES
-
     def finished(self) -> GraphObject:
-        """The object with its attributes in caption order, each once."""
+        """Return the object with its attributes in caption order, each once."""
         unique: dict[str, GraphAttribute] = {}
         for attribute in sorted(self.attributes, key=lambda a: a.span.start):
             unique.setdefault(attribute.name, attribute)
@@ -220,20 +205,11 @@ def acts(lemma: str) -> bool:
     return lemma in lists.ALIVE
 
 
-@dataclass(frozen=True, slots=True)
-class PhraseObject:
-    """One object of a noun phrase: tokens `first` to `stop`, and the token that ties it to the
-    next part (-1: none): "'s", or the participle of "snow covered ground"."""
+def parts(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int, int]]:
+    """Return the objects in a noun phrase, in order: (first token, token after the last, tie).
 
-    first: int
-    stop: int
-    tie: int = -1
-
-
-def parts(tokens: Sequence[Token], first: int, stop: int) -> list[PhraseObject]:
-    """The objects that a noun phrase holds, in order; the last is the phrase's own.
-
-    "the man's red hat" and "man hand" hold two, "snow covered ground" two with a deed between them.
+    The last is the phrase's own object. The tie is the token between an object and the next, "'s"
+    or the participle of "snow covered ground"; -1 for none. "Man hand" holds two objects as well.
     """
     found = []
     for at in range(first, stop):
@@ -247,18 +223,18 @@ def parts(tokens: Sequence[Token], first: int, stop: int) -> list[PhraseObject]:
         if at > first and f"{tokens[at - 1].text} {token.text}".lower() in lists.PAIRED_QUALITIES:
             deed = False  # "half eaten", and "shaped" of "heart shaped" above
         if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
-            found.append(PhraseObject(first, at, at))
+            found.append((first, at, at))
             first = at + 1
         elif (
             noun_before and token.lemma in lists.BODY_PARTS and tokens[at - 1].lemma in lists.ALIVE
         ):
-            found.append(PhraseObject(first, at, at))
+            found.append((first, at, at))
             first = at
-    return [*found, PhraseObject(first, stop)]
+    return [*found, (first, stop, -1)]
 
 
 def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
-    """The object that a noun phrase names, with its attributes; None without a noun."""
+    """Return the object of a noun phrase with its attributes; None without a noun."""
     head = stop - 1
     if head < first or tokens[head].pos not in _NOUNS:
         return None
@@ -295,7 +271,7 @@ def _belongs(tokens: Sequence[Token], start: int) -> bool:
 
 
 def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttribute]:
-    """The attributes that the modifiers `first` to `stop` state."""
+    """Return the attributes among the modifiers `first` to `stop`."""
     found: list[GraphAttribute] = []
     at = first
     while at < stop:
@@ -338,8 +314,8 @@ def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
 class PendingLink:
     """A relation that waits for its object.
 
-    `direct`: a verb and its object. `negated`: its object is not there, nor is the relation.
-    `doubted`: those of the sources that it may not be said of.
+    `direct`: a verb and its object. `negated`: neither object nor relation exist. `doubted`: the
+    sources for which it is uncertain.
     """
 
     sources: Sequence[int]
@@ -366,34 +342,34 @@ class Draft:
     _known: set[tuple[int, str, int]] = field(default_factory=set)
 
     def graph(self) -> SceneGraph:
-        """The finished graph."""
+        """Return the finished graph."""
         return SceneGraph(tuple(n.finished() for n in self.nodes), tuple(self.relations))
 
     def animate(self, indexes: Iterable[int]) -> bool:
         """Return whether a person or an animal is among the objects."""
-        return any(self.nodes[i].animate for i in indexes)
+        return any(acts(self.nodes[i].head) for i in indexes)
 
     def garments(self, indexes: Iterable[int]) -> bool:
         """Return whether all of the objects are clothes."""
-        return all(self.nodes[i].worn for i in indexes)
+        return all(self.nodes[i].head in lists.CLOTHES for i in indexes)
 
     def add_objects(
         self, first: int, stop: int, taken: Sequence[int] = (), near: Sequence[int] = ()
     ) -> int | None:
         """Add the objects of the noun phrase `first` to `stop`, possessors first.
 
-        The index of the phrase's own object, None when it names none. `taken`: objects that a
-        pronoun in it cannot stand for; `near`: those that it stands for before all others.
+        Return the index of the phrase's own object, None without one. `taken`: objects that a
+        pronoun in it cannot refer to; `near`: its preferred referents.
         """
         self.ambiguous = False
         before: int | None = None
-        tie = -1
+        tied = -1
         index: int | None = None
-        for part in parts(self.tokens, first, stop):
-            index = self._object(part.first, part.stop, taken, near)
+        for start, end, tie in parts(self.tokens, first, stop):
+            index = self._object(start, end, taken, near)
             if before is not None and index is not None:
                 # Possessor and thing, or doer and thing.
-                token = self.tokens[tie]
+                token = self.tokens[tied]
                 span, words = Span(token.start, token.end), (token.text.lower(),)
                 if token.tag == "VBN":
                     link = PendingLink([before], (token.lemma,), words, span, "verb")
@@ -401,7 +377,7 @@ class Draft:
                 else:
                     link = PendingLink([index], ("of",), ("of",), span, "possession")
                     self.close(link, [before])
-            before, tie = index, part.tie
+            before, tied = index, tie
         return index
 
     def _object(
@@ -423,7 +399,7 @@ class Draft:
         return len(self.nodes) - 1
 
     def _referent(self, token: Token, taken: Sequence[int], near: Sequence[int]) -> int | None:
-        """The object that a pronoun stands for: an earlier one, or a new person."""
+        """The referent of a pronoun: an earlier object, or a new person."""
         low = token.text.lower()
         if taken and low in ("he", "she", "they", "i"):
             return None  # "in he mirror": no object, but a slip
@@ -432,7 +408,8 @@ class Draft:
             found = [
                 index
                 for index, node in enumerate(self.nodes)
-                if index not in taken and node.plural == plural and (plural or not node.person)
+                if index not in taken and node.plural == plural
+                if plural or node.head not in lists.PEOPLE
             ]
             if found:
                 self.ambiguous = len(found) > 1
@@ -443,7 +420,8 @@ class Draft:
         found = [
             index
             for index, node in enumerate(self.nodes)
-            if node.person and index not in taken and (node.plural or name != "people")
+            if node.head in lists.PEOPLE and index not in taken
+            if node.plural or name != "people"
         ]
         if found:
             self.ambiguous = len(found) > 1
@@ -451,7 +429,7 @@ class Draft:
         return self._added(Node(name, Span(token.start, token.end), name, name == "people"))
 
     def act(self, head: int, doers: Iterable[int], doubted: frozenset[int] = frozenset()) -> None:
-        """Note what the doers do, as an attribute: the verb `head` without an object."""
+        """Add the verb `head`, which has no object, as an attribute of the doers."""
         token = self.tokens[head]
         name = token.text.lower() if token.tag in ("VBN", "VBG") else _ing_form(token.lemma)
         span = Span(token.start, token.end)
@@ -460,8 +438,8 @@ class Draft:
             self.nodes[index].attributes.append(attribute)
 
     def close_mutual(self, link: PendingLink) -> None:
-        """Add the relation between those of its sources that are in it with "each other": each with
-        the next, or a plural with itself ("two zebras next to each other")."""
+        """Add the relation of sources with "each other": of each with the next, or of a plural with
+        itself ("two zebras next to each other")."""
         name, words = " ".join(link.names), " ".join(link.words)
         pairs = list(zip(link.sources, link.sources[1:])) or [(i, i) for i in link.sources]
         for one, other in pairs:

@@ -45,6 +45,7 @@ from typing import NamedTuple
 
 from compoclip.captions.lists import word_lists
 from compoclip.errors import CompoclipError
+from compoclip.files import reason
 
 MAGIC, FORMAT = "compoclip-lexicon", 2
 _LISTS = word_lists(__file__, "lexicon")
@@ -104,40 +105,31 @@ class Lexicon:
         path: A word-sense file; `lexicon()` has the shipped one.
 
     Raises:
-        CompoclipError: When it is missing, not xz, cut short or of another format.
+        CompoclipError: When it is missing, damaged or of another format.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         try:
             header, *lines = lzma.decompress(path.read_bytes()).decode("utf-8").split("\n")
-        except OSError as error:
-            raise CompoclipError(
-                f"{path}: cannot read the word-sense file ({error.strerror}); reinstall compoclip"
-            ) from error
-        except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
-            raise self._malformed("its compression") from error
-        try:
             magic, version, synsets, entries, self._source = header.split("\t")
-            if (magic, version) != (MAGIC, str(FORMAT)):
-                raise ValueError
             size, known = int(synsets), int(entries)
-        except ValueError as error:
-            raise self._malformed("its first line") from error
-        self._lemmas, self._pointers = lines[:size], lines[size : 2 * size]
-        self._orders = lines[2 * size : 2 * size + known]
-        self._uses = lines[2 * size + known : 2 * (size + known)]
-        self._kinds: list[tuple[str, int]] = []
-        self._entries: dict[str, dict[str, int]] = {letter: {} for letter in "nvar"}
-        self._synsets_of: list[int] = []  # the first synset of each entry,
-        self._further: dict[int, list[int]] = {}  # and those behind it
-        try:
+            self._lemmas, self._pointers = lines[:size], lines[size : 2 * size]
+            self._orders = lines[2 * size : 2 * size + known]
+            self._uses = lines[2 * size + known : 2 * (size + known)]
+            self._kinds: list[tuple[str, int]] = []
+            self._entries: dict[str, dict[str, int]] = {letter: {} for letter in "nvar"}
+            self._synsets_of: list[int] = []  # the first synset of each entry,
+            self._further: dict[int, list[int]] = {}  # and those behind it
             for run in lines[2 * (size + known) : -1]:
                 self._read_run(*run.split(" "))
-            if lines[-1] or len(self._kinds) != size or len(self._synsets_of) != known:
-                raise ValueError
-        except (ValueError, TypeError, LookupError) as error:
-            raise self._malformed(f"its length (expected {size} synsets, {known} words)") from error
+            found = magic, version, lines[-1], len(self._kinds), len(self._synsets_of)
+            if found != (MAGIC, str(FORMAT), "", size, known):
+                raise ValueError(f"expected {size} synsets and {known} words")
+        except (OSError, lzma.LZMAError, EOFError, ValueError, TypeError, LookupError) as error:
+            raise CompoclipError(
+                f"{path}: not a usable word-sense file ({reason(error)}); "
+                "reinstall compoclip or rebuild it with scripts/build_lexicon.py"
+            ) from error
 
     def _read_run(self, kind: str, lexfile: str, length: str) -> None:
         """Note the entries that the next synsets, all of one kind, name."""
@@ -153,12 +145,6 @@ class Lexicon:
                 elif firsts[entry] != number:
                     self._further.setdefault(entry, []).append(number)
 
-    def _malformed(self, what: str) -> CompoclipError:
-        return CompoclipError(
-            f"{self._path}: not a usable word-sense file ({what} is wrong); "
-            "reinstall compoclip or rebuild it with scripts/build_lexicon.py"
-        )
-
     @property
     def name(self) -> str:
         """Return source and size, for provenance records."""
@@ -172,22 +158,18 @@ class Lexicon:
 
     @lru_cache(maxsize=_SIZE)  # noqa: B019 (there is one lexicon)
     def synset(self, number: int) -> Synset:
-        """Return synset `number`; raises CompoclipError when its line is malformed."""
+        """Return synset `number`."""
         plain: dict[str, list[int]] = {"@": [], "&": [], "=": []}
         words: list[WordPointer] = []
-        try:
-            for pointer in self._pointers[number].split():
-                if pointer[0] in plain:
-                    plain[pointer[0]].append(int(pointer[1:]))
-                else:
-                    word, synset, target = map(int, pointer[1:].split("."))
-                    words.append(WordPointer(pointer[0], word, synset, target))
-            lemmas = self._lemmas[number]
-            said = tuple(lemmas.split("|")) if lemmas else ()
-            up, heads, attributes = map(tuple, plain.values())
-            return Synset(*self._kinds[number], said, up, heads, attributes, tuple(words))
-        except (ValueError, IndexError) as error:
-            raise self._malformed(f"synset {number}") from error
+        for pointer in self._pointers[number].split():
+            if pointer[0] in plain:
+                plain[pointer[0]].append(int(pointer[1:]))
+            else:
+                words.append(WordPointer(pointer[0], *map(int, pointer[1:].split("."))))
+        lemmas = self._lemmas[number]
+        said = tuple(lemmas.split("|")) if lemmas else ()
+        up, heads, attributes = map(tuple, plain.values())
+        return Synset(*self._kinds[number], said, up, heads, attributes, tuple(words))
 
     def below(self, number: int) -> tuple[int, ...]:
         """Return the synsets that point to this one: hyponyms, or the satellites of a head."""
@@ -212,19 +194,14 @@ class Lexicon:
         if entry < 0:
             return ()
         synsets = [self._synsets_of[entry], *self._further.get(entry, ())]
-        pairs = [item.partition(":") for item in self._orders[entry].split()]
-        try:
-            return tuple((synsets[int(at)], int(count or 0)) for at, _, count in pairs) or tuple(
-                (number, 0) for number in synsets
-            )
-        except (ValueError, IndexError) as error:
-            raise self._malformed(f"the entry of {lemma!r}") from error
-
-    def _synsets(self, lemma: str, pos: str) -> frozenset[int]:
-        return self._closure(lemma, pos, 0, upward=True)
+        pairs = (item.partition(":") for item in self._orders[entry].split())
+        counted = tuple((synsets[int(at)], int(count or 0)) for at, _, count in pairs)
+        return counted or tuple((number, 0) for number in synsets)
 
     @lru_cache(maxsize=_SIZE)  # noqa: B019
-    def _closure(self, lemma: str, pos: str, levels: int, *, upward: bool) -> frozenset[int]:
+    def _closure(
+        self, lemma: str, pos: str, levels: int = 0, upward: bool = True
+    ) -> frozenset[int]:
         """The synsets of a lemma and everything up to `levels` above (or below) them."""
         reached = {number for number, _ in self._senses(lemma, pos)}
         level = set(reached)
@@ -278,23 +255,20 @@ class Lexicon:
         entry = self._entry(lemma, pos)
         if entry < 0 or self.count(lemma, pos) > 0:
             return entry >= 0
-        try:
-            return int(self._uses[entry]) >= FAMILIAR_USES
-        except ValueError as error:
-            raise self._malformed(f"the entry of {lemma!r}") from error
+        return int(self._uses[entry]) >= FAMILIAR_USES
 
     def synonyms(self, lemma: str, pos: str) -> frozenset[str]:
         """Return all other lemmas that share a synset with `lemma`, whatever the sense."""
-        return frozenset(self._words(self._synsets(lemma, pos))) - {_normal(lemma)}
+        return frozenset(self._words(self._closure(lemma, pos))) - {_normal(lemma)}
 
     def hypernyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
         """Return lemmas up to `levels` above any sense; for adjectives their heads."""
-        above = self._closure(lemma, pos, levels, upward=True) - self._synsets(lemma, pos)
+        above = self._closure(lemma, pos, levels) - self._closure(lemma, pos)
         return frozenset(self._words(above)) - {_normal(lemma)}
 
     def hyponyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
         """Return lemmas up to `levels` below any sense; for adjectives the satellites of a head."""
-        below = self._closure(lemma, pos, levels, upward=False) - self._synsets(lemma, pos)
+        below = self._closure(lemma, pos, levels, upward=False) - self._closure(lemma, pos)
         return frozenset(self._words(below)) - {_normal(lemma)}
 
     def antonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
@@ -342,11 +316,11 @@ class Lexicon:
         """
         if _normal(a) == _normal(b):
             return True
-        mine, theirs = self._synsets(a, pos), self._synsets(b, pos)
+        mine, theirs = self._closure(a, pos), self._closure(b, pos)
         if (
             mine & theirs
-            or self._closure(a, pos, levels, upward=True) & theirs
-            or self._closure(b, pos, levels, upward=True) & mine
+            or self._closure(a, pos, levels) & theirs
+            or self._closure(b, pos, levels) & mine
         ):
             return True
         if pos != "ADJ":
@@ -356,6 +330,7 @@ class Lexicon:
         mine, theirs = self._quality_nouns(a), self._quality_nouns(b)
         return bool(self._above(mine, levels) & theirs or self._above(theirs, levels) & mine)
 
+    @lru_cache(maxsize=_SIZE)  # noqa: B019
     def cohyponyms(self, lemma: str, pos: str, up: int = 2, down: int = 2) -> tuple[str, ...]:
         """Return words of the same kind but another meaning.
 
@@ -372,10 +347,7 @@ class Lexicon:
         Returns:
             The words in alphabetical order.
         """
-        return self._cohyponyms(_normal(lemma), pos, up, down)
-
-    @lru_cache(maxsize=_SIZE)  # noqa: B019
-    def _cohyponyms(self, lemma: str, pos: str, up: int, down: int) -> tuple[str, ...]:
+        lemma = _normal(lemma)
         if pos in ("NOUN", "PROPN", "VERB"):
             words = self._siblings(lemma, pos, up, down)
         elif pos == "ADJ":

@@ -1,4 +1,4 @@
-"""Word lists: how they are read from the data files, and those of the scene-graph parser."""
+"""Word lists of data files, and the lists of the scene-graph parser."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class WordLists:
                 rows.append(line)
 
     def names(self) -> tuple[str, ...]:
-        """The names of the lists, in the order of the file."""
+        """Return the names of the lists, in the order of the file."""
         return tuple(self._rows)
 
     def rows(self, name: str = "") -> tuple[str, ...]:
-        """The lines of a list as they stand in the file."""
+        """Return the lines of a list."""
         return tuple(self._rows[name])
 
     def groups(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """The entries of each row."""
+        """Return the entries of each row."""
         comma = any("," in row for row in self._rows[name])
         return tuple(_entries(row, comma) for row in self._rows[name])
 
     def words(self, name: str) -> frozenset[str]:
-        """All entries of a list."""
+        """Return all entries of a list."""
         return frozenset(word for group in self.groups(name) for word in group)
 
     def table(self, name: str) -> dict[str, tuple[str, ...]]:
-        """The entries of rows with keys, by each of their keys."""
+        """Return key -> the entries of its row."""
         comma = any("," in row for row in self._rows[name])
         pairs = (row.partition(": ") for row in self._rows[name])
         return {
@@ -55,7 +55,7 @@ class WordLists:
         }
 
     def keys(self, name: str) -> dict[str, str]:
-        """The key of each entry: a table turned round."""
+        """Return entry -> its key: the inverse of `table`."""
         return {word: key for key, words in self.table(name).items() for word in words}
 
 
@@ -68,12 +68,12 @@ _read = lru_cache(maxsize=None)(WordLists)  # several modules take lists from on
 
 
 def word_lists(module: str, name: str) -> WordLists:
-    """The lists of `data/NAME.txt` beside a module, which gives its `__file__`."""
+    """Return the lists of `data/NAME.txt` next to the module with this `__file__`."""
     return _read(Path(module).with_name("data") / f"{name}.txt")
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text as a set, for short lists that stay beside the code."""
+    """Return the words of a text as a set, for short lists within code."""
     return frozenset(text.split())
 
 
@@ -96,7 +96,7 @@ PICTURING_VERBS = _PARSING.words("picturing verbs")
 STRIVING_VERBS = _PARSING.words("striving verbs")
 DEPICTIONS = PICTURES | _PARSING.words("depictions")
 EXTENTS = _PARSING.words("extents")
-#: What a counting noun says of what it counts; "" for nothing.
+#: Counting noun -> the attribute of what it counts; "" for none.
 QUANTITIES: Mapping[str, str] = {
     **dict.fromkeys(_PARSING.words("quantities") | PICTURES, ""),
     **{word: f"{word} of" for word in _PARSING.words("telling quantities")},
@@ -105,7 +105,7 @@ NUMBERS: Mapping[str, int] = {
     name: value for value, name in enumerate(" ".join(_PARSING.rows("numbers")).split())
 }
 NO_QUALITY = _PARSING.words("no qualities")
-#: Two words that stand for those named before.
+#: Two words that refer to things named before.
 RECIPROCALS = frozenset({("each", "other"), ("one", "another")})
 NEGATIONS = _PARSING.words("negations")
 PRONOUNS: Mapping[str, str] = _PARSING.keys("pronouns")

@@ -52,36 +52,34 @@ def parse_many(
     """
     todo = list(texts)
     if workers <= 1 or len(todo) < POOL_FLOOR:
-        own = get_tagger(tagger)
-        return [parse(text, own) for text in todo]
-    batches = batched(todo, tagger)
+        return _parse_batch((tagger, todo))
     with Workers(workers) as pool:
-        return [caption for batch in pool.map(_parse_batch, batches) for caption in batch]
+        made = pool.map(_parse_batch, batched(todo, tagger))
+        return [caption for batch in made for caption in batch]
 
 
 def batched(texts: list[str], tagger: str) -> list[tuple[str, list[str]]]:
-    """Batches for worker processes: (tagger, texts)."""
+    """Return batches for worker processes: (tagger, texts)."""
     return [(tagger, texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
 
 
 def _parse_batch(job: tuple[str, list[str]]) -> list[Caption]:
-    name, texts = job
-    tagger = get_tagger(name)
-    return [parse(text, tagger) for text in texts]
+    tagger = get_tagger(job[0])
+    return [parse(text, tagger) for text in job[1]]
 
 
 # --- Parsed captions as readable JSON records, for people and other programs. ---
 
 
 def provenance(tagger: str = DEFAULT_TAGGER) -> dict[str, str]:
-    """Versions of tagger and parser: what a parse depends on besides the caption."""
+    """Return the versions of tagger and parser, on which parses depend."""
     return {"tagger": tagger_version(tagger), "parser": PARSER_VERSION}
 
 
 def parse_records(
     items: Iterable[tuple[str, str]], tagger: str = DEFAULT_TAGGER
 ) -> list[dict[str, Any]]:
-    """The records of (id, caption) pairs in order."""
+    """Return the records of (id, caption) pairs in order."""
     own = get_tagger(tagger)
     versions = provenance(tagger)
     return [{"id": i, **caption_record(parse(text, own)), **versions} for i, text in items]
@@ -98,34 +96,25 @@ def caption_record(caption: Caption) -> dict[str, Any]:
         position in "objects". Starts and ends are characters.
     """
     graph = caption.graph or SceneGraph()
+
+    def fields(node: Any, *names: str) -> dict[str, Any]:
+        return {name: getattr(node, name) for name in names}
+
+    def ends(node: Any) -> dict[str, int]:
+        return {"start": node.span.start, "end": node.span.end}
+
+    tokens = ("text", "lemma", "pos", "tag", "start", "end")
+    relations = ("subject", "name", "object", "words", "kind")
     return {
         "caption": caption.text,
-        "tokens": [
-            {name: getattr(t, name) for name in ("text", "lemma", "pos", "tag", "start", "end")}
-            for t in caption.tokens
-        ],
+        "tokens": [fields(token, *tokens) for token in caption.tokens],
         "objects": [
             {
-                "name": o.name,
-                "start": o.span.start,
-                "end": o.span.end,
-                "attributes": [
-                    {"name": a.name, "kind": a.kind, "start": a.span.start, "end": a.span.end}
-                    for a in o.attributes
-                ],
+                "name": node.name,
+                **ends(node),
+                "attributes": [{**fields(a, "name", "kind"), **ends(a)} for a in node.attributes],
             }
-            for o in graph.objects
+            for node in graph.objects
         ],
-        "relations": [
-            {
-                "subject": r.subject,
-                "name": r.name,
-                "object": r.object,
-                "words": r.words,
-                "kind": r.kind,
-                "start": r.span.start,
-                "end": r.span.end,
-            }
-            for r in graph.relations
-        ],
+        "relations": [{**fields(r, *relations), **ends(r)} for r in graph.relations],
     }

@@ -36,10 +36,12 @@ from compoclip.workers import Workers
 
 
 def encode(caption: Caption) -> str:
-    """A checksum and one ASCII JSON array: starts, ends, lemmas, universal and Penn tags, chunks,
-    graph."""
-    tokens = caption.tokens
-    graph = caption.graph
+    """Return a checksum and an ASCII JSON array of starts, ends, lemmas, tags, chunks and graph."""
+    tokens, graph = caption.tokens, caption.graph
+
+    def ends(node: GraphObject | GraphAttribute | GraphRelation) -> tuple[int, int]:
+        return node.span.start, node.span.end
+
     record = [
         [t.start for t in tokens],
         [t.end for t in tokens],
@@ -51,15 +53,11 @@ def encode(caption: Caption) -> str:
         if graph is None
         else [
             [
-                [
-                    o.name,
-                    *_ends(o.span),
-                    [[a.name, *_ends(a.span), a.kind, int(a.sure)] for a in o.attributes],
-                ]
+                [o.name, *ends(o), [[a.name, *ends(a), a.kind, int(a.sure)] for a in o.attributes]]
                 for o in graph.objects
             ],
             [
-                [r.subject, r.name, r.object, *_ends(r.span), r.words, r.kind, int(r.sure)]
+                [r.subject, r.name, r.object, *ends(r), r.words, r.kind, int(r.sure)]
                 for r in graph.relations
             ],
         ],
@@ -69,7 +67,7 @@ def encode(caption: Caption) -> str:
 
 
 def decode(text: str, record: str) -> Caption:
-    """The caption `text` with its stored parse; raises ValueError when the record is damaged."""
+    """Return the caption `text` with its stored parse. Raises ValueError for a damaged record."""
     head = beginning(text)
     try:
         checksum, record = record[:8], record[8:]
@@ -82,52 +80,38 @@ def decode(text: str, record: str) -> Caption:
             raise ValueError("columns of different length")
         if ends and ends[-1] > len(head):
             raise ValueError("spans beyond the text")
+        found = None if graph is None else _decode_graph(*graph)
         return Caption(
-            head,
-            tokens,
-            tuple(Chunk(*chunk) for chunk in chunks),
-            None if graph is None else _decode_graph(graph),
-            len(head) < len(text),
+            head, tokens, tuple(Chunk(*chunk) for chunk in chunks), found, len(head) < len(text)
         )
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ValueError(f"damaged record: {error}") from error
 
 
-def _decode_graph(graph: list[Any]) -> SceneGraph:
-    objects, relations = graph
-    return SceneGraph(
-        tuple(
-            GraphObject(
-                name,
-                Span(start, end),
-                tuple(
-                    GraphAttribute(a, Span(first, last), kind, bool(sure))
-                    for a, first, last, kind, sure in attributes
-                ),
-            )
-            for name, start, end, attributes in objects
-        ),
-        tuple(
-            GraphRelation(subject, name, target, Span(start, end), words, kind, bool(sure))
-            for subject, name, target, start, end, words, kind, sure in relations
-        ),
-    )
+def _decode_graph(objects: list[Any], relations: list[Any]) -> SceneGraph:
+    nodes, links = [], []
+    for name, start, end, attributes in objects:
+        found = (
+            GraphAttribute(said, Span(first, last), kind, bool(sure))
+            for said, first, last, kind, sure in attributes
+        )
+        nodes.append(GraphObject(name, Span(start, end), tuple(found)))
+    for subject, name, target, start, end, words, kind, sure in relations:
+        span = Span(start, end)
+        links.append(GraphRelation(subject, name, target, span, words, kind, bool(sure)))
+    return SceneGraph(tuple(nodes), tuple(links))
 
 
-def _ends(span: Span) -> tuple[int, int]:
-    return span.start, span.end
-
-
-# --- Parsed captions on disk: each distinct caption is parsed once, whoever asks. ---
+# --- Parsed captions on disk: each distinct caption is parsed once. ---
 
 _Result = TypeVar("_Result")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS parses
 (key BLOB PRIMARY KEY, parser TEXT NOT NULL, record TEXT NOT NULL) WITHOUT ROWID
 """
-#: Captions parsed and written in one go; an interruption loses at most these.
+#: Captions per transaction; an interruption loses at most these.
 SLICE = 20_000
-_ALONE = 1000  # texts between two signs of progress when one process parses
+_ALONE = 1000  # texts per transaction of a single process
 _QUERY = 500
 _LAYOUT = "crc32"  # of records: each begins with its checksum
 _BUSY_SECONDS = 60.0
@@ -137,9 +121,9 @@ class ParseStore:
     """A SQLite file of parses, keyed by caption text, parser version and tagger version.
 
     Any number of processes may read while one writes (write-ahead log); writers wait for each
-    other. A process that dies while writing loses its open transaction and nothing else. A record
-    that does not decode counts as missing: `get_or_parse` parses the caption again and counts it
-    in `damaged`. Objects may be pickled; each worker process opens the file itself.
+    other. A process that dies while writing loses its open transaction only. Damaged records count
+    as missing: `get_or_parse` parses the captions again and counts them in `damaged`. Objects can
+    be pickled; each process opens the file itself.
 
     Args:
         path: The file, made with its folder when absent.
@@ -188,7 +172,10 @@ class ParseStore:
             The parse of every distinct caption, in order of first occurrence.
         """
         wanted = list(dict.fromkeys(texts))
-        found = dict(self._known(wanted))
+        by_key = {self._key(text): text for text in wanted}
+        rows = self._rows("key, record", wanted)
+        read = ((by_key[key], self._decoded(by_key[key], record)) for key, record in rows)
+        found = {text: caption for text, caption in read if caption is not None}
         missing = [text for text in wanted if text not in found]
         for at in range(0, len(missing), SLICE):
             part = missing[at : at + SLICE]
@@ -200,8 +187,8 @@ class ParseStore:
     def fill(self, texts: Iterable[str], workers: int = 1) -> int:
         """Parse and store every missing caption.
 
-        The file is the same, bit for bit, for any number of workers. They are started once for all
-        captions, and only when there are thousands. Memory: one slice of the captions.
+        The file has the same bytes for any number of workers, which are started for thousands of
+        captions only. Memory: one slice of the captions.
 
         Args:
             texts: Captions, repeated ones allowed.
@@ -229,25 +216,18 @@ class ParseStore:
         return stored
 
     def close(self) -> None:
-        """Close this thread's connection, which makes the log part of the file; it opens again."""
+        """Close this thread's connection and merge the log into the file; later calls reopen it."""
         opened: _Opened | None = getattr(self._local, "opened", None)
         if opened and opened.owner == getpid():
             opened.close()
             self._local.opened = None
 
     def _rows(self, columns: str, texts: list[str]) -> Iterator[Any]:
-        """The columns of the records of texts, some at a time."""
+        """Yield the columns of the records of texts."""
         for at in range(0, len(texts), _QUERY):
             keys = [self._key(text) for text in texts[at : at + _QUERY]]
             query = f"SELECT {columns} FROM parses WHERE key IN ({','.join('?' * len(keys))})"
             yield from self._guarded(lambda db: db.execute(query, keys).fetchall())  # noqa: B023
-
-    def _known(self, texts: list[str]) -> Iterator[tuple[str, Caption]]:
-        by_key = {self._key(text): text for text in texts}
-        for key, record in self._rows("key, record", texts):
-            caption = self._decoded(by_key[key], record)
-            if caption is not None:
-                yield by_key[key], caption
 
     def _insert(self, rows: list[tuple[bytes, str, str]]) -> None:
         def insert(db: sqlite3.Connection) -> None:
@@ -270,7 +250,7 @@ class ParseStore:
         return hashlib.blake2b(full, digest_size=16).digest()
 
     def _guarded(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        """Run `work` on this thread's connection, database errors made readable."""
+        """Run `work` on this thread's connection; make database errors readable."""
         try:
             return work(self._connection())
         except sqlite3.OperationalError as error:
@@ -295,7 +275,7 @@ class ParseStore:
         if opened and opened.owner != getpid():
             _inherited.append(opened)
         if opened is None or opened.owner != getpid():
-            # It is used by this thread alone; another one may come to close it with the store.
+            # Used by this thread alone, but another one may close it with the store.
             db = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, check_same_thread=False)
             db.text_factory = partial(str, encoding="utf-8", errors="replace")  # checksums decide
             opened = _Opened(db)
@@ -327,6 +307,5 @@ _inherited: list[_Opened] = []
 
 
 def _encoded(job: tuple[str, list[str]]) -> list[str]:
-    name, texts = job
-    tagger = get_tagger(name)
-    return [encode(parse(text, tagger)) for text in texts]
+    tagger = get_tagger(job[0])
+    return [encode(parse(text, tagger)) for text in job[1]]

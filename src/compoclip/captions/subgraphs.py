@@ -90,7 +90,7 @@ def phrase(subgraph: SubGraph) -> str:
 
 
 def pieces(subgraph: SubGraph) -> tuple[tuple[str, Span], ...]:
-    """The attributes, nouns and relations in the order in which they read, with their spans."""
+    """Return attributes, nouns and relations in reading order, with their spans."""
     found: list[tuple[str, Span]] = []
     for index, node in enumerate(subgraph.objects):
         if index:
@@ -102,16 +102,15 @@ def pieces(subgraph: SubGraph) -> tuple[tuple[str, Span], ...]:
 
 
 def relation_words(relation: GraphRelation) -> str:
-    """The relation as the caption has it ("sitting on"), else its name ("sit on")."""
+    """Return the relation as written ("sitting on"), else its name ("sit on")."""
     return relation.words or relation.name
 
 
 def worded(caption: Caption) -> SceneGraph:
-    """The graph of a caption in the caption's own words, in lower case; empty without a graph.
+    """Return the graph of a caption in the caption's words, in lower case; empty without a graph.
 
-    Names are lemmas; here objects keep their number ("dogs"). Attributes are those of
-    Adjectives and participles, not numbers or finite verbs. What is compared
-    ("smaller", "than") is left out.
+    Names keep their number ("dogs"). Attributes are adjectives and participles, not numbers or
+    finite verbs. Comparisons ("smaller", "than") are left out.
     """
     if caption.graph is None:
         return SceneGraph()
@@ -137,7 +136,7 @@ def worded(caption: Caption) -> SceneGraph:
 
 
 def tokens_in(caption: Caption, span: Span) -> tuple[Token, ...]:
-    """The tokens that lie in a span of the caption."""
+    """Return the tokens in a span of the caption."""
     return tuple(t for t in caption.tokens if span.start <= t.start and t.end <= span.end)
 
 
@@ -147,11 +146,7 @@ def _qualities(node: GraphObject) -> tuple[GraphAttribute, ...]:
 
 
 def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
-    """Return whether the attribute can stand before its noun, and says something there.
-
-    "smiling" but not "smiles"; "small" but not "smaller", which needs what it compares with, nor
-    "getting", which needs what one gets.
-    """
+    """Return whether the attribute can precede its noun: "smiling", "small", not "smaller"."""
     if any(token.tag == "JJR" for token in tokens) or attribute.name.lower() in EMPTY_PARTICIPLES:
         return False
     if attribute.kind != "action":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from compoclip.captions.lists import word_lists
-from compoclip.captions.tagrules import correct
+from compoclip.captions.tagrules import SETS, Columns, Condition, Patterns, correct
 from compoclip.captions.types import Token, addresses, is_address, word_spans
 from compoclip.errors import CompoclipError, UsageError, pip_install
 
@@ -23,7 +23,7 @@ _LISTS = word_lists(__file__, "tagging")
 class Tagger(Protocol):
     """Split a text into tokens with lemma, universal and Penn tag, and exact character spans.
 
-    `tag` never raises on odd text, leaves blanks out and keeps `text[t.start:t.end] == t.text`.
+    `tag` never raises on odd text, omits blanks and keeps `text[t.start:t.end] == t.text`.
 
     Attributes:
         name: Tagger and version; part of the key of stored parses.
@@ -60,7 +60,7 @@ def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
 
 @lru_cache(maxsize=8)
 def tagger_version(name: str = DEFAULT_TAGGER) -> str:
-    """Return name and version of a tagger, for the default one without loading its model.
+    """Return name and version of a tagger, without loading the default model.
 
     Args:
         name: As for `get_tagger`.
@@ -73,30 +73,10 @@ def tagger_version(name: str = DEFAULT_TAGGER) -> str:
 
 # --- From the BNC's C5 tags, which HanTa gives, to Penn Treebank tags and universal ones. ---
 
-#: C5 tag -> Penn tag. Tags that depend on the word (DT0, NN0, VBB, PUN ...) are in `penn_tag`.
-C5_TO_PENN: Mapping[str, str] = {
-    "AJ0": "JJ", "AJC": "JJR", "AJS": "JJS", "AT0": "DT", "AV0": "RB", "AVP": "RP", "AVQ": "WRB",
-    "CJC": "CC", "CJS": "IN", "CJT": "IN", "CRD": "CD", "DPS": "PRP$", "DT0": "DT", "DTQ": "WDT",
-    "EX0": "EX", "IN": "IN", "ITJ": "UH", "NN": "NN", "NN0": "NN", "NN1": "NN", "NN2": "NNS",
-    "NP0": "NNP", "ORD": "JJ", "PNI": "NN", "PNP": "PRP", "PNQ": "WP", "PNX": "PRP", "POS": "POS",
-    "PRF": "IN", "PRP": "IN", "TO0": "TO", "UNC": "FW", "VBB": "VBP", "VBD": "VBD", "VBG": "VBG",
-    "VBI": "VB", "VBN": "VBN", "VBZ": "VBZ", "VDB": "VBP", "VDD": "VBD", "VDG": "VBG",
-    "VDI": "VB", "VDN": "VBN", "VDZ": "VBZ", "VHB": "VBP", "VHD": "VBD", "VHG": "VBG",
-    "VHI": "VB", "VHN": "VBN", "VHZ": "VBZ", "VM0": "MD", "VVB": "VBP", "VVD": "VBD",
-    "VVG": "VBG", "VVI": "VB", "VVN": "VBN", "VVZ": "VBZ", "XX0": "RB", "ZZ0": "NN",
-}  # fmt: skip
-
-PENN_TO_UPOS: Mapping[str, str] = {
-    "JJ": "ADJ", "JJR": "ADJ", "JJS": "ADJ", "DT": "DET", "PDT": "DET", "WDT": "DET", "RB": "ADV",
-    "RBR": "ADV", "RBS": "ADV", "WRB": "ADV", "RP": "ADP", "CC": "CCONJ", "IN": "ADP", "CD": "NUM",
-    "PRP$": "PRON", "PRP": "PRON", "WP": "PRON", "WP$": "PRON", "EX": "PRON", "UH": "INTJ",
-    "NN": "NOUN", "NNS": "NOUN", "NNP": "PROPN", "NNPS": "PROPN", "POS": "PART", "TO": "PART",
-    "FW": "X", "VB": "VERB", "VBP": "VERB", "VBZ": "VERB", "VBD": "VERB", "VBG": "VERB",
-    "VBN": "VERB", "MD": "AUX", ".": "PUNCT", ",": "PUNCT", ":": "PUNCT", "``": "PUNCT",
-    "''": "PUNCT", "-LRB-": "PUNCT", "-RRB-": "PUNCT", "HYPH": "PUNCT", "NFP": "PUNCT",
-    "SYM": "SYM", "$": "SYM",
-}  # fmt: skip
-
+C5_TO_PENN = _LISTS.keys("c5 tags")
+PENN_TO_UPOS = _LISTS.keys("penn tags") | dict.fromkeys(
+    (".", ",", ":", "``", "''", "-LRB-", "-RRB-", "HYPH", "NFP"), "PUNCT"
+)
 _SIGNS: Mapping[str, str] = {
     ".": ".", "!": ".", "?": ".", ",": ",", ";": ":", ":": ":", "-": ":", "–": ":", "—": ":",
     "…": ":", "(": "-LRB-", "[": "-LRB-", "{": "-LRB-", ")": "-RRB-", "]": "-RRB-", "}": "-RRB-",
@@ -109,14 +89,14 @@ _COLLECTIVE_PLURALS = _LISTS.words("collective plurals")
 
 
 def sign_tag(text: str) -> str:
-    """Penn tag of a token that has no letter or digit: punctuation, else SYM."""
+    """Return the Penn tag of a token without letters and digits: punctuation, else SYM."""
     if len(text) > 1 and text[0] == ".":
         return ":"
     return _SIGNS.get(text[0], "NFP" if text[0] in "*_~=|/\\" else "SYM")
 
 
 def penn_tag(c5: str, word: str) -> str:
-    """Penn tag of a lower-case word with a C5 tag."""
+    """Return the Penn tag of a lower-case word with a C5 tag."""
     if c5 == "DT0" and word in _ADJECTIVE_QUANTIFIERS:
         return {"more": "JJR", "fewer": "JJR", "less": "JJR", "most": "JJS"}.get(word, "JJ")
     if c5 == "NN0" and word in _COLLECTIVE_PLURALS:
@@ -134,48 +114,22 @@ def penn_tag(c5: str, word: str) -> str:
 
 # --- Coarse universal parts of speech from Penn tags, the words and their neighbours. ---
 
-_BE = _LISTS.words("forms of be")
-_HAVE = _LISTS.words("forms of have")
-_DO = _LISTS.words("forms of do")
-_INDEFINITE_PRONOUNS = _LISTS.words("indefinite pronouns")
-_SUBORDINATORS = _LISTS.words("subordinators")
-_NOMINAL = frozenset({"NN", "NNS", "NNP", "NNPS", "JJ", "JJR", "JJS", "CD", "VBN", "VBG", "RB"})
+
+def _before(tag: str) -> Condition:
+    def holds(columns: Columns, at: int) -> bool:
+        return tag == next((t for t in columns[1][at + 1 : at + 4] if t not in ("RB", "PRP")), "")
+
+    return holds
+
+
+_CODE = {"before participle": _before("VBN"), "before infinitive": _before("VB")}
+COARSE = Patterns("wt", _LISTS.rows("coarse tags"), SETS, _CODE)
 
 
 def coarse_tags(lows: list[str], tags: list[str]) -> list[str]:
-    """The universal part of speech of each token.
-
-    Forms of be are AUX always, of have and do before a participle or an infinitive. Particles
-    ("up" in "pick up") are ADP like prepositions; the fine tag RP tells them apart. "this", "both"
-    and other determiners without a noun are PRON, and so are "someone" and the relative "that".
-    """
-    return [_one(lows, tags, i) for i in range(len(tags))]
-
-
-def _one(lows: list[str], tags: list[str], i: int) -> str:
-    low, tag = lows[i], tags[i]
-    if tag.startswith("VB"):
-        plain = low.replace("’", "'")
-        if plain in _BE:
-            return "AUX"
-        follower = next((t for t in tags[i + 1 : i + 4] if t not in ("RB", "PRP")), "")
-        if plain in _HAVE and follower == "VBN":
-            return "AUX"
-        if plain in _DO and (follower == "VB" or plain.endswith("n't")):
-            return "AUX"
-        return "VERB"
-    after = tags[i + 1] if i + 1 < len(tags) else ""
-    if tag in ("DT", "WDT") and low not in ("a", "an", "the", "no", "every"):
-        return "DET" if after in _NOMINAL or after == "DT" else "PRON"
-    if tag == "NN" and low in _INDEFINITE_PRONOUNS:
-        return "PRON"
-    if tag == "IN" and low in _SUBORDINATORS:
-        return "SCONJ"
-    if tag == "IN" and low == "as" and any(t in ("VBZ", "VBP", "VBD") for t in tags[i + 2 : i + 6]):
-        return "SCONJ"
-    if tag == "RB" and low in ("not", "n't"):
-        return "PART"
-    return PENN_TO_UPOS.get(tag, "X")
+    """Return the universal part of speech of each token, by its Penn tag or a row of `COARSE`."""
+    columns = [low.replace("’", "'") for low in lows], tags
+    return [COARSE.first(columns, i) or PENN_TO_UPOS.get(tag, "X") for i, tag in enumerate(tags)]
 
 
 # --- Lemmas: lemminflect's dictionary and rules, with the words it gets wrong in captions. ---
@@ -191,7 +145,7 @@ _AUXILIARIES = _LISTS.keys("auxiliary lemmas")
 
 @lru_cache(maxsize=1 << 16)
 def lemma_of(low: str, pos: str, tag: str) -> str:
-    """The lemma of a lower-case word with its coarse part of speech and Penn tag."""
+    """Return the lemma of a lower-case word with its coarse part of speech and Penn tag."""
     if pos == "AUX":
         stem = low.replace("’", "'").removesuffix("n't")
         return _AUXILIARIES.get(stem, stem)
@@ -218,18 +172,16 @@ def _inflected(low: str, pos: str) -> str:
     return prefix + hyphen + found[0] if found and found[0] else low
 
 
-# --- The default tagger: HanTa's English model, decoded here with caches, then set right for
-# captions. ---
+# --- The default tagger: HanTa's English model with a cached decoder and corrections. ---
 #
-# HanTa (Wartena 2019) is a pure-Python HMM tagger whose model lies in its wheel. That model is a
-# gzipped pickle which the library itself loads; it is opened by its full path inside the installed
-# package, because HanTa would prefer a file of that name in the current directory.
+# HanTa (Wartena 2019) is a pure-Python HMM tagger. Its wheel holds the model, a gzipped pickle that
+# is opened by its full path: HanTa would prefer a file of that name in the current directory.
 
 MODEL = "morphmodel_en.pgz"
 #: Longer strings are no English words; the model's time grows with their square.
 LONGEST_WORD = 40
 CACHE_SIZE = 1 << 16
-#: How a contraction is shown to the model; the token gets the tag of the first part.
+#: Endings of contractions as words for the model; the token gets the tag of the first part.
 _PARTS = {
     "n't": "not",
     "'s": "is",
@@ -282,7 +234,7 @@ class HantaTagger:
 
     def _penn_tags(self, words: list[str], lows: list[str]) -> list[str]:
         tags = ["" for _ in words]
-        seen: list[tuple[str, bool]] = []  # (word as the model sees it, whether case may speak)
+        seen: list[tuple[str, bool]] = []  # (word for the model, whether its case counts)
         at: list[int] = []
         capitals = sum(word[:1].isupper() for word in words)
         titled = capitals * 2 > sum(word[:1].isalpha() for word in words)
@@ -338,7 +290,7 @@ class HantaTagger:
 
 
 def _parts(word: str, low: str) -> tuple[str, ...]:
-    """A contraction as the two words the model knows; other words alone."""
+    """A contraction as two words for the model; other words alone."""
     plain = low.replace("’", "'")
     if plain in ("can't", "won't", "shan't"):
         return ({"can't": "can", "won't": "will", "shan't": "shall"}[plain], "not")

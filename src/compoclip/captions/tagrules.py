@@ -1,7 +1,7 @@
-"""Corrections of the model's tags for what captions say differently from the model's texts.
+"""Corrections of the tags of a model that was trained on newspapers and novels, for captions.
 
-The model was trained on newspapers and novels. Each row of `data/retagging.txt` fixes an
-error seen on captions of photos. Passes run in the order of the file, each on the whole caption.
+Each row of `data/retagging.txt` fixes an error seen on captions of photos. Passes run in the order
+of the file, each on the whole caption.
 
 A row is `RESULT | CONDITION; CONDITION | EXAMPLE`: the result of the first row whose conditions all
 hold counts. A condition is `[PLACE] [!]COLUMN VALUES`:
@@ -10,7 +10,7 @@ hold counts. A condition is `[PLACE] [!]COLUMN VALUES`:
   before, `..` any word of the caption; without one the word itself
 - column: w (the word), l (its lemma), p (its part of speech), t (its Penn tag)
 - values: words, `{name}` for the words of a list, `/regular expression/`, `^` for no word at all
-- `!`: none of them stands there
+- `!`: none of the values
 
 `@name` is a condition in code. The example is a caption for which the row holds.
 """
@@ -52,11 +52,11 @@ class TagRow(NamedTuple):
 
 
 class Patterns(dict[tuple[str, ...], tuple[TagRow, ...]]):
-    """A table of rows; for the columns of a word itself it maps to the rows that they leave.
+    """A table of rows: maps the columns of a word to the rows whose conditions on it hold.
 
     Args:
-        columns: What `first` and `results` are given, a letter for each column.
-        rows: The rows as they stand in the file.
+        columns: The letters of the columns that `first` is given.
+        rows: The rows of the file.
         lists: Words by the name of their list.
         code: Conditions in code, by name.
     """
@@ -80,7 +80,7 @@ class Patterns(dict[tuple[str, ...], tuple[TagRow, ...]]):
         return found
 
     def first(self, columns: Columns, at: int) -> str:
-        """The result of the first row that holds at a word, "" for none."""
+        """Return the result of the first row that holds at a word, "" for none."""
         for row in self[tuple([column[at] for column in columns])]:
             for holds in row.around:  # no generator: this runs for every word
                 if not holds(columns, at):
@@ -139,7 +139,7 @@ _MOTION = tuple(_LISTS.words("motion"))
 _BE = word_set("is are was were be been being am 's ’s it's he's she's")
 _NOUN = word_set("NN NNS NNP NNPS")
 _ONE = word_set("a an another one this each every single")
-_SETS = {
+SETS = {
     **{name: _LISTS.words(name) for name in _LISTS.names()},
     "be": _BE,
     "colours": COLOURS,
@@ -156,14 +156,14 @@ _SETS = {
 
 
 def _behind_motion(columns: Columns, at: int) -> bool:
-    """Return whether the verb before is one of motion or posture."""
+    """Return whether the verb before states motion or posture."""
     lows, tags = columns
     verb = next((i for i in range(at - 1, -1, -1) if tags[i].startswith("VB")), None)
     return verb is not None and lows[verb].startswith(_MOTION)
 
 
 def _singular(columns: Columns, at: int) -> bool:
-    """Return whether a noun with one form for one and for many is one here."""
+    """Return whether a noun with equal singular and plural is singular here."""
     lows, tags = columns
     for i in range(at - 1, max(-1, at - 4), -1):
         if lows[i] in _ONE:
@@ -174,17 +174,17 @@ def _singular(columns: Columns, at: int) -> bool:
 
 
 _CODE = {"behind motion": _behind_motion, "singular": _singular}
-PASSES = {name: Patterns("wt", _TABLE.rows(name), _SETS, _CODE) for name in _TABLE.names() if name}
+PASSES = {name: Patterns("wt", _TABLE.rows(name), SETS, _CODE) for name in _TABLE.names() if name}
 
 
 @lru_cache(maxsize=_MOST)
 def _due(low: str, tag: str) -> frozenset[str]:
-    """The passes with rows for a word."""
+    """Names of the passes with rows for a word."""
     return frozenset(name for name, table in PASSES.items() if table[low, tag])
 
 
 def correct(lows: list[str], tags: list[str]) -> list[str]:
-    """The corrected Penn tags of a caption, given its lower-case words and the model's tags."""
+    """Return the corrected Penn tags of a caption, by its lower-case words and the model's tags."""
     tags = list(tags)
     due = list(map(_due, lows, tags))
     for name, table in PASSES.items():

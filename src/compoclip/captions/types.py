@@ -164,7 +164,7 @@ _WORD = re.compile(
     r"|(?<=\s)['’]s(?![^\W_])"
     r"|([^\w\s]|_)\1*"
 )
-# Addresses and names of files, which no rewrite changes: what they spell is no English.
+# Addresses and names of files, which no rewrite changes.
 _ADDRESS = re.compile(
     r"(?<![\w@.])(?:"
     r"(?:[a-z][a-z\d+.-]*://|www\.)[^\s<>\"]*"
@@ -184,10 +184,10 @@ MOST_TOKENS, MOST_CHARACTERS = 150, 2000
 
 
 def beginning(text: str) -> str:
-    """The part of a caption that is parsed: all of it, or as much as `MOST_TOKENS` words and marks
-    of `MOST_CHARACTERS` characters, blanks not counted, up to the end of a word.
+    """Return the part of a caption that is parsed: at most `MOST_TOKENS` words and marks of at most
+    `MOST_CHARACTERS` characters without blanks, up to the end of a word.
 
-    A single word that is longer than that is cut inside.
+    A single longer word is cut inside.
     """
     if len(text) <= MOST_TOKENS:
         return text
@@ -212,7 +212,7 @@ def is_cut(text: str) -> bool:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """(start, end) of every word and punctuation mark, in order, blanks left out.
+    """Return (start, end) of every word and punctuation mark, in order.
 
     Contractions ("isn't", "it's") and hyphenated words are one token; the possessive ending of a
     noun ("man's", "dogs'") is a token of its own, right behind its noun. URLs, e-mail addresses

@@ -9,12 +9,11 @@ import random
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,7 +31,7 @@ from compoclip.recordfile import json_bytes
 from compoclip.rewrites.base import get_rewrite, token_key
 from compoclip.rewrites.records import RewriteTally, Settings
 from compoclip.version import __version__
-from compoclip.workers import Workers
+from compoclip.workers import in_batches
 
 Trainer = Literal["sentence-transformers", "ms-swift", "negclip", "open-clip"]
 DRAWS = 3
@@ -41,6 +40,7 @@ TRUE_ELSEWHERE = "negative that is another caption of the photo"
 NO_NEGATIVE = "caption without a negative"
 FEW_NEGATIVES = "caption with fewer negatives than rewrites"
 _BATCH = 100  # photos per task of a worker
+_COLUMNS = ("id", "captions")
 _SHARD = 5000  # rows per file of a webdataset
 
 
@@ -62,10 +62,10 @@ PhotoCaptions = tuple[str, Sequence[str]]
 def hard_negatives(
     photos: Sequence[PhotoCaptions], settings: Settings
 ) -> tuple[list[list[str]], Counts]:
-    """Sample the negatives of every caption, in order, and count how they were made.
+    """Sample the negatives of every caption, in order, and count them.
 
-    A text that is another caption of the photo is left out. Where texts are lacking, those of the
-    next epochs are taken, up to `DRAWS` in all; the tallies of rewrites are of the first.
+    Texts that equal another caption of the photo are left out. Missing texts are sampled in further
+    epochs, up to `DRAWS` in all; the tallies of rewrites are those of the first epoch.
 
     Args:
         photos: Ids and captions.
@@ -93,20 +93,6 @@ def hard_negatives(
                 elif len(found[k]) < len(settings.rewrites):
                     found[k].setdefault(key, text)
     return [list(texts.values()) for texts in found], counts
-
-
-def _made(
-    photos: Iterable[PhotoCaptions], settings: Settings, workers: int
-) -> Generator[tuple[list[list[str]], Counts], None, None]:
-    """Yield the negatives batch by batch, made here or by processes."""
-    stream = iter(photos)
-    batches = iter(lambda: list(islice(stream, _BATCH)), [])
-    work = partial(hard_negatives, settings=settings)
-    if workers <= 1:
-        yield from map(work, batches)
-        return
-    with Workers(workers) as pool:
-        yield from pool.map(work, batches)
 
 
 # --- Layouts: each a context that yields what writes one row. ---
@@ -336,12 +322,11 @@ def export(
     layout, each = LAYOUTS[trainer], len(settings.rewrites)
     totals: Counts = {"photos": 0, "captions": 0, "rows": 0, "negatives": 0, "left_out": {}}
     add_counts(totals["left_out"], source.left_out)
+    make, photos = partial(hard_negatives, settings=settings), zip(*map(source.column, _COLUMNS))
     with new_folder(out) as folder:
         with (
             layout.write(folder, each, settings.seed) as write,
-            closing(
-                _made(zip(source.column("id"), source.column("captions")), settings, workers)
-            ) as batches,
+            closing(in_batches(make, photos, _BATCH, workers)) as batches,
         ):
             for index in track(_written(source, batches, layout, each, write, totals)):
                 totals["photos"] = index
@@ -360,7 +345,7 @@ def _written(
     write: Write,
     totals: Counts,
 ) -> Iterator[int]:
-    """Write all rows, and yield the number of every photo when it is done."""
+    """Write all rows; yield the number of each finished photo."""
     negatives: Iterator[list[str]] = iter(())
     for index in range(len(source)):
         sample = source[index]

@@ -27,10 +27,10 @@ _TEXTS = pa.list_(pa.string())
 
 @dataclass(frozen=True, slots=True)
 class CorpusRow:
-    """One row or sample of a shard: its captions, stripped and none of them blank.
+    """One row or sample of a shard with its captions, stripped and not blank.
 
-    id: with a number for further captions, what the sampling of a rewrite depends on. stored: what
-    an earlier parse wrote into the row, if any.
+    id: seeds the rewrites, with a number for further captions. stored: the parses of an earlier
+    job, if any.
     """
 
     id: str
@@ -39,7 +39,7 @@ class CorpusRow:
 
 
 def row_of(id: str, texts: Iterable[Any], stored: Any, counts: Counts) -> CorpusRow:
-    """Return a row, with what is left out of it counted."""
+    """Return a row; count its captions and values that are left out."""
     left_out: Counter[str] = Counter()
     captions = tuple(usable_texts(texts, EMPTY_CAPTION, left_out))
     left_out[NO_CAPTION] += not captions

@@ -28,7 +28,7 @@ from compoclip.own import fence
 from compoclip.recordfile import require_same
 from compoclip.workers import RETRIES, Workers, WorkersDiedError
 
-# --- Where shards are worked on: in this process, in several, or on a Ray cluster. ---
+# --- Engines: this process, several processes, or a Ray cluster. ---
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,12 +40,11 @@ _OBJECT_STORE = 80 << 20  # bytes; tasks and results are small, shards are read 
 def run(
     work: Callable[[T], R], tasks: Sequence[T], workers: int = 1, engine: Engine = "local"
 ) -> Generator[R, None, None]:
-    """Yield the results of all tasks, as they are finished; closing it ends what is under way.
+    """Yield the results of all tasks as they are finished; closing it ends running tasks.
 
-    work: a function at the top level of a module, which may be called again for a task whose
-    worker died. engine: "local" are processes of this machine; "ray" are tasks on the Ray cluster
-    that RAY_ADDRESS names, or else on one of `workers` processes that is started for this call.
-    Raises CompoclipError when workers die again and again, or Ray is not installed.
+    work: a function at the top level of a module; it is repeated if a worker dies. engine: "local"
+    uses processes of this machine; "ray" uses the Ray cluster at RAY_ADDRESS, or starts one of
+    `workers` processes. Raises CompoclipError when workers die repeatedly or Ray is not installed.
     """
     try:
         if engine == "ray":
@@ -160,14 +159,14 @@ def process(
     """
     if any(out.absolute() == shard.absolute().parent for shard in shards):
         raise UsageError(f"{out}: holds the shards themselves; choose another -o")
-    for shard in shards:  # the first that can be read speaks for all, before hours of work
+    for shard in shards:  # check the column in the first readable one, before hours of work
         try:
             opened_shard(shard, column, (), new_counts())
             break
         except UsageError:
             raise
         except CompoclipError:
-            continue  # it is named when its turn comes
+            continue  # reported when it is made
     with only_writer(out, folder=True):
         settings, path = {**job.settings(), "column": column}, out / MANIFESTS / SETTINGS
         try:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from glob import glob, has_magic
+from glob import glob
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -51,7 +51,7 @@ from compoclip.recordfile import json_bytes
 from compoclip.tables import (
     ROW_FILES,
     ending_of,
-    expand_braces,
+    find_files,
     holds_text,
     json_row,
     opened_parquet,
@@ -67,7 +67,7 @@ Batch = tuple[list[CorpusRow], Callable[[Any, Made], object]]
 
 
 class OpenShard(NamedTuple):
-    """The batches of a shard, and what opens the output that they are written to."""
+    """The batches of a shard, and a function that opens the output to write them to."""
 
     batches: Iterator[Batch]
     create: Callable[[Path], AbstractContextManager[Any]]
@@ -76,16 +76,16 @@ class OpenShard(NamedTuple):
 def opened_shard(source: Path, column: str | None, fields: Fields, counts: Counts) -> OpenShard:
     """Open a shard for one transform over its batches of rows.
 
-    column: caption columns joined by commas, guessed when not given; in tar shards the name in
-    .json members. Rows are named by their column "id", or by file name and row number; samples of a
-    tar "SHARD/KEY". Raises UsageError when the captions cannot be where `column` says,
-    CompoclipError when the shard cannot be read, here or while it is.
+    column: caption columns joined by commas, by default guessed; in tar shards the key in .json
+    members. Ids are the column "id", or file name and row number; in a tar "SHARD/KEY". Raises
+    UsageError for a column that cannot hold captions, CompoclipError for an unreadable shard, also
+    while it is read.
     """
     return _FORMATS[str(kind_of(source.name))](source, column, fields, counts)
 
 
 def _spliced(text: str, fields: Mapping[str, Any], added: Mapping[str, Any], origin: str) -> bytes:
-    """The JSON object `text`, byte for byte, with the fields `added` at its end."""
+    """Append the fields `added` to the JSON object `text`, whose bytes stay as they are."""
     for name in added:
         _require_free(name, fields, origin)
     head = text.strip()[:-1].rstrip().encode()
@@ -196,8 +196,8 @@ def _parquet(source: Path, column: str | None, fields: Fields, counts: Counts) -
 
 # --- Webdataset tar shards: the fields go into the .json member of each sample. ---
 #
-# A sample without one gets one behind its other members, if there is anything to say. All other
-# members stay as they are. Captions are found as `train` finds them.
+# A sample without one gets one behind its other members, if any field is set. All other members
+# stay as they are. Captions are found as in training.
 
 _TAR_BATCH = 200
 
@@ -250,10 +250,7 @@ def _sample(
     column: str | None,
     counts: Counts,
 ) -> tuple[SampleTexts, CorpusRow | None]:
-    """The texts of a sample, and its row.
-
-    None for one whose .json member cannot be added to, and for members that belong to no sample.
-    """
+    """The texts of a sample and its row; None if fields cannot be added, or without a sample."""
     texts, damaged = SampleTexts(), False
     for member in members:
         if member.sparse is not None:
@@ -315,7 +312,7 @@ _FORMATS: Mapping[str, Callable[[Path, str | None, Fields, Counts], OpenShard]] 
     ".tar": _tar,
 }
 
-# --- The shards that a file name, a folder or a pattern means. ---
+# --- Shards by file name, folder or pattern. ---
 
 KINDS = (*ROW_FILES, ".tar")
 
@@ -350,33 +347,16 @@ def find_shards(spec: str) -> list[Path]:
         UsageError: When they are of several kinds, share a name or are not on this machine.
     """
     require_local(spec)
-    path = Path(spec)
-    if path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if kind_of(file.name)]
-        files = files or sorted(path.glob("data/*.parquet"))  # as on the Hugging Face hub
-    elif path.exists():
-        files = [path]
-    else:
-        parts = expand_braces(spec)
-        files = [
-            Path(name) for part in parts for name in (glob(part) if has_magic(part) else [part])
-        ]
-    shards = [file for file in files if kind_of(file.name) and not file.name.startswith(".")]
-    kinds = sorted({str(kind_of(file.name)) for file in shards})
+    shards = [file for file in find_files(spec, KINDS) if kind_of(file.name)]
     if not shards:
         raise CompoclipError(f"{spec}: no shard there; they end in {', '.join(KINDS)}")
-    if len(kinds) > 1:
-        raise UsageError(
-            f"{spec}: shards of several kinds ({', '.join(kinds)}); name those you mean with a "
-            f"pattern such as '*{kinds[-1]}'"
-        )
     twice = [name for name, times in Counter(file.name for file in shards).items() if times > 1]
     if twice:
         raise UsageError(f"{spec}: several shards are named {twice[0]}; run for each folder alone")
     return sorted(shards, key=lambda file: file.name)
 
 
-# --- One shard: written whole or not at all, and known as finished afterwards. ---
+# --- One shard: written atomically, with a manifest when it is finished. ---
 
 MANIFESTS = "manifest"
 SETTINGS = "settings.json"
@@ -404,10 +384,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """The result of a shard: its counts, or its fault.
-
-    stop: the output cannot be written, so that going on with others is no use.
-    """
+    """The result of a shard: its counts, or its error. stop: the output cannot be written."""
 
     name: str
     counts: Counts | None = None
@@ -416,10 +393,10 @@ class ShardResult:
 
 
 def finished(task: ShardTask) -> Counts | None:
-    """Return the counts of a shard that an earlier run finished; None when it is to be made.
+    """Return the counts of a shard that an earlier run finished; None if it has to be made.
 
-    Finished is a shard whose file has the size that its manifest says, made from a source that has
-    not changed since. Raises CompoclipError when it was made from another file of the same name.
+    A finished shard has the size in its manifest, and its source has not changed. Raises
+    CompoclipError when it was made from another file of the same name.
     """
     try:
         known = json.loads(task.manifest.read_text(encoding="utf-8"))
@@ -453,7 +430,7 @@ def _are_like(value: Any, usual: Any) -> bool:
 
 
 def make_shard(task: ShardTask) -> ShardResult:
-    """Do the task; the same task gives the same bytes. Never raises for bad shards or disks."""
+    """Do the task; equal tasks give equal bytes. Never raises for bad shards or disks."""
     name = task.source.name
     counts = new_counts()
     try:

@@ -26,5 +26,4 @@ from .texts import TargetPlan as TargetPlan
 from .texts import UnitPlan as UnitPlan
 from .transform import ImageTransform as ImageTransform
 from .transform import RandomCrop as RandomCrop
-from .written import open_unit_file as open_unit_file
 from .written import read_units as read_units

@@ -99,13 +99,13 @@ class TextBlock:
 
 
 def _numbered(items: Iterable[Hashable]) -> NDArray[np.int64]:
-    """Equal numbers for equal items, counted from 0 in order of appearance."""
+    """Number items from 0 in order of appearance; equal items have equal numbers."""
     seen: dict[Hashable, int] = {}
     return np.array([seen.setdefault(item, len(seen)) for item in items], np.int64)
 
 
 def _keys(items: Iterable[str | bytes]) -> NDArray[np.int64]:
-    """Numbers that are equal in all processes exactly for equal items: hashes of 8 bytes."""
+    """Hash items to 8 bytes; the numbers are the same in all processes."""
     named = (item.encode() if isinstance(item, str) else item for item in items)
     digests = b"".join(blake2b(name, digest_size=8).digest() for name in named)
     return np.frombuffer(digests, np.int64)
@@ -113,13 +113,13 @@ def _keys(items: Iterable[str | bytes]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class IntBuffer:
-    """Arrays of integers, and after them arrays of truth values, as one int32 tensor.
+    """Arrays of integers, then arrays of truth values, as one int32 tensor.
 
     Args:
         values: (n,) int32.
-        shapes: Of the arrays, by slot.
-        order: The slots in the order in which they lie in `values`.
-        masks: How many of the arrays, the last in this order, are truth values.
+        shapes: Shapes of the arrays, by slot.
+        order: The slots in the order of `values`.
+        masks: Number of arrays of truth values, the last in this order.
     """
 
     values: Tensor
@@ -129,7 +129,7 @@ class IntBuffer:
 
     @staticmethod
     def of(arrays: list[Ints]) -> IntBuffer:
-        """Lay out integers within int32 and truth values; array i of the list has slot i."""
+        """Pack arrays of integers within int32 and of truth values; array i has slot i."""
         order = sorted(range(len(arrays)), key=lambda i: arrays[i].dtype == bool)
         flat = [np.empty(0, np.int32), *(arrays[i].ravel() for i in order)]
         values = torch.from_numpy(np.concatenate(flat, dtype=np.int32, casting="unsafe"))
@@ -141,7 +141,7 @@ class IntBuffer:
         return [int(np.prod(self.shapes[slot])) for slot in self.order]
 
     def on(self, device: torch.device) -> list[Tensor]:
-        """The arrays by slot, integers as int64, cut out of one copy on a device."""
+        """Copy the buffer to a device; return its arrays by slot, integers as int64."""
         whole = self.values.to(device, non_blocking=True).long()
         sizes, numbers = self._sizes, len(self.order) - self.masks
         parts = list(torch.split(whole, [*sizes[:numbers], sum(sizes[numbers:])]))
@@ -150,7 +150,7 @@ class IntBuffer:
         return [views[slot].view(shape) for slot, shape in enumerate(self.shapes)]
 
     def array(self, slot: int) -> Ints:
-        """An array of integers as the host has it, int32."""
+        """Return an array of integers on the host, int32."""
         place = self.order.index(slot)
         start, size = sum(self._sizes[:place]), self._sizes[place]
         found: Ints = self.values.numpy()[start : start + size]
@@ -162,14 +162,14 @@ class Numbers:
     """The texts of a batch as numbers.
 
     Args:
-        buffer: All of them.
-        texts: What the text tower is given, with slots of the buffer for tensors.
-        layout: The fields of the layout that are there, as slots.
+        buffer: All numbers.
+        texts: Inputs of the text tower, with slots of the buffer for tensors.
+        layout: Fields of the layout, as slots.
         images: Number of images.
         kinds: Kinds of text.
-        answers: Indices that losses ask the layout for, as slots.
-        keys: What tells texts and photos apart in several processes (see `HostLayout`).
-        truncated: Texts that the tokenizer cuts.
+        answers: Indices that losses request from the layout, as slots.
+        keys: Keys of texts and photos over several processes (see `HostLayout`).
+        truncated: Number of texts that the tokenizer cuts.
     """
 
     buffer: IntBuffer
@@ -193,12 +193,12 @@ class Numbers:
 
     @property
     def host(self) -> HostLayout:
-        """The layout on the host."""
+        """Return the layout on the host."""
         arrays: Any = {name: self.buffer.array(slot) for name, slot in self.layout.items()}
         return HostLayout(images=self.images, kinds=self.kinds, keys=self.keys, **arrays)
 
     def lengths(self, request: IndexRequest) -> list[int]:
-        """The lengths of the arrays that a loss asks for; ValueError for one without an answer."""
+        """Return the lengths of the arrays of a request. Raises ValueError without an answer."""
         if request in self.answers:
             return [self.buffer.shapes[slot][0] for slot in self.answers[request]]
         return [len(array) for array in self.host.answer(request)]

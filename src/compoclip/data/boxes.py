@@ -51,7 +51,7 @@ class BoxedPhoto:
     things: tuple[BoxedThing, ...]
 
     def apart(self, axis: int) -> list[tuple[str, str]]:
-        """(first, second) labels of pairs of things that do not overlap along an axis, 0 for x."""
+        """Return (first, second) labels of things that do not overlap on an axis, 0 for x."""
         seen = Counter(each.label for each in self.things)
         alone = []
         for each in self.things:
@@ -68,13 +68,13 @@ class BoxedPhoto:
 
 
 def named(label: str) -> str:
-    """A thing with its article: "a dog", "an apple", "scissors"."""
+    """Return a label with its article: "a dog", "an apple", "scissors"."""
     return label if label in _PLURALS else f"{article_for(label)} {label}"
 
 
 # --- Rows to train on. ---
 
-# How each axis can be told of X, the subject, and Y: with X first along it, and with X second.
+# Axis -> wordings of the position of X, the subject, and Y: with X first on the axis, and second.
 _WORDINGS = {
     "left_right": (
         ("{x} to the left of {y}", "{x} to the right of {y}"),
@@ -101,11 +101,11 @@ def mirror_rows(
     human: float = 0.5,
     left_out: Counter[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield training rows of photos with boxes: at most one of each axis a photo.
+    """Yield training rows of photos with boxes, at most one per photo and axis.
 
-    A row is {"image", "caption", "neg_caption"} and, for left and right, "mirror": true, which
-    `open_table` reads. captions: what people wrote, by file name; a share `human` of the rows gets
-    one, where there is any. left_out: counts photos that give no row.
+    A row, to be read by `open_table`, is {"image", "caption", "neg_caption"} and, for left and
+    right, "mirror": true. captions: file name -> captions by people, appended to a share `human` of
+    the rows. left_out: counts photos without a row.
     """
     for photo in photos:
         made = 0

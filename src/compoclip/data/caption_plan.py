@@ -17,11 +17,10 @@ from compoclip.data.sources import NEGATIVES, POSITIVES, Source
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import fits_context, kind_named, token_key
 
-# The plan's names for what came with the data: hard negatives, captions in other words, and other
-# captions of the image, as positives.
+# Names of texts of the data: hard negatives, paraphrases, and other captions of the image.
 GIVEN, GIVEN_POSITIVE, OTHER_CAPTION = "given", "given-positive", "other-caption"
 OF_DATA = (GIVEN, GIVEN_POSITIVE, OTHER_CAPTION)
-# ... and for texts of a file of written ones
+# Names of texts of a file of written texts.
 WRITTEN_POSITIVE, WRITTEN_NEGATIVE = "written-positive", "written-negative"
 WRITTEN = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 
@@ -140,7 +139,7 @@ class Rewrites(Texts):
         for each in self.of:
             if isinstance(each, str):
                 _offer(drawing, each, offered)
-            # The first that applies; in random order that is uniform among those that apply.
+            # The first applicable one; in random order that is uniform among the applicable ones.
             elif any(_offer(drawing, n, offered) for n in each.order(drawing.rng(each.name))):
                 drawing.counts.count(each.name)
             else:
@@ -148,7 +147,7 @@ class Rewrites(Texts):
 
 
 def _offer(drawing: Drawing, name: str, offered: Counter[str]) -> bool:
-    """Add the text of a rewrite, if there is one. A name may be offered several times."""
+    """Add the text of a rewrite, if any. A name may be offered several times."""
     kind = kind_named(name)
     again = offered[name]
     offered[name] += 1
@@ -178,26 +177,25 @@ def _offer(drawing: Drawing, name: str, offered: Counter[str]) -> bool:
 
 @dataclass(frozen=True)
 class CaptionPlan:
-    """The texts that accompany a caption, all drawn again for every sample and epoch.
+    """The texts that accompany a caption, sampled again for every sample and epoch.
 
     Args:
-        rewrites: At most one text each, by name or by the file of a custom one; a name that stands
-            several times is drawn as often, each time another text. "given" is one of the negatives
-            that came with the data, "given-positive" one of its captions in other words,
-            "other-caption" another caption of the image,
-            "written-positive" and "written-negative" are of the file `written`.
-        hn_fraction: Share of captions that have negatives at all; always the same captions, and
-            those of a smaller share are among those of a larger one.
-        texts: More sorts of texts, drawn in this order after the rewrites.
-        main: Always take the first caption of a sample, not one of its captions at random.
+        rewrites: At most one text per entry, by the name of a rewrite or the file of a custom one;
+            a repeated name yields different texts. "given" is a negative of the data,
+            "given-positive" a paraphrase of the data, "other-caption" another caption of the image,
+            "written-positive" and "written-negative" are texts of the file `written`.
+        hn_fraction: Share of captions with negatives: always the same captions, and a smaller share
+            is a subset of a larger one.
+        texts: Further sorts of texts, sampled in this order after the rewrites.
+        main: Take the first caption of a sample instead of a random one.
         written: File of written texts (see `read_written_texts`).
-        pre_caption: Captions are cleaned (lower case, no marks) and cut to this many words; 0
-            leaves them as they are. Other texts are made from the original.
-        cleaned: Whether these are all captions, those of variations alone (see `Groups`), or all
-            captions and the texts of rewrites, too.
-        absent: Captions are shown saying of an object that it is not there, where one can be found
-            (the rewrite absent-object; no caption of the image names it). Other texts are made from
-            the original.
+        pre_caption: Clean captions (lower case, no marks) and cut them to this many words; 0 turns
+            this off. Other texts are made from the original.
+        cleaned: What to clean: all captions, captions of variations (see `Groups`), or all captions
+            and the texts of rewrites.
+        absent: Add to captions that an object is absent, if one can be found (the rewrite
+            absent-object; no caption of the image names it). Other texts are made from the
+            original.
     """
 
     rewrites: tuple[str | OneOf, ...] = ()

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
 from compoclip.errors import CompoclipError, UsageError, shown
 from compoclip.files import encodable
@@ -17,7 +18,7 @@ from compoclip.tables import text_list
 
 
 def require(good: object, wrong: str) -> None:
-    """Raise UsageError that says what is wrong with a setting, unless it is good."""
+    """Raise UsageError with the message `wrong` unless a setting is good."""
     if not good:
         raise UsageError(wrong)
 
@@ -46,6 +47,51 @@ def relative_image(image: str, root: Path, origin: str) -> str:
             "holds the images"
         )
     return normal
+
+
+# --- Records of JSON files: their keys, and the types of the values. ---
+
+_WORDS: Mapping[Any, str] = {
+    str: "a text",
+    int: "a number",
+    list: "a list",
+    list[str]: "a list of texts",
+    list[str | None]: "a list of texts or null",
+    dict: "an object",
+    NoneType: "null",
+}
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Return whether a value of a JSON file is of a type: `str`, `list[str]`, `dict[str, int]`."""
+    outer, inner = get_origin(kind), get_args(kind)
+    if outer is UnionType:
+        return any(fits(value, each) for each in inner)
+    if outer in (list, dict):
+        parts = value.values() if outer is dict and isinstance(value, dict) else value
+        return isinstance(value, outer) and all(fits(each, inner[-1]) for each in parts)
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+
+
+def fields(
+    row: Any, kinds: Mapping[str, Any], origin: str, remedy: str = "fetch the file again"
+) -> dict[str, Any]:
+    """Return a record that has these keys, of these types; optional ones may be missing or None.
+
+    Raises CompoclipError, beginning with `origin` (file and row), for anything else.
+    """
+    needed = [key for key, kind in kinds.items() if kind is object or not fits(None, kind)]
+    if not isinstance(row, dict) or not row.keys() >= {*needed}:
+        have = ", ".join(map(str, row)) if isinstance(row, dict) else shown(row)
+        what = ", ".join(needed) or "an object"
+        raise CompoclipError(f"{origin} needs {what}; it has: {have}; {remedy}")
+    for key, kind in kinds.items():
+        if not fits(row.get(key), kind):
+            parts = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+            words = " or ".join(_WORDS.get(each) or _WORDS[get_origin(each)] for each in parts)
+            what = f"{key!r} must be {words}, found {shown(row.get(key))}"
+            raise CompoclipError(f"{origin}: {what}; {remedy}")
+    return {**dict.fromkeys(kinds), **row}
 
 
 # --- Which columns of a table hold the image and the captions. ---
@@ -117,11 +163,10 @@ LONG_TEXT = f"text of more than {LONGEST_TEXT:,} characters"
 
 
 def cell_captions(value: Any) -> list[Any]:
-    """Return the caption values of one cell.
+    """Return the caption values of one cell, to be filtered by `usable_texts`.
 
-    They are a text, the entries of a list, or those of a list of texts written as Python or JSON
-    text; none when the value is missing. `usable_texts` keeps the captions among them. Bytes are
-    texts where they are UTF-8.
+    A cell holds a text (or UTF-8 bytes), a list, a list of texts written as Python or JSON text, or
+    nothing.
     """
     value = as_text(value)
     if isinstance(value, str):
@@ -133,7 +178,7 @@ def cell_captions(value: Any) -> list[Any]:
 
 
 def as_text(value: Any) -> Any:
-    """Return bytes, as some writers store texts, as the text they are; anything else as it is."""
+    """Decode bytes, as which some writers store texts; return other values unchanged."""
     try:
         return value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
@@ -141,9 +186,9 @@ def as_text(value: Any) -> Any:
 
 
 def usable_texts(values: Iterable[Any], empty: str, left_out: Counter[str]) -> list[str]:
-    """Return the texts among `values`, stripped; what is no text, blank or too long is counted.
+    """Return the usable texts, stripped; count other values and texts that are blank or too long.
 
-    empty: the reason for blank ones.
+    empty: the reason to count blank texts by.
     """
     kept = []
     for value in values:
@@ -192,15 +237,12 @@ _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 def read_extras(
     row: Mapping[str, Any], root: Path, origin: str, *, lists: bool = False
 ) -> dict[str, Any]:
-    """Return what the extra columns of a row say, under the names of `sources.table.SCHEMA`.
+    """Return the extra columns of a row, by the names of `sources.table.SCHEMA`.
 
     neg_caption, pos_caption: a text, a list of texts, or such a list as Python text. neg_image: a
     list of row numbers (also as text), or the path of an image below `root`. mirror: true or false,
-    yes or no, 1 or 0. group: text or number. score, image_score: numbers. Columns that the row has
-    not, or that are empty, are left out.
-
-    lists: neg_caption may be a list only. Raises CompoclipError that names `origin` (file and row)
-    when a cell is none of these.
+    yes or no, 1 or 0. group: text or number. score, image_score: numbers. Empty columns are left
+    out. lists: neg_caption must be a list. Raises CompoclipError, naming `origin` (file and row).
     """
     found: dict[str, Any] = {}
     for column in EXTRA_COLUMNS:

@@ -32,7 +32,7 @@ MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: Pillow's own threshol
 MAX_ASPECT = 50  # times that one side is as long as the other
 _PLAIN_SCANS = 10  # of an ordinary progressive JPEG
 MAX_WORK = _PLAIN_SCANS * MAX_PIXELS  # pixels times scans: the largest image in so many scans
-MAX_SCANS = 500  # of a small JPEG: each costs something beside its pixels
+MAX_SCANS = 500  # of a small JPEG: each scan has a cost of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ Picture = Path | bytes | Mirrored
 
 
 def mirrored(image: Picture) -> Picture:
-    """The picture with left and right exchanged; what is mirrored twice is the picture itself."""
+    """Return the picture with left and right exchanged; mirrored twice it is the picture itself."""
     return image.image if isinstance(image, Mirrored) else Mirrored(image)
 
 
@@ -79,17 +79,17 @@ class OpenedImage:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) of the pixels that `rgb` returns."""
+        """Return the (width, height) of the pixels that `rgb` returns."""
         return self._sides(self.stored.size)
 
     @property
     def rotated(self) -> bool:
-        """Return whether the file says that its pixels are to be turned."""
+        """Return whether the EXIF orientation asks for a rotation."""
         return _turn(self.stored) is not None
 
     @cached_property
     def scans(self) -> int:
-        """Times that a JPEG paints its pixels; 1 for other formats, but for slow ones."""
+        """Return how often a JPEG paints its pixels; 1 for other formats, except slow ones."""
         tiles = getattr(self.stored, "tile", ())  # none once it is decoded
         if tiles and tiles[0][0] == "ppm_plain":  # numbers in letters, which Pillow reads in Python
             return MAX_SCANS
@@ -101,12 +101,11 @@ class OpenedImage:
         data = file.read()
         file.seek(place)
         values = np.frombuffer(data, np.uint8)
-        # No less than there are: pixels never hold these two bytes. (bytes.count is ten times as
-        # slow.)
+        # An upper bound: pixels never hold these two bytes. (bytes.count is ten times slower.)
         most = int((values[1:][values[:-1] == 0xFF] == _SCAN).sum())
         if most <= _PLAIN_SCANS:
             return most
-        scans, place = 0, 2  # without those of thumbnails and of what follows its end
+        scans, place = 0, 2  # without thumbnails and bytes behind the end
         while scans <= MAX_SCANS and (found := _MARKER.search(data, place)):
             if found[1][0] == _END:
                 break
@@ -116,17 +115,16 @@ class OpenedImage:
 
     @property
     def work(self) -> int:
-        """Pixels times scans: what decoding costs."""
+        """Return pixels times scans, the cost of decoding."""
         return self.stored.width * self.stored.height * self.scans
 
     def rgb(self, least: tuple[int, int] | None = None) -> Image.Image:
-        """Decode the pixels to RGB, in the way that `decode` describes.
+        """Decode the pixels to RGB as described for `decode`.
 
         least: (width, height); a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if it is then at
-        least so large. The decoder leaves out the fine frequencies of each block of 8 x 8 pixels,
-        which costs less than to decode them and scale them away; the pixels are not those of
-        scaling the whole image down. Raises CompoclipError for too much work, and for a depth
-        without a scale.
+        least so large. The decoder skips the fine frequencies of each block of 8 x 8 pixels; this
+        is fast, and the pixels differ from the scaled whole image. Raises CompoclipError for too
+        much work, and for a depth without a scale.
         """
         if self.scans > MAX_SCANS or self.work > MAX_WORK:
             raise _RefusedError(
@@ -155,20 +153,18 @@ def decode(
 ) -> Image.Image:
     """Return the image as RGB, cropped to `box` (left, upper, right, lower) when given.
 
-    Pixels are those stored, as in open_clip and the published benchmark scores, whose boxes refer
-    to them; `upright` turns them as the EXIF orientation says, before the crop. (Pillow turns TIFF
-    files in any case.) Transparency is laid over white, 12 and 16 bits a channel are scaled to 8,
-    palette, grey and CMYK images become RGB, and of an animation the first frame is read. 32-bit
-    and signed grey (TIFF, PFM) is refused: nothing says which values are black and white. A box
-    that reaches beyond the image is filled with black there, as the benchmarks' own code does.
-    A path that ends in .npy is a numpy array (height, width, 3) of bytes with blue first, as OpenCV
-    reads frames (the YouCook2 part of EqBen); arrays that hold Python objects are never loaded.
+    Pixels are read as stored, as in open_clip and the published benchmark scores, whose boxes refer
+    to them; `upright` applies the EXIF orientation before the crop. (Pillow always applies it to
+    TIFF files.) Transparency is laid over white, 12 and 16 bits per channel are scaled to 8,
+    palette, grey and CMYK images become RGB, and the first frame of an animation is read. 32-bit
+    and signed grey (TIFF, PFM) has no defined black and white and is refused. A box beyond the
+    image is filled with black there, as in the benchmarks' own code. A path that ends in .npy is a
+    numpy array (height, width, 3) of bytes with blue first, as OpenCV reads frames (the YouCook2
+    part of EqBen); arrays of Python objects are never loaded.
 
-    `name` is what errors call the image; a path names itself. least: see `OpenedImage.rgb`; not
-    with a box.
-    Raises CompoclipError when the file is missing, not an image, truncated, beyond the limits of
-    this module, of a depth without a scale, or when the box is empty, lies outside the image or is
-    itself larger than MAX_PIXELS.
+    name: for error messages, by default the path. least: see `OpenedImage.rgb`; not with a box.
+    Raises CompoclipError for a missing, damaged or truncated image, one beyond the limits of this
+    module or without a scale, and a box that is empty, outside the image or above MAX_PIXELS.
     """
     with opened(image, name, upright=upright) as file:
         rgb = file.rgb(least)
@@ -191,8 +187,8 @@ def opened(
 ) -> Iterator[OpenedImage]:
     """Open an image without decoding it.
 
-    The one place where compoclip opens image files: formats are told by content, and limits are
-    checked in the header. Raises what `decode` does, also for errors within the block.
+    The only place where compoclip opens image files: formats are recognised by content, and limits
+    are checked in the header. Raises as `decode`, also for errors within the block.
     """
     label, mirror = name or _label(image), isinstance(image, Mirrored)
     image = image.image if isinstance(image, Mirrored) else image
@@ -255,7 +251,7 @@ def _check_size(width: int, height: int) -> None:
         )
 
 
-# --- Which way an image is turned, and how many times a JPEG paints it. ---
+# --- The orientation of an image, and the scans of a JPEG. ---
 
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -272,7 +268,7 @@ _STATE_TURNS = {"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"}
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    """How an image is turned to stand upright; None for one that does, or does not say."""
+    """The rotation that makes an image upright, or None."""
     if _STATE_TURNS.isdisjoint(image.info):
         return None
     with suppress(Exception):  # a damaged header of a camera is no damage to the pixels
@@ -281,7 +277,7 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
 
 
 _SCAN, _END = 0xDA, 0xD9  # the second bytes of markers
-_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")  # those that are followed by a length
+_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")  # followed by a length
 
 
 def _label(image: Picture | Image.Image) -> str:

@@ -1,4 +1,4 @@
-"""The texts drawn for a sample, and the counts of what was made and refused."""
+"""The texts sampled for a sample, and counts of texts made and refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Drawn:
 
     @classmethod
     def of(cls, made: Rewritten) -> Drawn:
-        """The text of a rewrite."""
+        """Return the text of a rewrite."""
         role = Role.POSITIVE if made.keeps_meaning else Role.NEGATIVE
         return cls(made.text, role, made.rewrite)
 
@@ -60,13 +60,13 @@ class PlanCounts:
                 own.update(others)
 
     def count(self, name: str) -> None:
-        """Count, for one sample, what was made of a name."""
+        """Count a text of this name for the sample."""
         self.made[name] += 1
         self.covered[name] = 1
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> PlanCounts:
-        """The counts that `to_json` wrote."""
+        """Return the counts that `to_json` wrote."""
         counts = PlanCounts(record["samples"])
         for name, made in record["rewrites"].items():
             counts.made[name] = made["made"]
@@ -75,7 +75,7 @@ class PlanCounts:
         return counts
 
     def coverage(self, rewrite: str) -> float:
-        """The fraction of samples that got a text from `rewrite`; 0 when no sample was seen."""
+        """Return the fraction of samples with a text from `rewrite`; 0 without samples."""
         return self.covered[rewrite] / self.samples if self.samples else 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -101,19 +101,19 @@ class PlanCounts:
 
 @dataclass
 class Drawing:
-    """The texts of one sample in an epoch, while they are drawn.
+    """The texts of one sample in an epoch while they are sampled.
 
     Args:
         sample: The sample.
         epoch: Counted from 0.
-        caption: The caption drawn, as the data has it.
-        texts: The texts so far; first the caption as it is shown.
+        caption: The sampled caption, as in the data.
+        texts: The texts so far, the caption first.
         negatives: Whether the caption has negatives.
-        rng: The generator of a draw by its name.
-        parse: The parse of a text, of a plan that has parsed captions.
-        rewrite: One draw of a rewrite by name, or of the texts written for a text; or why there is
-            none. Its last argument is `negatives`.
-        counts: What was made and refused so far.
+        rng: Returns the generator of a draw by its name.
+        parse: Returns the parse of a text.
+        rewrite: Returns a text by the name of a rewrite or of written texts, or the reason why
+            there is none; its last argument is `negatives`.
+        counts: Counts of texts made and refused.
     """
 
     sample: Sample
@@ -128,34 +128,32 @@ class Drawing:
 
     @cached_property
     def captions(self) -> set[tuple[str, ...]]:
-        """The captions of the sample as CLIP's tokenizer reads them."""
+        """Return the captions of the sample as CLIP's tokenizer reads them."""
         return {token_key(text) for text in self.sample.captions}
 
     @cached_property
     def taken(self) -> dict[tuple[str, ...], Role]:
-        """The role of every text so far, by what CLIP's tokenizer makes of it."""
+        """Return the role of each text so far, by its tokens for CLIP."""
         return {token_key(text): Role.CAPTION for text in (self.caption, self.texts[0].text)}
 
     def other_captions(self) -> list[str]:
-        """The captions of the sample that differ from the one drawn and from each other."""
+        """Return the captions that differ from the sampled one and from each other."""
         known = {token_key(self.caption): self.caption}
         for text in self.sample.captions:
             known.setdefault(token_key(text), text)
         return list(known.values())[1:]
 
     def add(self, drawn: Drawn | str, name: str, counted: str = "", again: bool = False) -> bool:
-        """Take a text if it is new to CLIP, else count why not.
-
-        A negative that equals any of the sample's captions, drawn or not, is not taken either.
+        """Add a text if its tokens are new and no negative equals a caption of the sample.
 
         Args:
-            drawn: The text, or the reason why there is none.
+            drawn: The text, or the reason for none.
             name: Its kind.
-            counted: What it is counted as, if not by its kind.
-            again: Take also one of its own side that was taken before.
+            counted: The name to count it by, by default its kind.
+            again: Whether a text of the same side may be repeated.
 
         Returns:
-            Whether it was taken.
+            Whether it was added.
         """
         counted = counted or name
         if isinstance(drawn, Drawn):
@@ -174,5 +172,5 @@ class Drawing:
         return False
 
     def refuse(self, name: str, reason: str) -> None:
-        """Count that there is none of a name."""
+        """Count a refusal of this name."""
         self.counts.refused[name, reason] += 1

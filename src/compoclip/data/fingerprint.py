@@ -25,11 +25,11 @@ from compoclip.files import read_arrays, reason, save_arrays, write_atomically
 
 FILE = "fingerprint.safetensors"
 COLUMNS = ("captions", "negatives", "positives", "neighbours", "group", "score", "image_score")
-"""The columns of a table of samples, beside their ids and images."""
+"""Columns of a table of samples, in addition to ids and images."""
 _VERSION = 1
 _CHUNK = 1 << 14
 _HASH = re.compile(r"(?=.*\d)[0-9a-f]{12,}")
-_MOST_TOLD = 6
+_MOST_LISTED = 6
 
 Rows = NDArray[np.uint32]
 
@@ -69,12 +69,12 @@ class Fingerprint:
         return cls(values, {name.removeprefix("rows/"): each for name, each in arrays.items()})
 
     def differences(self, now: Fingerprint, *, whole: bool = True) -> dict[str, str]:
-        """Name what differs in a later fingerprint, by name: "lr was 0.0005, is 0.0001".
+        """Describe what differs in a later fingerprint, by name: "lr was 0.0005, is 0.0001".
 
-        whole: compare all values, not those of the later one alone.
+        whole: also compare values that the later fingerprint lacks.
         """
         before, after = _flat(self.values), json.loads(json.dumps(_flat(now.values)))
-        told: dict[str, str] = {}
+        found: dict[str, str] = {}
         for name in dict.fromkeys([*(before if whole else ()), *after]):
             was, is_now = before.get(name), after.get(name)
             if was == is_now:
@@ -82,24 +82,24 @@ class Fingerprint:
             values = [each for each in (was, is_now) if each is not None]
             if all(isinstance(each, str) and _HASH.fullmatch(each) for each in values):
                 what = "changed" if len(values) == 2 else "is new" if is_now else "is gone"
-                told[name] = f"{name} {what}"
+                found[name] = f"{name} {what}"
             else:
                 was, is_now = ("none" if v is None else str(v)[:80] for v in (was, is_now))
-                told[name] = f"{name} was {was}, is {is_now}"
+                found[name] = f"{name} was {was}, is {is_now}"
         for name in dict.fromkeys([*self.rows, *now.rows]):
             one, other = self.rows.get(name), now.rows.get(name)
             if one is None or other is None:
-                told[name] = f"{name} are {'new' if one is None else 'gone'}"
+                found[name] = f"{name} are {'new' if one is None else 'gone'}"
             elif len(one) == len(other) and (n := int((one != other).sum())):
-                told[name] = f"{name} of {n} of {len(one)} rows changed"
-        return told
+                found[name] = f"{name} of {n} of {len(one)} rows changed"
+        return found
 
 
 def listed(differences: Mapping[str, str]) -> str:
     """Return differences as one line."""
     lines = list(differences.values())
-    more = f" and {len(lines) - _MOST_TOLD} more" if len(lines) > _MOST_TOLD else ""
-    return "; ".join(lines[:_MOST_TOLD]) + more
+    more = f" and {len(lines) - _MOST_LISTED} more" if len(lines) > _MOST_LISTED else ""
+    return "; ".join(lines[:_MOST_LISTED]) + more
 
 
 def checksums(columns: Mapping[str, Any]) -> dict[str, Rows]:

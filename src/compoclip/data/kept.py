@@ -1,8 +1,8 @@
-"""Features of the photos of a source, kept on disk: what a frozen image tower makes of them.
+"""Cached features of the photos of a source, by a frozen image tower.
 
 A folder holds parts of up to a thousand photos, each a cache (`files.load_arrays`) of a tensor
-(photos, crops, 1 + P, C): of every crop the pooled feature, then P patches. A run goes on with the
-parts that a killed one has left; damaged ones are made again.
+(photos, crops, 1 + P, C): the pooled feature of each crop, then P patches. A run uses the parts of
+a killed run; damaged parts are made again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from compoclip.files import (
 from compoclip.models.work import KeptAt
 
 Encode = Callable[[range], tuple[NDArray[np.float32], dict[int, str]]]
-"""Numbers of n photos -> (n, crops, 1 + P, C) features, and of those that cannot be read why."""
+"""Numbers of n photos -> (n, crops, 1 + P, C) features; number -> why a photo is unreadable."""
 
 _PART_BYTES = 64 << 20
 _PART_PHOTOS = 1000
@@ -44,13 +44,13 @@ _TENSOR, _BAD = "features", "bad"
 
 
 class KeptFeatures:
-    """The features of the photos of a source, made once and read from disk one by one.
+    """Features of the photos of a source, computed once and read from disk one by one.
 
     Args:
-        root: They lie in a folder below, by the hash of `record`.
-        record: All that they depend on, JSON-ready: tower, pixels, crops, photos.
+        root: Holds the folder of the features, named by the hash of `record`.
+        record: Everything that they depend on, JSON-ready: tower, pixels, crops, photos.
         shape: (crops, 1 + P, C) of a photo's features.
-        at: Where they are taken.
+        at: The place in the tower at which they are taken.
         rows: Name of a photo (`photo_key`) -> its number.
     """
 
@@ -65,23 +65,22 @@ class KeptFeatures:
         text = json.dumps(record, sort_keys=True)
         self._digest = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
         self.folder = root / f"features-{self._digest}"
-        self.at, self._record, self._shape, self._rows = at, record, shape, rows
+        self.at, self._record, self._rows = at, record, rows
         self._photo_bytes = 4 * math.prod(shape)
         self._per_part = max(1, min(_PART_PHOTOS, _PART_BYTES // self._photo_bytes))
         count, size = len(rows), self._per_part
         self._parts = [range(n, min(count, n + size)) for n in range(0, count, size)]
         self._bad: dict[int, str] = {}
-        self._maps: dict[int, NDArray[np.float32]] = {}
+        self._maps: dict[int, Any] = {}  # part -> its features, mapped into memory
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is mapped: workers map for themselves."""
+        """Leave out the memory maps: workers map for themselves."""
         return {**self.__dict__, "_maps": {}}
 
     def make(self, encode: Encode) -> None:
         """Make the parts that are missing or damaged.
 
-        Raises CompoclipError when they do not fit the disk, and when the folder cannot be written.
-        Parts that are finished stay.
+        Raises CompoclipError when they do not fit on the disk or the folder cannot be written.
         """
         images = counted(len(self._rows), "image")
         if not self._lacking():
@@ -115,7 +114,7 @@ class KeptFeatures:
                 write_atomically(self._path(part), save)
 
     def open(self) -> None:
-        """Read which photos could not be read. Raises CompoclipError for missing parts."""
+        """Read the list of unreadable photos. Raises CompoclipError for missing parts."""
         for part in range(len(self._parts)):
             path = self._path(part)
             try:
@@ -126,24 +125,20 @@ class KeptFeatures:
             self._bad |= {int(number): str(why) for number, why in stated.items()}
 
     def of(self, photo: str, crop: int) -> torch.Tensor:
-        """(1 + P, C) float32 features of a crop of a photo.
+        """Return (1 + P, C) float32 features of a crop of a photo.
 
-        Raises CompoclipError for a photo that could not be read, or that came to the data later.
+        Raises CompoclipError for an unreadable photo and for one that was added later.
         """
         row = self._rows.get(photo)
         if row is None:
-            raise CompoclipError(f"{photo}: came after features were kept; start the run again")
+            raise CompoclipError(f"{photo}: came after features were cached; start the run again")
         if row in self._bad:
             raise CompoclipError(self._bad[row])
         part, place = divmod(row, self._per_part)
         if part not in self._maps:
-            # A safetensors file is the length of a header, that header, and all numbers.
-            with self._path(part).open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                begin, _ = json.loads(file.read(length))[_TENSOR]["data_offsets"]
-            shape = len(self._parts[part]), *self._shape
-            self._maps[part] = np.memmap(self._path(part), "<f4", "r", 8 + length + begin, shape)
-        return torch.from_numpy(np.array(self._maps[part][place, crop]))
+            self._maps[part] = safe_open(self._path(part), "pt").get_slice(_TENSOR)
+        features: torch.Tensor = self._maps[part][place, crop]
+        return features
 
     def _path(self, part: int) -> Path:
         return self.folder / f"part-{part:06d}.safetensors"

@@ -50,7 +50,7 @@ class Assembler:
     prepare: Preparation | None = None
 
     def __getitem__(self, item: Item) -> Batch | str:
-        """The batch, or the error that prevents it: a raised one would arrive as a traceback."""
+        """The batch, or an error message: a raised error would arrive as a traceback."""
         task, requests = item
         building = BatchBuilder(
             self.source,
@@ -87,14 +87,13 @@ class Assembler:
 class BatchLoader:
     """Batches of a source in an order that depends on seed and epoch alone.
 
-    Every epoch is a fresh permutation of all samples, cut into batches; the last incomplete one
-    is dropped (groups: see `GroupedSchedule`). Captions, rewrites and crops are seeded by sample
-    and epoch, so batches are the same for any number of workers, and an epoch can start at any
-    step without decoding earlier images.
+    Every epoch is a permutation of all samples, cut into full batches (groups: see
+    `GroupedSchedule`). Captions, rewrites and crops are seeded by sample and epoch, so that batches
+    are the same for any number of workers, and an epoch can start at any step.
 
-    A sample with an unreadable image is left out of its batch, which is then smaller; it is
-    reported once and listed in `Batch.skipped`. After more than `max_bad` such samples the loader
-    raises. If this process makes only a part of every batch, the part may be empty.
+    A sample with an unreadable image is left out of its batch, reported once and listed in
+    `Batch.skipped`; after more than `max_bad` of them the loader raises. The part of a batch that
+    one of several processes makes may be empty.
 
     counts: texts made by the caption plan since the loader was built. bad: sample id -> reason.
     """
@@ -146,8 +145,8 @@ class BatchLoader:
         self._assembler = Assembler(
             source, plan, transform, seed, images, companions or Companions(), kept
         )
-        # Indices that losses have asked for so far: which they are does not depend on the batch, so
-        # workers compute those that the first batches were asked for. They come with every task.
+        # Indices that losses have requested so far. They do not depend on the batch, so workers
+        # compute the requests of the first batches for all later ones.
         self._requests: set[IndexRequest] = set()
         self._tasks = _Tasks(self._schedule, self._requests)
         self._pin = False
@@ -157,7 +156,7 @@ class BatchLoader:
 
     def prepare_with(self, preparation: Preparation, device: torch.device) -> None:
         """Let workers tokenise the texts of batches, and pin batches for a CUDA device."""
-        self.close()  # workers of earlier epochs know nothing of it
+        self.close()  # running workers have the old assembler
         self._assembler = replace(self._assembler, prepare=preparation)
         self._pin = device.type == "cuda"
 
@@ -215,7 +214,7 @@ class BatchLoader:
         """Stop the workers; a later epoch starts new ones."""
         iterator = getattr(self._workers, "_iterator", None)
         self._workers = None
-        if iterator is not None:  # an error that is kept somewhere keeps it, and so them, alive
+        if iterator is not None:  # a stored error would keep it, and the workers, alive
             iterator._shutdown_workers()
 
     def report_bad(self, bad: Mapping[str, str]) -> None:
@@ -235,10 +234,10 @@ class BatchLoader:
             note(f"left out: {reason}")
 
     def _results(self) -> Iterator[Batch | str]:
-        """The results of the tasks, with one line for workers that are killed.
+        """Yield the results of the tasks; a killed worker is an error of one line.
 
-        Waiting finds that one is gone, or fetching a batch it left behind fails. Errors that a
-        worker met itself arrive with a message that begins with "Caught".
+        Torch notices it while waiting for or fetching a batch. The messages of errors within a
+        worker begin with "Caught".
         """
         if self._worker_count == 0:
             for made in map(self._assembler.__getitem__, self._tasks):
@@ -253,12 +252,12 @@ class BatchLoader:
                 worker_init_fn=_init_worker,
                 persistent_workers=True,
                 pin_memory=self._pin,
-                # Not the global one: seeds drawn from it would change dropout, with workers only.
+                # Seeds from the global generator would change dropout, with workers only.
                 generator=torch.Generator(),
                 multiprocessing_context=self._start_method,
             )
-        # Torch's handler of SIGCHLD raises wherever the program is when a worker dies, perhaps in
-        # the midst of changing weights. Waiting for a batch finds out as well.
+        # Torch's handler of SIGCHLD raises anywhere, perhaps while weights change, when a worker
+        # dies. Waiting for a batch notices it as well.
         before = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
         try:
             results = iter(self._workers)
@@ -279,10 +278,10 @@ class BatchLoader:
 
 
 class _Tasks:
-    """The tasks of the steps under way, with the indices that are known to be wanted by their turn.
+    """The tasks of the current steps, each with the indices that losses have requested so far.
 
-    Workers outlive an iteration, its tasks do not. They know nothing of the loader: in a cycle with
-    it, workers of a loader that nobody closed would be waited for, 5 seconds each.
+    A reference to the loader would make a cycle: the workers of a loader that is not closed would
+    then be waited for, 5 seconds each.
     """
 
     def __init__(self, schedule: Schedule, requests: Set[IndexRequest]) -> None:
@@ -300,6 +299,6 @@ class _Tasks:
 
 
 def _init_worker(worker: int) -> None:
-    """One thread a worker; Ctrl-C is for the main process, which ends the workers."""
+    """One thread per worker; Ctrl-C is for the main process, which ends the workers."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -11,7 +11,7 @@ from PIL import Image
 from compoclip.data.transform import ImageTransform
 
 Box = tuple[float, float, float, float]
-"""Left, upper, right, lower, as fractions of what is shown of an image."""
+"""Left, upper, right, lower, as fractions of the visible part of an image."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,8 @@ class Mask:
 
     Args:
         words: Of the caption, in lower case, wherever they stand in it.
-        boxes: Of the image, (left, upper, right, lower) in pixels as it is stored, or fractions of
-            what is shown if `shown`.
-        shown: See `boxes`.
+        boxes: (left, upper, right, lower) in pixels of the stored image.
+        shown: Whether the boxes are fractions of the visible part of the image instead.
     """
 
     words: tuple[str, ...] = ()
@@ -30,7 +29,7 @@ class Mask:
     shown: bool = True
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where the words stand in a text, from each first character to after the last."""
+        """Return the spans of the words in a text."""
         if not self.words:
             return []
         longest = sorted(self.words, key=len, reverse=True)
@@ -43,10 +42,10 @@ class Mask:
         crop: tuple[int, int, int, int] | None,
         transform: ImageTransform,
     ) -> Mask:
-        """The mask with boxes as fractions of what a transform shows of a photo of a size.
+        """Return the mask with boxes as fractions of the part of a photo that a transform shows.
 
-        crop: what is shown of it. A picture of every box goes the way of the photo; a box of which
-        nothing is shown is left out.
+        stored: the size of the photo; crop: its visible part. A picture of each box is transformed
+        as the photo is; boxes outside the visible part are left out.
         """
         if self.shown:
             return self

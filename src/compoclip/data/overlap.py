@@ -1,4 +1,4 @@
-"""Which training photos are those of a held-out set: COCO's photos under all their names.
+"""Find training photos that are in a held-out set: COCO's photos under all their names.
 
 COCO gave its photos other file names and other splits in 2014 and 2017 but kept their numbers:
 COCO_val2014_000000391895.jpg and 000000391895.jpg are one photo. Sets made of train2017 hold most
@@ -71,7 +71,7 @@ class Overlap:
 
     Args:
         samples: Of the source.
-        unknown: Samples of which neither file name nor id tells a COCO number.
+        unknown: Number of samples without a COCO number in file name or id.
         by_set: Name of a held-out set -> ids of the samples with a photo of it.
     """
 
@@ -81,7 +81,7 @@ class Overlap:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all these samples, each once, in order."""
+        """Return the ids of all these samples, each once, in order."""
         return list(dict.fromkeys(id for ids in self.by_set.values() for id in ids))
 
 

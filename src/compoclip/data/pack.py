@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import PIL
 from PIL import Image
@@ -30,6 +30,7 @@ from compoclip.data.columns import (
     NEG_IMAGE,
     POS_CAPTION,
     SCORE,
+    fields,
     require,
 )
 from compoclip.data.decode import Mirrored, opened
@@ -77,8 +78,8 @@ class PackSpec:
 
 @dataclass
 class PackSummary:
-    """The contents of a pack: samples, images (negative ones too) by what became of them, the bytes
-    of the shards, and what could not be read: sample id -> reason."""
+    """The contents of a pack: counts of samples, images (scaled or as they were, negative images
+    included), bytes of the shards, and unreadable images: sample id -> reason."""
 
     shards: int = 0
     samples: int = 0
@@ -90,25 +91,15 @@ class PackSummary:
 
     @staticmethod
     def read(path: Path) -> PackSummary | None:
-        """The summary of a shard, or that of a whole pack, in a file; None for an unfinished pack.
-
-        Raises CompoclipError for anything else.
-        """
+        """Read the summary of a shard or pack; return None for an unfinished pack."""
         value = read_json(path, damaged=_REMEDY)
         if path.name == RECORD and isinstance(value, dict):
             if "packed" not in value:
                 return None
             value = value["packed"]
-        usual = asdict(PackSummary())
-        right = isinstance(value, dict) and usual.keys() == value.keys()
-        for name, empty in usual.items() if right else ():
-            kind = str if name == "bad" else int
-            values = value[name].values() if isinstance(value[name], dict) else [value[name]]
-            right = right and type(value[name]) is type(empty)
-            right = right and all(type(each) is kind for each in values)
-        if not right:
-            raise CompoclipError(f"{path}: not a record of a pack; {_REMEDY}")
-        return PackSummary(**value)
+        kinds = get_type_hints(PackSummary)
+        found = fields(value, kinds, str(path), _REMEDY)
+        return PackSummary(**{name: found[name] for name in kinds})
 
     def add(self, other: PackSummary) -> None:
         """Count another part."""
@@ -143,10 +134,10 @@ def pack(
     run: Run = map,
     max_bad: int = 0,
 ) -> PackSummary:
-    """Write a source below the folder `out` as pack-000000.tar, ...; pack.json says what it holds.
+    """Write a source to the folder `out` as pack-000000.tar, ..., with a record in pack.json.
 
-    A shard appears when it is whole; where a pack of the same source and spec was interrupted, the
-    shards that are there are kept. The bytes do not depend on `run`.
+    Shards are written whole; an interrupted pack of the same source and spec is resumed. The bytes
+    do not depend on `run`.
 
     Raises UsageError when `out` holds something else, CompoclipError after more than `max_bad`
     unreadable images, when the disk is full and when another process is writing `out`; what is
@@ -218,7 +209,7 @@ _opened = lru_cache(1)(Request.open)
 
 
 def _shard(out: Path, number: int) -> Path:
-    """Where a shard is; its counts lie beside it until the pack is whole."""
+    """The path of a shard; its counts have the same name with .json until the pack is whole."""
     return out / f"pack-{number:06d}.tar"
 
 
@@ -295,10 +286,10 @@ def _members(
 def packed_image(
     image: Path | bytes, spec: PackSpec, name: str = "", upright: bool = True
 ) -> tuple[str, bytes | None]:
-    """The extension of an image in a pack and its bytes; None stands for those it has.
+    """Return the extension and bytes of an image in a pack; None as bytes keeps the stored ones.
 
-    It is decoded in any case. Not scaled, arrays (.npy) become PNG, and so does what is stored
-    rotated and is to stay so, as packs are read upright. Raises what `decode` raises.
+    Images are decoded in any case. If not scaled, arrays (.npy) become PNG, and so do rotated
+    images that are to stay as stored, since packs are read upright. Raises what `decode` raises.
     """
     with opened(image, name, upright=upright) as file:
         known = _EXTENSIONS.get(file.stored.format or "") if upright or not file.rotated else None

@@ -64,10 +64,10 @@ class TextPlan:
     def draw(
         self, sample: Sample, epoch: int, key: str | None = None
     ) -> tuple[list[Drawn], PlanCounts]:
-        """Return the caption, then rewrites in the order of the plan, then its other texts.
+        """Return the caption, then the rewrites and other texts in the order of the plan.
 
-        A text with the same CLIP tokens as another text of the sample is left out and counted; so
-        is a negative that equals any caption of the sample.
+        Texts with the CLIP tokens of another text of the sample are left out and counted; so are
+        negatives that equal a caption of the sample.
 
         Args:
             sample: The sample.
@@ -92,7 +92,7 @@ class TextPlan:
             else:
                 counts.refused[name, made.reason] += 1
         texts = [Drawn(shown, Role.CAPTION)]
-        # By caption, whatever the epoch, as if the data had negatives for a share of its captions.
+        # By caption, not epoch, as if the data had negatives for a share of the captions.
         chosen = self.rng(f"{sample.id}\x1f{caption}", 0, "hn-fraction").random()
         negatives = chosen < plan.hn_fraction
         drawing = Drawing(
@@ -120,7 +120,7 @@ class TextPlan:
         positive = name == WRITTEN_POSITIVE if written else self._rewrites[name].keeps_meaning
         if not (positive or negatives):
             return NOT_CHOSEN
-        if written:  # one that is valid, or what is wrong with the first
+        if written:  # a valid text, or the objection to the first
             assert self.written is not None
             fine, objections = [], []
             for each in (self.written.find(text) or ((), ()))[0 if positive else 1]:
@@ -163,10 +163,10 @@ _KEPT = 1 << 14  # parses each process keeps in memory
 
 
 class StoredCaptions:
-    """Parses by caption text, read from the store on demand; may be sent to worker processes.
+    """Parses by caption text, read from the store on demand; can be pickled.
 
-    cut: how many captions of the source were too long to be parsed whole.
-    Millions of parses would not fit into the memory of each worker, the few most recent ones do.
+    cut: number of captions of the source that were too long to be parsed whole.
+    Only recent parses stay in memory: millions would not fit into that of each worker.
     """
 
     def __init__(self, store: ParseStore, cut: int = 0) -> None:
@@ -175,10 +175,7 @@ class StoredCaptions:
         self._recent = lru_cache(_KEPT)(self._find)
 
     def __getitem__(self, text: str) -> Caption:
-        """The parse of a caption; one that is not stored is parsed now.
-
-        Raises CompoclipError when the store cannot be read.
-        """
+        """The stored parse of a caption, or a new one. Raises CompoclipError."""
         return self._recent(text)
 
     def _find(self, text: str) -> Caption:
@@ -191,9 +188,7 @@ class StoredCaptions:
 def prepare_captions(
     source: Source, store: ParseStore | None = None, workers: int | None = None
 ) -> StoredCaptions:
-    """Parse all captions of `source` that `store` lacks, showing progress.
-
-    An interrupted run resumes.
+    """Parse all captions of `source` that `store` lacks, with progress; resumable.
 
     Args:
         source: The samples.

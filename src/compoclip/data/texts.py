@@ -29,7 +29,7 @@ from compoclip.rewrites.units import (
 )
 
 BAG, BAG_NEGATIVE = "bag", "bag-negative"
-TARGET = "target"  # a text that is drawn with the others, and not encoded
+TARGET = "target"  # is sampled with the other texts, but not encoded
 OWN_CAPTIONS = "captions"  # instead of a file of bags
 NO_BAG = "no-bag-for-the-sample"
 _BOTH = (Role.POSITIVE, Role.NEGATIVE)
@@ -75,7 +75,7 @@ class GraphPlan(Texts):
     kinds = (GRAPH_POSITIVE, *GRAPH_CATEGORIES)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for weights or stages that nothing can be drawn by."""
+        """Raises UsageError for impossible weights or stages."""
         good = min(self.weights) >= 0 and sum(self.weights) > 0
         require(good, f"graph weights must be >= 0, one of them more, not {self.weights}")
         starts = [stage.start for stage in self.stages]
@@ -124,7 +124,7 @@ class GraphPlan(Texts):
             drawing.add(Drawn.of(text), text.rewrite)
 
 
-# --- Bags of sentences that describe an image densely, from a file or its other captions (DAC). ---
+# --- Bags of sentences that describe an image in detail (DAC). ---
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class BagPlan(Texts):
     kinds = (BAG, BAG_NEGATIVE)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for an impossible size, and without anything to make negatives."""
+        """Raises UsageError for an impossible size, and without rewrites."""
         require(self.size > 0, f"a bag of {self.size} sentences: it must hold at least 1")
         require(self.negatives, "a bag needs a rewrite that makes its negatives")
 
@@ -179,7 +179,7 @@ class BagPlan(Texts):
         if self.draw == "replacement":
             pool = [*sentences, (drawing.caption, None)]
             for place, (text, negative) in enumerate(rng.choices(pool, k=self.size)):
-                # What is drawn again has a negative of its own.
+                # A repeated sentence has another negative.
                 self._add(drawing, text, negative, f"{place}\x1f{text}", again=True)
             return
         if not sentences:
@@ -307,7 +307,7 @@ class PhrasePlan(Texts):
     roles: ClassVar[tuple[Role, ...]] = (Role.POSITIVE,)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for fewer than none."""
+        """Raises UsageError for a negative number."""
         require(self.most >= 0, f"{self.most} noun phrases: must be 0 (none) or more")
 
     @property
@@ -333,7 +333,7 @@ class PhrasePlan(Texts):
             drawing.texts.append(Drawn(drawing.caption, Role.POSITIVE, NOUN_PHRASE))
 
 
-# --- What heads are to write. ---
+# --- Targets of heads that write captions. ---
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ class RandomCrop:
 class ImageTransform:
     """The image transform of training.
 
-    Gives the same pixels as torchvision's crop and `Preprocess.evaluation`, with less overhead for
-    small images. Pixels stay uint8, a quarter of the size of float32 on the way from the workers;
-    `normalised` converts them.
+    The pixels equal torchvision's crop and `Preprocess.evaluation`, with less overhead for small
+    images. They stay uint8, a quarter of float32, until `normalised` converts them.
 
     Args:
         preprocess: Preprocessing of the model.
@@ -126,12 +125,12 @@ class ImageTransform:
 
 
 def pixels_of(image: Image.Image) -> torch.Tensor:
-    """(3, H, W) uint8 pixels of an RGB image, which lie in memory with the channels last."""
+    """Return (3, H, W) uint8 pixels of an RGB image, with the channels last in memory."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def shared_bytes(*shape: int) -> torch.Tensor:
-    """An uninitialised uint8 tensor; that of a worker is sent from it without a copy."""
+    """Return an uninitialised uint8 tensor, in a worker in shared memory, to be sent uncopied."""
     if get_worker_info() is None or not prod(shape):
         return torch.empty(shape, dtype=torch.uint8)
     storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(  # type: ignore[no-untyped-call]
@@ -141,7 +140,7 @@ def shared_bytes(*shape: int) -> torch.Tensor:
 
 
 def normalised(pixels: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """(..., 3, H, W) pixels to float32: (value / 255 - mean) / std for each channel."""
+    """Convert (..., 3, H, W) pixels to float32: (value / 255 - mean) / std per channel."""
     centre, spread = _scale(tuple(mean), tuple(std), pixels.device)
     return pixels.float().div_(255).sub_(centre).div_(spread)
 

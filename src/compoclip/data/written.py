@@ -13,8 +13,8 @@
   The negatives of a relation are the same three texts; unchanged ones may be left out. An older
   archive calls the two keys of entities positive_components and negative_components.
 
-The first two are JSON lines or Parquet, one file or several (see `row_files`). Units may also be a
-JSON list, and are data to train on as well (`open_unit_file`).
+The first two are JSON lines or Parquet, one file or several (see `tables.find_files`). Units may
+also be a JSON list, and are data to train on as well (`sources.published.UNITS`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from compoclip.data.columns import relative_image, require_texts
-from compoclip.data.sources.table import RowBuilder, TableSource
-from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.data.columns import fields, require_texts
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 from compoclip.rewrites.base import Refused, Rewritten, fits_context
 from compoclip.rewrites.units import UNIT_FOIL
 from compoclip.tables import ROW_FILES, has_ending, read_records
 
-CAPTION = "original_caption"
+UNIT_CAPTION = "original_caption"
 _ENTITIES = ("entities", "positive_components")
 _FOILS = ("negative_entities", "negative_components")
+_RELATION = dict.fromkeys(("subject", "relation_type", "object"), str)
+_FOIL = {"negative": str | None}
+_UNITS: Mapping[str, Any] = {
+    UNIT_CAPTION: str,
+    **dict.fromkeys(_ENTITIES, list[str] | None),
+    **dict.fromkeys(_FOILS, dict[str, list[object] | None] | None),
+    "relations": list[object] | None,
+}
 _REMEDY = "is this CS-CLIP's training data?"
 _TEXT = pa.large_string()
 _PART = pa.struct([("text", _TEXT), ("name", _TEXT), ("foils", pa.large_list(_TEXT))])
@@ -46,11 +53,11 @@ Lists = tuple[Sequence[Any], Sequence[Any]]
 
 
 class WrittenLists:
-    """Two lists for each of many keys, such as captions, held compactly.
+    """Two lists per key, such as a caption, stored compactly.
 
     Args:
-        rows: Keys and their lists; those of one key add up, each entry once.
-        entry: What the entries are: of texts None.
+        rows: Keys and their lists; the lists of one key are joined, without repetitions.
+        entry: The class of the entries; None for texts.
     """
 
     def __init__(
@@ -73,7 +80,7 @@ class WrittenLists:
         return len(self._index)
 
     def find(self, key: str) -> tuple[list[Any], list[Any]] | None:
-        """Return the lists of a key; None when the file does not have it."""
+        """Return the lists of a key; None for an unknown key."""
         row = self._index.get(key)
         if row is None:
             return None
@@ -86,7 +93,7 @@ class WrittenLists:
 def read_written_texts(path: Path) -> WrittenLists:
     """Read the positives and negatives of captions.
 
-    Raises UsageError when no file is named, CompoclipError for one that is malformed.
+    Raises UsageError without a file, CompoclipError for a malformed one.
     """
     if path == Path():
         raise UsageError(
@@ -95,35 +102,26 @@ def read_written_texts(path: Path) -> WrittenLists:
         )
 
     def rows() -> Iterator[tuple[str, Lists]]:
-        kinds = "positive", "negative"
+        kinds = dict.fromkeys(("positive", "negative"), str | list[str] | None)
         for origin, row in read_records(path):
-            caption = row.get("caption")
-            if not isinstance(caption, str) or not any(kind in row for kind in kinds):
-                raise CompoclipError(
-                    f'{origin}: needs "caption" and "positive" or "negative"; fix it'
-                )
-            found = []
-            for kind in kinds:
-                value, where = row.get(kind), f"{origin}: {kind!r}"
-                texts = value if isinstance(value, list) else [] if value is None else [value]
-                if not all(isinstance(text, str) for text in texts):
-                    raise CompoclipError(f"{where} is neither a text nor a list of texts; fix it")
-                require_texts(texts, where)
-                # Language models answer "none" when there is nothing to write.
-                found.append([t for t in texts if t.strip().strip(".").lower() != "none"])
-            yield caption.strip(), (found[0], found[1])
+            found = fields(row, {"caption": str, **kinds}, origin, "fix it")
+            if kinds.keys().isdisjoint(row):
+                raise CompoclipError(f'{origin} needs "positive" or "negative"; fix it')
+            values = (found[kind] for kind in kinds)
+            texts = [[value] if isinstance(value, str) else value or [] for value in values]
+            require_texts((*texts[0], *texts[1]), origin)
+            # Language models answer "none" when there is nothing to write.
+            kept = [[t for t in each if t.strip().strip(".").lower() != "none"] for each in texts]
+            yield found["caption"].strip(), (kept[0], kept[1])
 
     return WrittenLists(rows())
 
 
 def read_bags(path: Path) -> WrittenLists:
-    """Read the sentences of images, and the negative of each sentence, if the file has them.
+    """Read the sentences of images and, if the file has them, the negatives of the sentences.
 
-    The id of a sample is what its source calls it; a bag may also go by that id without "#row", so
-    that one file serves tables in any order.
-
-    Raises UsageError when no file is named, CompoclipError for one that is malformed or holds an id
-    twice.
+    Ids are those of the samples, or the same without "#row", so that one file serves tables in any
+    order. Raises UsageError without a file, CompoclipError for a malformed one or a repeated id.
     """
     if path == Path():
         raise UsageError(
@@ -133,25 +131,19 @@ def read_bags(path: Path) -> WrittenLists:
             "image"
         )
 
-    def are(values: object, kind: Any) -> bool:
-        return isinstance(values, list) and all(isinstance(each, kind) for each in values)
+    kinds = {"id": str | int, "sentences": list[str], "negatives": list[str | None] | None}
 
     def rows() -> Iterator[tuple[str, Lists]]:
         ids = set[str]()
         for origin, row in read_records(path):
-            id: Any = row.get("id")
-            sentences: Any = row.get("sentences")
-            negatives: Any = row.get("negatives") or []
-            if not isinstance(id, str | int) or not are(sentences, str):
-                raise CompoclipError(f'{origin}: needs "id" and "sentences", a list of texts')
-            if not are(negatives, str | None) or len(negatives) not in (0, len(sentences)):
-                raise CompoclipError(
-                    f'{origin}: "negatives" needs a text (or null) for each sentence'
-                )
+            found = fields(row, kinds, origin, "fix it")
+            id, sentences, negatives = (found[kind] for kind in kinds)
+            if len(negatives or ()) not in (0, len(sentences)):
+                raise CompoclipError(f"{origin}: 'negatives' needs one per sentence; fix it")
             if str(id) in ids:
                 raise CompoclipError(f"{origin}: a second bag {str(id)!r}; remove one")
             ids.add(str(id))
-            require_texts((*sentences, *filter(None, negatives)), origin)
+            require_texts((*sentences, *filter(None, negatives or ())), origin)
             pairs = zip(sentences, negatives or [None] * len(sentences))
             kept = [(text.strip(), (no or "").strip()) for text, no in pairs if text.strip()]
             yield str(id), ([text for text, _ in kept], [no or None for _, no in kept])
@@ -171,7 +163,7 @@ class WrittenPart:
     foils: Sequence[str]
 
     def foil(self, rng: random.Random) -> Rewritten | Refused:
-        """One of its foils."""
+        """Sample one of its foils."""
         if not self.foils:
             return Refused("none-written")
         return Rewritten(rng.choice(self.foils), UNIT_FOIL, False, "written", ())
@@ -189,117 +181,55 @@ def read_units(path: Path) -> WrittenLists:
     Raises:
         CompoclipError: For a file that is malformed.
     """
-    rows = (
-        (_caption(row, origin).strip(), (_entities(row, origin), _relations(row, origin)))
-        for origin, row in _unit_records(path)
-    )
-    return WrittenLists(rows, WrittenPart)
 
+    def rows() -> Iterator[tuple[str, Lists]]:
+        for origin, row in _unit_records(path):
+            fields(row, {UNIT_CAPTION: str}, origin, _REMEDY)
+            filled = {name: value for name, value in row.items() if value not in (None, [], {})}
+            units = fields(filled, _UNITS, origin, _REMEDY)
+            yield units[UNIT_CAPTION].strip(), (_entities(units, origin), _relations(units, origin))
 
-def open_unit_file(path: Path, images: Path | None = None) -> TableSource:
-    """Open the records as samples, with their swap negatives.
-
-    Args:
-        path: The file.
-        images: The folder that `image_path` is relative to, by default that of the file.
-
-    Returns:
-        The source; ids are "image#row".
-
-    Raises:
-        CompoclipError: For a file that is malformed, or an image path that leaves the folder.
-    """
-    root = images if images is not None else path.parent
-    builder = RowBuilder(path, root)
-    for number, (origin, row) in enumerate(_unit_records(path)):
-        image = row.get("image_path")
-        _require(isinstance(image, str), f"{origin}: no 'image_path'")
-        name = relative_image(str(image), root, origin)
-        wrong = _texts(row.get("swap_negatives"), f"{origin}: 'swap_negatives'")
-        extras = {"negatives": wrong} if wrong else {}
-        builder.add(f"{name}#{number}", name, [_caption(row, origin)], extras, origin)
-    return builder.build(f"units {path}")
-
-
-def holds_units(data: object) -> bool:
-    """Return whether the content of a JSON file holds units, by its first record."""
-    return (
-        isinstance(data, list) and bool(data) and isinstance(data[0], dict) and CAPTION in data[0]
-    )
-
-
-def _require(good: bool, wrong: str) -> None:
-    """Raise CompoclipError that says what is wrong, unless it is good."""
-    if not good:
-        raise CompoclipError(f"{wrong}; {_REMEDY}")
+    return WrittenLists(rows(), WrittenPart)
 
 
 def _unit_records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where each record stands, for messages, and the record."""
     if has_ending(path, *ROW_FILES):
         yield from read_records(path)
         return
     data = read_json(path, damaged="fetch the file again")
-    _require(isinstance(data, list), f"{path}: no list of records")
-    for number, row in enumerate(data, 1):
-        _require(isinstance(row, dict), f"{path}, row {number}: no record")
-        yield f"{path}, row {number}", row
+    if not isinstance(data, list):
+        raise CompoclipError(f"{path}: no list of records; {_REMEDY}")
+    yield from ((f"{path}, row {number}", row) for number, row in enumerate(data, 1))
 
 
-def _caption(row: Mapping[str, Any], origin: str) -> str:
-    _require(isinstance(row.get(CAPTION), str), f"{origin}: no {CAPTION!r}")
-    return str(row[CAPTION])
-
-
-def _entities(row: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
-    key, foils_key = (
-        next((name for name in names if row.get(name) is not None), names[0])
-        for names in (_ENTITIES, _FOILS)
-    )
-    foils = row.get(foils_key) or {}
-    where = f"{origin}: {foils_key!r}"
-    _require(isinstance(foils, dict), f"{where} is no object")
+def _entities(units: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
+    texts, foils = (next(filter(None, map(units.get, names)), ()) for names in (_ENTITIES, _FOILS))
     parts = []
-    for text in _texts(row.get(key), f"{origin}: {key!r}"):
-        found = foils.get(text) or []
-        objects = isinstance(found, list) and all(isinstance(each, dict) for each in found)
-        _require(objects, f'{where}: expected objects with "negative"')
-        negatives = _texts([each.get("negative") for each in found], where)
-        parts.append(_part(text, text, negatives, origin))
+    for text in filter(None, map(str.strip, texts)):
+        found = (foils.get(text) if foils else None) or ()
+        wrong = [fields(each, _FOIL, f"{origin}: {text!r}", _REMEDY)["negative"] for each in found]
+        parts.append(_part(text, text, wrong, origin))
     return parts
 
 
-def _relations(row: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
-    where, keys = f"{origin}: 'relations'", ("subject", "relation_type", "object")
+def _relations(units: Mapping[str, Any], origin: str) -> list[dict[str, Any]]:
+    def sentence(relation: Mapping[str, Any]) -> str:
+        found = fields(relation, _RELATION, f"{origin}: 'relations'", _REMEDY)
+        return " ".join(filter(None, (found[key].strip() for key in _RELATION)))
 
-    def sentence(relation: Any, otherwise: Mapping[str, Any]) -> str:
-        """ "subject relation object"; what a negative leaves out is that of the relation."""
-        if not isinstance(relation, dict):
-            raise CompoclipError(f"{where}: {shown(relation)} is no object; {_REMEDY}")
-        words = [relation.get(key, otherwise.get(key)) for key in keys]
-        return " ".join(_texts(words, f"{where}: {', '.join(keys)}"))
-
-    found = row.get("relations") or []
-    _require(isinstance(found, list), f"{where} is no list")
     parts = []
-    for relation in found:
-        text = sentence(relation, {})
-        negatives = relation.get("negatives") or []
-        _require(isinstance(negatives, list), f"{where}: 'negatives' is no list")
-        foils = [sentence(each, relation) for each in negatives]
-        parts.append(_part(text, relation["subject"], foils, origin))
+    for relation in units["relations"] or ():
+        text = sentence(relation)
+        kinds = {"negatives": list[dict[str, object]] | None}
+        negatives = fields(relation, kinds, f"{origin}: 'relations'", _REMEDY)["negatives"]
+        # What a negative leaves out is as in the relation.
+        wrong = [sentence({**relation, **each}) for each in negatives or ()]
+        parts.append(_part(text, relation["subject"], wrong, origin))
     return parts
 
 
-def _part(text: str, name: str, foils: Sequence[str], origin: str) -> dict[str, Any]:
-    require_texts((text, name, *foils), origin)
-    different = [foil for foil in foils if foil.lower() != text.lower() and fits_context(foil)]
+def _part(text: str, name: str, foils: Iterable[str | None], origin: str) -> dict[str, Any]:
+    texts = [foil.strip() for foil in foils if foil and foil.strip()]
+    require_texts((text, name, *texts), origin)
+    different = [foil for foil in texts if foil.lower() != text.lower() and fits_context(foil)]
     return asdict(WrittenPart(text, name.split()[-1] if name.split() else name, different))
-
-
-def _texts(value: Any, origin: str) -> list[str]:
-    """The texts of a list, blanks at both ends removed, without empty ones."""
-    found = [] if value is None else value
-    texts = isinstance(found, list) and all(isinstance(each, str) for each in found)
-    _require(texts, f"{origin}: expected texts")
-    return [each.strip() for each in found if each.strip()]

@@ -44,7 +44,7 @@ from compoclip.rewrites.base import rng_for
 
 @dataclass(frozen=True)
 class BatchTask:
-    """The samples of one batch, by their index in the source; kind: see `Batch`."""
+    """The samples of one batch, by index in the source; kind: see `Batch`."""
 
     epoch: int
     indices: tuple[int, ...]
@@ -75,7 +75,7 @@ class Schedule(Protocol):
     def steps_per_epoch(self) -> int: ...
 
     def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
-        """The batches of an epoch from `start_step` on, this process's part of each."""
+        """Return this process's part of the batches of an epoch from `start_step` on."""
         ...
 
 
@@ -83,8 +83,8 @@ class Schedule(Protocol):
 class ShuffledSchedule:
     """A fresh permutation of all samples every epoch; the last incomplete batch is dropped.
 
-    alternate: every other step, counted over all epochs, is "single". mix: says which samples of a
-    mixture of data sets make an epoch.
+    alternate: every other step, counted over all epochs, is "single". mix: selects the samples of
+    an epoch of a mixture.
     """
 
     samples: int
@@ -96,11 +96,11 @@ class ShuffledSchedule:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in the source."""
+        """Return the number of full batches in the source."""
         return self.samples // self.share.batch_size
 
     def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
-        """The batches of an epoch from `start_step` on."""
+        """Return the batches of an epoch from `start_step` on."""
         if self.mix is not None:
             order = self.mix.order(self.seed, epoch)
         else:
@@ -116,7 +116,7 @@ class ShuffledSchedule:
         return tasks
 
 
-# --- What is known of all samples before training starts. ---
+# --- An index over all samples. ---
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,15 @@ class Companions:
     """An index over all samples, built before training, to find the partners of a sample.
 
     Args:
-        known: (N, ...) int64, a row per sample; what it means is up to the plan. Empty when the
-            plan needs nothing.
+        known: (N, ...) int64, one row per sample, defined by the plan; empty if the plan has no
+            index.
     """
 
     known: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
     def places(self) -> dict[int, NDArray[np.int64]]:
-        """Of (N,) numbers the samples with each, in order."""
+        """Return number -> the samples with it, in order."""
         numbers = np.unique(self.known).tolist()
         return {number: np.flatnonzero(self.known == number) for number in numbers}
 
@@ -143,7 +143,7 @@ class Companions:
         resume: bool,
         make: Callable[[], NDArray[np.int64]],
     ) -> Companions:
-        """The numbers that an earlier run of the same data wrote to `path`, or else made now."""
+        """Return the index that an earlier run wrote to `path`, or make and store it."""
         found = load_arrays(path, shape) if resume else None
         if found is None:
             found = {"known": make()}
@@ -160,7 +160,7 @@ _Part = tuple[torch.Tensor, list[Drawn], str, int]
 
 
 class UnreadableError(Exception):
-    """An image that cannot be read: the id of its sample, and why."""
+    """An image cannot be read; arguments: the id of its sample, and the reason."""
 
 
 @dataclass
@@ -246,7 +246,7 @@ class BatchBuilder:
             return self.transform.read(image, rng, _name(id, image))
 
     def _crop(self, image: Picture, key: str) -> tuple[int, random.Random]:
-        """The number of the crop among those that are fixed, and its generator."""
+        """Number of the fixed crop, and the generator of the crop."""
         crop = self.transform.crop
         if crop is None or not crop.fixed:
             return 0, self.rng(key, "crop")
@@ -312,15 +312,14 @@ def _name(id: str, image: Picture) -> str:
 
 
 def fixed_rng(image: Picture, number: int) -> random.Random:
-    """The generator of one of the fixed crops of a photo, whatever the seed and the folder."""
+    """Return the generator of a fixed crop of a photo; it depends on neither seed nor folder."""
     photo = unmirrored(image)
     name = photo.name if isinstance(photo, Path) else photo_key(photo)
     return rng_for(0, name, number, "crop")
 
 
 def photo_key(image: Picture) -> str:
-    """A name of the photo: equal for one file, and for the same encoded bytes; a mirrored photo is
-    another one."""
+    """Return a name of a photo: equal for equal paths or bytes, another one if mirrored."""
     if isinstance(image, Mirrored):
         return f"{photo_key(image.image)}\x1fmirrored"
     if isinstance(image, Path):

@@ -153,12 +153,11 @@ def join_images(
     resampling: Image.Resampling = Image.Resampling.BICUBIC,
     fill: int = 0,
 ) -> Image.Image:
-    """RGB image of `size` (height, width), half from each: landscape ones are stacked, first on
-    top, others stand side by side, first on the left.
+    """Return an RGB image of `size` (height, width), half of it from each image.
 
-    layout: "squash" resizes to the half whatever the shape; "letterbox" keeps the shape, in the
-    middle of the half, over the grey level `fill`. Raises CompoclipError for a side of odd length
-    that would have to be cut in half.
+    Landscape images are stacked, first on top; others stand side by side, first on the left.
+    layout: "squash" resizes each image to its half; "letterbox" keeps its shape and pads with the
+    grey level `fill`. Raises CompoclipError if the side to cut in half has an odd length.
     """
     height, width = size
     if (height if landscape else width) % 2:
@@ -176,7 +175,7 @@ def join_images(
 
 
 def half_of(size: tuple[int, int], landscape: bool) -> tuple[int, int]:
-    """(width, height) of what each image gets of `size` (height, width)."""
+    """Return the (width, height) of each image's half of `size` (height, width)."""
     height, width = size
     return (width, height // 2) if landscape else (width // 2, height)
 
@@ -190,14 +189,13 @@ TOO_LONG = "too-long"
 def pair_texts(
     plan: TextPlan, first: Sample, second: Sample, epoch: int
 ) -> tuple[list[Drawn], PlanCounts]:
-    """Draw the texts of `first` composed with `second`: four positives and at most one negative.
+    """Sample the texts of `first` composed with `second`: four positives, at most one negative.
 
     With c1, c2 the main (first) captions, each ending in a full stop: the CAPTION "c1 c2";
-    "clic-2", "c2 c1"; "clic-3" and "clic-4", the k-th of the extra captions drawn of each image,
-    in random order; and the NEGATIVE "cross-swap", in which c1 and c2 exchange a word, in random
-    order. Extras are the sample's other captions and the positives written for its main one. They
-    are drawn without replacement and repeated when there is one only; without any, on either side,
-    there is neither "clic-3" nor "clic-4".
+    "clic-2", "c2 c1"; "clic-3" and "clic-4", the k-th extra captions of both images in random
+    order, if both have any; and the NEGATIVE "cross-swap", in which c1 and c2 exchange a word, in
+    random order. Extras are two of the other captions and of the positives written for the main
+    caption, sampled without replacement; a single one is repeated.
     """
     counts = PlanCounts(samples=1)
     rng = plan.rng(first.drawn_by, epoch, "clic")
@@ -232,7 +230,7 @@ def pair_texts(
 
 
 def stopped(sentence: str) -> str:
-    """The sentence with a mark at its end."""
+    """Return the sentence with a mark at its end."""
     sentence = sentence.rstrip()
     return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
@@ -241,14 +239,14 @@ def _shuffled(pair: Sequence[str], rng: random.Random) -> str:
     return " ".join(stopped(text) for text in rng.sample(list(pair), len(pair)))
 
 
-# --- Which image goes with which: one of its orientation. ---
+# --- Partners: images of one orientation. ---
 
 LANDSCAPE, PORTRAIT, UNREADABLE = 1, 0, -1
 _AT_ONCE = 512
 
 
 def partner(orientation: Companions, index: int, rng: random.Random) -> int | None:
-    """Another sample whose image has the same orientation, uniformly; None if there is none."""
+    """Sample another image of the same orientation, uniformly; None if there is none."""
     kind = int(orientation.known[index])
     pool = orientation.places[kind]
     if kind == UNREADABLE or len(pool) < 2:
@@ -259,13 +257,13 @@ def partner(orientation: Companions, index: int, rng: random.Random) -> int | No
 
 
 def orientations(source: Source, threads: int = 8) -> NDArray[np.int64]:
-    """(N,) orientation of every image, from the size in its header; pixels are not decoded."""
+    """Return (N,) the orientation of every image, by its header; pixels are not decoded."""
 
     def orientation(index: int) -> int:
         try:
             with opened(source[index].image, upright=source.upright) as file:
                 width, height = file.size
-        except CompoclipError:  # decoding will say what is wrong
+        except CompoclipError:  # decoding reports the reason
             return UNREADABLE
         return LANDSCAPE if width >= height else PORTRAIT
 
@@ -283,14 +281,13 @@ FEW_SENTENCES = "sample of fewer than two sentences"
 
 
 class SentenceSource(Source):
-    """The samples of a source with one caption each that holds two sentences or more.
+    """Samples with a long caption, cut into sentences, the first of them the main caption.
 
-    Their captions are these sentences, the first the main one. left_out: that of the source, and
-    how many samples have fewer sentences.
+    left_out: in addition to the source's, the number of samples of fewer than two sentences.
     """
 
     def __init__(self, source: Source, kept: Iterable[int]) -> None:
-        """kept: the indices of the samples whose captions can be cut."""
+        """kept: indices of the samples with long captions."""
         self._source = source
         self._kept = np.fromiter(kept, np.int64)
         few = len(source) - len(self._kept)
@@ -305,20 +302,20 @@ class SentenceSource(Source):
         if not 0 <= index < len(self._kept):
             raise IndexError(index)
         sample = self._source[int(self._kept[index])]
-        # Numbers of neighbours are those of the whole source.
+        # Neighbours are numbered in the whole source.
         return replace(sample, captions=sentences(sample.captions[0]), neighbours=())
 
     def column(self, name: str) -> Iterable[Any]:
-        """A field of every sample, without touching the images."""
+        """Return a field of every sample, without reading images."""
         taken = np.zeros(len(self._source), bool)
         taken[self._kept] = True
         cells = compress(self._source.column(name), taken)
         return (sentences(texts[0]) for texts in cells) if name == "captions" else cells
 
     def brings(self) -> frozenset[str]:
-        """The columns of the whole source, without neighbours."""
+        """Return the fields of the whole source, without neighbours."""
         return self._source.brings() - {NEIGHBOURS}
 
     def describe(self) -> str:
-        """Where the samples come from, for logs and results."""
+        """Return the origin of the samples."""
         return f"{self._source.describe()}, cut into sentences"

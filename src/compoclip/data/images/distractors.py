@@ -1,4 +1,4 @@
-"""A distractor beside each image: one that the caption is not about (CoN-CLIP)."""
+"""A distractor for each image: an image that its caption does not describe (CoN-CLIP)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from compoclip.models.preprocess import Preprocess
 
 @dataclass(frozen=True)
 class Distractors(ImagePlan):
-    """A distractor beside each image, with the negated caption of that image for its caption.
+    """A distractor for each image, captioned with the negated caption of the image (CoN-CLIP).
 
     Args:
-        mined: Draw it from the nearest images by the model's features; otherwise it comes with the
-            data (column neg_image).
-        among: How many of the nearest to draw from.
+        mined: Sample it from the nearest images by the model's features; otherwise it comes with
+            the data (column neg_image).
+        among: Number of nearest images to sample from.
     """
 
     mined: bool = False
@@ -29,12 +29,12 @@ class Distractors(ImagePlan):
     images_per_sample = 2
 
     def shows(self, sample: Sample) -> tuple[Picture, ...]:
-        """The image, and the distractor that comes with it; mined ones are images of samples."""
+        """Return the image and its distractor; mined distractors are images of samples."""
         given = None if self.mined else sample.negative_image
         return (sample.image,) if given is None else (sample.image, given)
 
     def for_data(self, brings: frozenset[str]) -> tuple[ImagePlan, str]:
-        """Training is without distractors where the data have none and none are mined."""
+        """Return a plan of the images alone if the data have no distractors and none are mined."""
         if self.mined or NEGATIVE_IMAGE in brings:
             return self, ""
         return SINGLE, "the data brings no distractors (column neg_image)"
@@ -42,12 +42,12 @@ class Distractors(ImagePlan):
     def prepare(
         self, source: Source, encode: Encode, preprocess: Preprocess, folder: Path, resume: bool
     ) -> Companions:
-        """The nearest photos of each, where they are mined."""
+        """Return the nearest photos of each photo if distractors are mined."""
         near = Neighbours(mined=self.mined, among=self.among)
         return near.prepare(source, encode, preprocess, folder, resume)
 
     def add_to_batch(self, batch: BatchBuilder, index: int, sample: Sample) -> None:
-        """The sample; then, if it has a negated caption, its distractor with that."""
+        """Add the sample and, if it has a negated caption, its distractor with that caption."""
         texts = batch.add(sample)
         negated = next((text.text for text in texts if text.role is Role.NEGATIVE), None)
         id, image = sample.id, sample.negative_image

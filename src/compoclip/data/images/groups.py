@@ -18,10 +18,10 @@ class Groups(ImagePlan):
     Variations without a score are always used.
 
     Args:
-        variations: Samples with the same `group` column, in a group.
-        pairs: Samples without one, in a group.
-        least_score: Variations whose `score` is not above it are left out.
-        least_image_score: The same for `image_score`.
+        variations: Samples of one `group` per group of the batch.
+        pairs: Samples without a `group` per group of the batch.
+        least_score: Variations need a `score` above this.
+        least_image_score: Variations need an `image_score` above this.
     """
 
     variations: int = 2
@@ -52,11 +52,10 @@ class Groups(ImagePlan):
 class GroupedSchedule:
     """Groups of variations of one object among ordinary pairs (see `Groups`).
 
-    An epoch goes once through the ordinary pairs, or, when groups hold none, through the groups.
-    Every step has groups of its own, in shuffled order, over and over. The variations of a group
-    are drawn without replacement, with probability proportional to score - least score of the group
-    + 0.5; one without a score counts as the least. Variations of low scores, and groups that are
-    then too small, are left out.
+    An epoch shows each ordinary pair once or, without ordinary pairs, each group once. Every step
+    takes other groups, in shuffled order, again and again. The variations of a group are sampled
+    without replacement, with probability proportional to score - least score of the group + 0.5;
+    a missing score counts as the least. Groups with too few good variations are left out.
     """
 
     def __init__(self, source: Source, plan: Groups, share: RankShare, seed: int) -> None:
@@ -94,13 +93,13 @@ class GroupedSchedule:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in an epoch."""
+        """Return the number of full batches in an epoch."""
         if not self._plan.pairs:
             return len(self._groups) // self._per_step
         return len(self._pairs) // (self._per_step * self._plan.pairs)
 
     def tasks(self, epoch: int, start_step: int = 0) -> list[BatchTask]:
-        """The batches of an epoch from `start_step` on."""
+        """Return the batches of an epoch from `start_step` on."""
         order = rng_for(self._seed, "", epoch, "order")
         pairs = order.sample(self._pairs, len(self._pairs))
         groups: list[list[int]] = []

@@ -29,13 +29,13 @@ from compoclip.models.preprocess import Preprocess
 
 @dataclass(frozen=True)
 class Neighbours(ImagePlan):
-    """Similar images beside each image, with captions and negatives of their own (NegCLIP).
+    """Similar images in addition to each image, with their captions and negatives (NegCLIP).
 
     Args:
-        count: How many of them.
+        count: Number of similar images.
         mined: Find them with the model's image features before training; otherwise they come with
             the data (column neg_image).
-        among: How many of the nearest to draw from.
+        among: Number of nearest images to sample from.
     """
 
     count: int = 1
@@ -43,7 +43,7 @@ class Neighbours(ImagePlan):
     among: int = 3
 
     def __post_init__(self) -> None:
-        """Raises UsageError when more are wanted than there are to draw from."""
+        """Raises UsageError for more images than `among`."""
         wrong = f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
         require(0 <= self.count <= self.among, wrong)
 
@@ -95,9 +95,9 @@ _BATCH = 64
 
 
 def mine(source: Source, encode: Encode, preprocess: Preprocess, count: int) -> NDArray[np.int64]:
-    """(N, count) indices of the nearest other photos by the model's image features.
+    """Return (N, count) indices of the nearest other photos by the model's image features.
 
-    Images that cannot be read have no neighbours and are nobody's.
+    Unreadable images have no neighbours and are no neighbours.
     """
     photos: dict[str, int] = {}
     numbers: list[int] = []
@@ -132,10 +132,10 @@ _BLOCK = 32_768
 
 
 def nearest(features: Tensor, photo: Tensor, count: int) -> Tensor:
-    """(N, count) int64: for each row the rows of highest inner product, highest first.
+    """Return (N, count) int64: the rows of highest inner product with each row, highest first.
 
-    features: (N, D) float32. photo: (N,) int64; rows with the same number are the same photo and
-    not neighbours of each other; -1 excludes a row. The result holds -1 where there are no more.
+    features: (N, D) float32. photo: (N,) int64; rows of the same number are one photo and not
+    neighbours of each other; -1 excludes a row. The result is padded with -1.
     """
     total = len(features)
     found = torch.full((total, count), -1, dtype=torch.int64)

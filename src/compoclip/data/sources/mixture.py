@@ -1,12 +1,12 @@
-"""Several data sets as one, each a share of what is drawn: `a.jsonl=0.7 b.tsv=0.3`.
+"""Mixtures of data sets with sampling weights: `a.jsonl=0.7 b.tsv=0.3`.
 
-**An epoch** of a mixture is as many samples as all its data sets hold together, of each the number
-that its weight says. A data set that is asked for more than it holds is shown more than once an
-epoch, one that is asked for less goes on in the next epoch where it stopped: over many epochs every
-sample of a data set is shown equally often. Each data set runs through permutations of its own, one
-after the other, and their samples come in random turns.
+**An epoch** of a mixture has as many samples as all its data sets together, and each data set has
+its weight's share of them. If the share exceeds the data set, its samples are shown more than once
+per epoch; if it is smaller, the next epoch continues where this one stopped. Over many epochs every
+sample of a data set is shown equally often. Each data set runs through permutations of its own, and
+the data sets take random turns.
 
-All of it is a function of (seed, epoch): the same for any number of workers, and after a resume.
+The order is a function of (seed, epoch), for any number of workers and after a resume.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _MOST = 1_000_000  # a weight
 
 
 def mixture_of(spec: str) -> dict[str, float] | None:
-    """Return the weight of each of several data sets; None for what names a single one.
+    """Return the weights of several data sets; None for a single one.
 
-    spec: `DATA=WEIGHT DATA=WEIGHT ...`, in shell quotes where a name holds a space. Raises
-    UsageError when a weight is missing or out of range, a data set is there twice, or a single one
-    has a weight.
+    spec: `DATA=WEIGHT DATA=WEIGHT ...`, with shell quotes around names with spaces. Raises
+    UsageError for a weight that is missing or out of range, a repeated data set, and a single data
+    set with a weight.
     """
     if Path(spec).exists():
         return None
@@ -66,11 +66,11 @@ def mixture_of(spec: str) -> dict[str, float] | None:
 
 @dataclass(frozen=True)
 class WeightedMix:
-    """Which samples of several data sets, one behind the other, make an epoch.
+    """Samples the epochs of several concatenated data sets.
 
     Args:
-        sizes: Data set -> its samples.
-        weights: Data set -> its share, of any sum.
+        sizes: Data set -> its number of samples.
+        weights: Data set -> its weight; weights may have any sum.
     """
 
     sizes: Mapping[str, int]
@@ -94,9 +94,9 @@ class WeightedMix:
         object.__setattr__(self, "quotas", quotas)
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The samples of an epoch, as many as there are, in the order in which they are drawn.
+        """Return the samples of an epoch in order.
 
-        One that is shown for the k-th time in an epoch is its index + (k - 1) times all samples.
+        A sample that is shown for the k-th time in an epoch is its index + (k - 1) * total.
         """
         sizes, total = list(self.sizes.values()), sum(self.sizes.values())
         turns = self._turns(seed, epoch)
@@ -117,19 +117,19 @@ class WeightedMix:
         return order
 
     def drawn(self, seed: int, epoch: int, samples: int) -> dict[str, int]:
-        """How many of the first samples of an epoch are of each data set."""
+        """Return the number of samples of each data set among the first samples of an epoch."""
         counts = np.bincount(self._turns(seed, epoch)[:samples], minlength=len(self.sizes))
         return dict(zip(self.sizes, counts.tolist()))
 
     def of(self, kept: NDArray[np.int64]) -> WeightedMix:
-        """The mixture of what is left of the data sets: `kept`, ascending indices."""
+        """Return the mixture of the samples `kept` (ascending indices)."""
         ends = np.cumsum(list(self.sizes.values()))
         places = np.searchsorted(kept, ends)
         sizes = np.diff(places, prepend=0).tolist()
         return WeightedMix(dict(zip(self.sizes, sizes)), self.weights)
 
     def _turns(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """Which data set every draw of an epoch is from, by its number."""
+        """The number of the data set of each sample of an epoch."""
         return _turns(tuple(self.quotas.values()), seed, epoch)
 
 

@@ -14,20 +14,19 @@ from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources.mixture import WeightedMix, mixture_of
 from compoclip.data.sources.published import (
     KAGGLE_FILE,
-    NEGCLIP,
+    UNITS,
     is_bar_header,
     is_token_line,
+    numbered,
     open_coco,
     open_flickr8k,
     open_karpathy,
-    open_negclip,
     open_published,
 )
 from compoclip.data.sources.selection import KEY, open_selection
 from compoclip.data.sources.shards import find_shards, open_shards
 from compoclip.data.sources.splits import (
     ALL,
-    COLUMN,
     TEST,
     TRAIN,
     VAL,
@@ -39,17 +38,16 @@ from compoclip.data.sources.splits import (
 )
 from compoclip.data.sources.table import RowBuilder, TableSource
 from compoclip.data.sources.tables import HUB, STREAM, open_hugging_face, open_table
-from compoclip.data.written import holds_units, open_unit_file
+from compoclip.data.written import UNIT_CAPTION
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import read_json
 from compoclip.tables import (
     ROW_FILES,
-    delimited_header,
     expand_braces,
+    find_files,
     has_ending,
     read_lines,
     require_local,
-    rows_in,
 )
 
 # --- A folder of images with caption files next to them. ---
@@ -70,20 +68,18 @@ def open_folder(
     split: str | None = None,
     quoting: bool = True,
 ) -> TableSource:
-    """Images below a folder, with captions in one of two forms.
+    """Open the images below a folder, with captions in one of two forms.
 
     A metadata file in the folder (see METADATA; as Hugging Face's imagefolder: columns file_name
-    and text) names the images. Without one, every image file below the folder (links to folders
-    are not followed) has its captions in a .txt file of the same name, one a line. Images without
-    captions, images of a kind that is not read and captions without an image are left out and
-    counted. Ids are paths relative to the folder, in sorted order.
+    and text) names the images. Otherwise, each image has its captions in a .txt file of the same
+    name, one per line; links to folders are not followed. Images without captions, images of other
+    kinds and captions without an image are left out and counted. Ids are paths relative to the
+    folder, in sorted order.
 
-    split: of a metadata file as in `open_table`. Else folders such as train and val2014 are splits:
-    "train" is read unless another one is given, and images of the others are counted; "all" is
-    everything.
+    split: of a metadata file as in `open_table`. Otherwise folders such as train and val2014 are
+    splits; by default "train" is read, and other images are counted; "all" reads everything.
 
-    Raises CompoclipError when the folder holds no captioned image, UsageError for a split that is
-    not there.
+    Raises CompoclipError without any captioned image, UsageError for an unknown split.
     """
     if not path.is_dir():
         raise CompoclipError(f"{path}: folder not found; check the path")
@@ -105,7 +101,7 @@ def open_folder(
         for extensions in kinds.values():
             if EXTENSIONS.isdisjoint(map(str.lower, extensions)):  # else it goes with an image
                 unread = [each for each in extensions if each.lower() in UNREAD]
-                if "txt" in extensions:  # what lies beside captions is taken for their image
+                if "txt" in extensions:  # other files of that name are taken for the image
                     unread = [each for each in extensions if each not in ("txt", "")]
                     builder.left_out[NO_IMAGE] += not unread
                 for each in unread:
@@ -193,12 +189,10 @@ class Request:
                 raise NoUseError(name, f"{self.spec}: {kind} take no --{name.replace('_', '-')}")
 
     def tables(self, files: Sequence[Path], split: str | None) -> TableSource:
-        """Tables of columns that are named, or those of a published set, or any."""
+        """Tables of a published set, of columns that are named, or of any."""
         columns = self.image_column, self.caption_column
-        if columns == (None, None) and self.quoting:
-            published = open_published(files, self.images, split)
-            if published is not None:
-                return _published(published)
+        if self.quoting and (found := open_published(files, self.images, split, columns)):
+            return _published(found)
         return open_table(files, self.images, *columns, split, quoting=self.quoting)
 
 
@@ -217,17 +211,17 @@ def open_source(
     """Open the image-text source that a path, brace pattern or folder names; see FORMATS.
 
     Args:
-        spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`, each of which takes
-            those of the other options that it has a use for.
+        spec: The path; or several with their weights, `a.jsonl=0.7 b.tsv=0.3`. Options go to the
+            data sets that have a use for them.
         images: Folder that image paths are relative to, by default that of the annotation file.
         image_column: Of tables; guessed when not given.
         caption_column: Of tables (several joined by commas) and of .json members in shards; guessed
             when not given.
         split: For data that holds several (Karpathy JSON, Flickr8k with its lists, tables with a
             column "split", folders of shards or tables named "train-*", image folders with folders
-            such as "train"): the one to read. Unless given it is "train", and what is left out is
-            counted in `left_out`; "all" reads everything. Of other data "train", "val" and "test"
-            are decided by a hash of the photo, see `by_hash`.
+            such as "train"): the one to read, by default "train", with the other samples counted
+            in `left_out`; "all" reads everything. In other data a hash of the photo decides on
+            "train", "val" and "test", see `by_hash`.
         quoting: Of CSV and TSV files: whether cells may be quoted; if not, quotes are text.
         orientation: "upright" turns images as their EXIF orientation says; "stored" leaves them, as
             open_clip does. Unless given, data sets in published formats (Karpathy and COCO JSON,
@@ -240,8 +234,8 @@ def open_source(
         The source.
 
     Raises:
-        UsageError: For an unknown format, a wrong column or an option the format has no use for, a
-            split that is not there, or what is no local path.
+        UsageError: For an unknown format, column or split, an option without use for the format,
+            or a path that is not local.
         CompoclipError: For files that are missing or malformed.
     """
     options = images, image_column, caption_column, split, quoting, None, held_out, split_seed
@@ -293,15 +287,8 @@ def _open(asked: Request) -> TableSource:
     tabular = has_ending(path, ".csv", ".tsv", *ROW_FILES)
     if len(files) > 1 and not tabular:
         raise _unknown(spec)
-    if len(files) > 1:
-        return asked.tables(files, split)
-    delimited = has_ending(path, ".csv", ".tsv")
-    usual = columns[0] in (None, "filepath") and columns[1] in (None, "title") and asked.quoting
-    header = set(delimited_header(path)) if delimited and usual else set()
-    if header >= {*NEGCLIP} and COLUMN not in header:
-        asked.refuse("NegCLIP tables", "split")
-        return _published(open_negclip(path, images))
-    bars = has_ending(path, ".csv") and not any(columns) and is_bar_header(_first_line(path))
+    plain = len(files) == 1 and has_ending(path, ".csv") and not any(columns)
+    bars = plain and is_bar_header(_first_line(path))
     if bars or (has_ending(path, ".txt") and is_token_line(_first_line(path))):
         asked.refuse("token files", "image_column", "caption_column")
         return _published(open_flickr8k(path, images, split))
@@ -311,9 +298,10 @@ def _open(asked: Request) -> TableSource:
         raise _unknown(spec)
     asked.refuse("caption JSON", "image_column")
     data = read_json(path, damaged="fetch the file again")
-    if holds_units(data):
+    first = data[0] if isinstance(data, list) and data else None
+    if isinstance(first, dict) and UNIT_CAPTION in first:
         asked.refuse("files of units", "split")
-        return _published(open_unit_file(path, images))
+        return _published(UNITS.read(path, numbered(data, f"{path}, row"), images))
     if isinstance(data, dict) and KEY in data:
         asked.refuse("selections", "images", "caption_column")
         if split not in (None, ALL):  # it may be a part of one already
@@ -335,9 +323,9 @@ def _open_folder(path: Path, asked: Request) -> TableSource:
     if any((path / name).is_file() for name in METADATA):
         asked.refuse("image folders", "images")
         return open_folder(path, asked.image_column, asked.caption_column, split, asked.quoting)
-    tables = rows_in(path)
+    tables = find_files(path, ROW_FILES)
     if tables:
-        # Where files are named after splits that decides, else what the rows say.
+        # File names decide on the split; rows do if no file is named after one.
         if not any(split_of(file.name) or file.name.startswith(split or "\0") for file in tables):
             return asked.tables(tables, split)
         chosen, others = files_of(tables, split, path)
@@ -384,7 +372,7 @@ def _open_mixture(weights: Mapping[str, float], asked: Request) -> TableSource:
 
 
 def _counting(source: TableSource, others: Mapping[str, int]) -> TableSource:
-    """The source with what was left out before it was opened."""
+    """The source, counting also the files that were left out before it was opened."""
     source.left_out = {**source.left_out, **others}
     return source
 

@@ -1,4 +1,4 @@
-"""Data sets in the layouts in which they are published: told by their columns or keys.
+"""Data sets in the layouts in which they are published, recognised by their columns or keys.
 
 Tables (see `TABLES`): NegCLIP's, which MACCO extends by columns, TROHN-Text and TROHN-Img, SemCLIP.
 Rows of objects (see `LAYOUTS`): BLIP's and other files in Karpathy's splits, DeGLA, VisMin's JSON,
@@ -20,6 +20,7 @@ from compoclip.data.columns import (
     NEG_CAPTION,
     NEG_IMAGE,
     POS_CAPTION,
+    fields,
     pick_captions,
     relative_image,
 )
@@ -27,7 +28,8 @@ from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources.splits import ALL, NoUseError, Split, require_one_split
 from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
 from compoclip.data.sources.tables import open_table
-from compoclip.errors import CompoclipError, UsageError, shown
+from compoclip.data.written import UNIT_CAPTION
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
 from compoclip.tables import (
     delimited_header,
@@ -45,6 +47,12 @@ _AGAIN = "fetch the file again"
 
 NEGCLIP = ("title", "filepath", "neg_caption")
 TABLES: Mapping[tuple[str, ...], Mapping[str, Any]] = {
+    NEGCLIP: {
+        "image_column": "filepath",
+        "caption_column": "title",
+        "lists": True,
+        "name": "NegCLIP table",
+    },
     ("image_id", "caption", "negative_caption"): {  # TROHN
         "image_column": "image_id",
         "caption_column": "caption",
@@ -57,22 +65,6 @@ TABLES: Mapping[tuple[str, ...], Mapping[str, Any]] = {
     },
 }
 """The columns that tell a published table -> the options of `open_table` that read it."""
-
-
-def open_negclip(path: Path, images: Path | None = None) -> TableSource:
-    """Open a TSV (or CSV) with columns title, filepath, neg_caption; one sample a row.
-
-    `neg_caption` is a Python list written as text; its entries become `Sample.negatives`. Further
-    columns are read as in `open_table`, and ids are its. images: the folder the paths are relative
-    to, by default the folder of the file. Raises CompoclipError for a malformed row, UsageError
-    when a column is missing.
-    """
-    header = delimited_header(path)
-    for name in NEGCLIP:
-        if name not in header:
-            have = ", ".join(header) or "none"
-            raise UsageError(f"{path}: no column {name!r}; the columns are: {have}")
-    return open_table([path], images, "filepath", "title", lists=True, name="NegCLIP table")
 
 
 # --- Rows that say their photo, captions and edits under names of their own. ---
@@ -118,39 +110,9 @@ class PublishedRows:
         return builder.build(f"{self.name} {path}{more}")
 
 
-_WORDS: dict[Any, str] = {str: "a text", int: "a number", list: "a list"}
-_WORDS |= {int | str: "a number or text", str | list: "a text or a list of texts"}
-
-
-def fields(row: Any, keys: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
-    """Return a row that has all keys, of their types. Raises CompoclipError for any other."""
-    if not isinstance(row, dict) or not keys.keys() <= row.keys():
-        have = ", ".join(map(str, row)) if isinstance(row, dict) else shown(row)
-        raise CompoclipError(f"{origin} needs {', '.join(keys)}; it has: {have}; {_AGAIN}")
-    for key, kind in keys.items():
-        if not isinstance(row[key], kind) or (kind is int and isinstance(row[key], bool)):
-            what = f"{key!r} must be {_WORDS[kind]}, found {shown(row[key])}"
-            raise CompoclipError(f"{origin}: {what}; {_AGAIN}")
-    return row
-
-
 def _last(path: str, parts: int = 1) -> str:
     """The last parts of a path of the authors' machine."""
     return "/".join(PurePosixPath(path.replace("\\", "/").strip()).parts[-parts:])
-
-
-def _original(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
-    texts = [fields(each, {"raw": object}, origin)["raw"] for each in row["sentences"]]
-    folder = fields({"filepath": "", **row}, {"filepath": str}, origin)["filepath"]
-    name = row["filename"]
-    yield {"photo": f"{folder}/{name}" if folder else name, "captions": texts}
-
-
-def _degla(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
-    for text in row["enhanced"]:
-        fields({"enhanced": text}, {"enhanced": str}, origin)
-    photo = f"COCO_train2014_{row['image_id']:012d}.jpg"
-    yield {"photo": photo, "captions": row["original"], "negatives": row["enhanced"]}
 
 
 def _edits(row: Mapping[str, Any], number: int, origin: str) -> Iterator[Made]:
@@ -206,13 +168,39 @@ KARPATHY = PublishedRows(
 )
 ORIGINAL = PublishedRows(
     "Karpathy JSON",
-    {"filename": str, "split": str, "sentences": list},
-    _original,
+    {"filename": str, "split": str, "sentences": list, "filepath": str | None},
+    lambda row, number, origin: [
+        {
+            "photo": "/".join(filter(None, (row["filepath"], row["filename"]))),
+            "captions": [fields(each, {"raw": object}, origin)["raw"] for each in row["sentences"]],
+        }
+    ],
     numbered=False,
 )
 IN_JSON = (
-    PublishedRows("DeGLA captions", {"image_id": int, "original": str, "enhanced": list}, _degla),
+    PublishedRows(
+        "DeGLA captions",
+        {"image_id": int, "original": str, "enhanced": list[str]},
+        lambda row, *_: [
+            {
+                "photo": f"COCO_train2014_{row['image_id']:012d}.jpg",
+                "captions": row["original"],
+                "negatives": row["enhanced"],
+            }
+        ],
+    ),
     PublishedRows("VisMin edits", {"image_path": str, "caption": str, "negatives": list}, _edits),
+)
+UNITS = PublishedRows(  # CS-CLIP
+    "units",
+    {UNIT_CAPTION: str, "image_path": str, "swap_negatives": list[str] | None},
+    lambda row, *_: [
+        {
+            "photo": row["image_path"],
+            "captions": row[UNIT_CAPTION],
+            "negatives": [text for text in row["swap_negatives"] or () if text.strip()],
+        }
+    ],
 )
 IN_TABLES = (
     PublishedRows(
@@ -232,12 +220,16 @@ IN_TABLES = (
 
 
 def open_published(
-    files: Sequence[Path], images: Path | None, split: str | None
+    files: Sequence[Path],
+    images: Path | None,
+    split: str | None,
+    asked: tuple[str | None, str | None],
 ) -> TableSource | None:
     """Open tables of one kind that a published training set has; None for other columns.
 
-    images, split: as for `open_table`. Raises CompoclipError for rows that are malformed,
-    UsageError for a split that is not there.
+    images, split: as for `open_table`. asked: the image and caption columns that the user named; a
+    published set is read by its own columns only. Raises CompoclipError for malformed rows,
+    UsageError for a split that does not exist.
     """
     names: set[str] = set()
     if has_ending(files[0], ".parquet"):
@@ -245,16 +237,17 @@ def open_published(
             names = set(parquet.schema_arrow.names)
     elif has_ending(files[0], ".csv", ".tsv"):
         names = set(delimited_header(files[0]))
-    if names >= _VISMIN.keys() | {"image"} and has_ending(files[0], ".parquet"):
-        require_one_split(files[0], split)
-        return _vismin(files, images if images is not None else files[0].parent)
     for columns, options in TABLES.items():
-        if names >= {*columns}:
+        usual = options["image_column"], options["caption_column"]
+        if names >= {*columns} and all(a in (None, u) for a, u in zip(asked, usual)):
             return open_table(files, images, split=split, **options)
+    vismin = names >= _VISMIN.keys() | {"image"} and has_ending(files[0], ".parquet")
     layout = next((each for each in IN_TABLES if names >= each.keys.keys()), None)
-    if layout is None:
+    if any(asked) or not (vismin or layout):
         return None
     require_one_split(files[0], split)
+    if layout is None:
+        return _vismin(files, images if images is not None else files[0].parent)
     read = ((file, each) for file in files for each in read_delimited(file))
     rows = ((f"{file}, row {number}", number, row) for file, (number, row) in read)
     return layout.read(files[0], rows, images)
@@ -276,7 +269,7 @@ def open_karpathy(path: Path, data: Any, images: Path | None, split: str | None)
         chosen = Split(split)
         rows = [
             (origin, number, row)
-            for origin, number, row in _numbered(data["images"], f"{path}, image")
+            for origin, number, row in numbered(data["images"], f"{path}, image")
             if chosen.takes(fields(row, ORIGINAL.keys, origin)["split"])
         ]
         chosen.require(path)
@@ -295,10 +288,11 @@ def open_karpathy(path: Path, data: Any, images: Path | None, split: str | None)
     require_one_split(path, split)
     first = data[0] if data and isinstance(data[0], dict) else {}
     layout = next((each for each in IN_JSON if first.keys() >= each.keys.keys()), KARPATHY)
-    return layout.read(path, _numbered(data, f"{path}, row"), images)
+    return layout.read(path, numbered(data, f"{path}, row"), images)
 
 
-def _numbered(rows: Iterable[Any], noun: str) -> Iterator[_Row]:
+def numbered(rows: Iterable[Any], noun: str) -> Iterator[_Row]:
+    """Yield rows for `PublishedRows.read`, counted from 1; noun: the file and a word."""
     yield from ((f"{noun} {number}", number, row) for number, row in enumerate(rows, 1))
 
 
@@ -351,7 +345,7 @@ def _vismin(files: Sequence[Path], root: Path) -> TableSource:
 
 # --- COCO's own caption annotations (captions_train2017.json and the like). ---
 
-UPDATED = "updated_caption"  # of NegationCLIP's file: the caption saying what is absent
+UPDATED = "updated_caption"  # of NegationCLIP's file: the caption names an absent object
 NOT_UPDATED = f"annotation without {UPDATED}, of which the caption is taken"
 
 
@@ -399,7 +393,7 @@ def _entries(
     entries = data.get(part) if isinstance(data, dict) else None
     if not isinstance(entries, list):
         raise CompoclipError(f"{path}: lacks {part!r}; are these COCO's caption annotations?")
-    for origin, _, entry in _numbered(entries, f"{path}, {part}"):
+    for origin, _, entry in numbered(entries, f"{path}, {part}"):
         yield origin, fields(entry, keys, origin)
 
 
@@ -426,13 +420,12 @@ def open_flickr8k(path: Path, images: Path | None = None, split: str | None = No
     """Open lines `name.jpg#k<TAB>caption`, or rows `name.jpg,caption` below `image,caption`.
 
     Or Flickr30k's results.csv: below `image_name| comment_number| comment` lines `name.jpg| k|
-    caption`. Ids are the photo names, in the order of the file. Photos that are named but not in
-    the folder (by default one of a usual name beside the file) are left out and counted.
+    caption`. Ids are the photo names, in the order of the file. Photos that are missing from the
+    folder (by default one of a usual name next to the file) are left out and counted.
 
-    split: a name such as "train", found beside the file as *.trainImages.txt, or a file with one
-    photo name per line. Unless given it is "train" where such lists lie beside the file, else all,
-    as for "all". Raises CompoclipError for a malformed line, and when no photo is there, UsageError
-    for a split that cannot be found.
+    split: a name such as "train", with a list *.trainImages.txt next to the file, or a file with
+    one photo name per line; by default "train" if there are such lists, else "all". Raises
+    CompoclipError for a malformed line and without any photo, UsageError for an unknown split.
     """
     usual = (path.parent / name for name in _FOLDERS if (path.parent / name).is_dir())
     root = images if images is not None else next(usual, path.parent)
@@ -494,7 +487,7 @@ def is_bar_header(line: str) -> bool:
 
 
 def _parts(path: Path, split: str | None, name: str) -> dict[str, str] | None:
-    """The split of every listed photo; None when all are read. name: the split that is read."""
+    """The split of every listed photo; None if all photos are read. name: the split to read."""
     lists = {
         file.name.removesuffix(_LISTS).rpartition(".")[2]: file
         for file in sorted(path.parent.glob(f"*{_LISTS}"))

@@ -1,4 +1,4 @@
-"""A source without some of its samples: a file that names the source and what is left out of it.
+"""A source without some of its samples: a file that names the source and the ids to leave out.
 
     {"selection_of": {"spec": "/data/trohn", "images": "/data/coco/train2017"},
      "without": ["000000391895.jpg#0", ...], "because": "photos of the Karpathy test"}
@@ -33,11 +33,10 @@ _REMEDY = "write it again: compoclip data audit --kept"
 def open_selection(
     path: Path, data: Mapping[str, Any], open_source: Callable[..., TableSource]
 ) -> TableSource:
-    """Open the source that a file selects from, and leave out what it says.
+    """Open the source that a selection names, without the samples that it leaves out.
 
     data: the content of the file. open_source: opens a source by its options. Raises CompoclipError
-    for a file of another form, ids that the source has not and when nothing is left, UsageError as
-    `open_source` does.
+    for a malformed file, unknown ids and an empty selection, UsageError as `open_source` does.
     """
     options, without = data[KEY], data.get("without")
     right = isinstance(options, dict) and isinstance(options.get("spec"), str)
@@ -51,7 +50,7 @@ def open_selection(
     left, ids = frozenset(without), list(source.column("id"))
     if missing := left.difference(ids):
         raise CompoclipError(
-            f"{path}: leaves out {min(missing)!r:.80}, which {source.describe()} has not; {_REMEDY}"
+            f"{path}: leaves out {min(missing)!r:.80}, unknown to {source.describe()}; {_REMEDY}"
         )
     kept = np.array([i for i, id in enumerate(ids) if id not in left], np.int64)
     if not len(kept):
@@ -67,8 +66,8 @@ def write_selection(
 ) -> None:
     """Write a file that `open_selection` reads.
 
-    spec: the source, as it is named for training; a local path is written in full. without: ids of
-    the samples to leave out. because: why, in words. options: the other arguments of `open_source`.
+    spec: the source, as named for training; a local path is written in full. without: ids of the
+    samples to leave out. because: the reason. options: other arguments of `open_source`.
     """
     given = {name: value for name, value in options.items() if value not in (None, True)}
     named = {"spec": Path(spec), **given}

@@ -31,7 +31,7 @@ from compoclip.files import (
     save_arrays,
     write_cache,
 )
-from compoclip.tables import expand_braces
+from compoclip.tables import find_files
 
 # --- Members of a shard: which sample they belong to, and where its captions are. ---
 
@@ -271,13 +271,9 @@ def find_shards(spec: str) -> list[Path]:
 
     Raises CompoclipError when there is no shard or one of them is missing or compressed.
     """
-    folder = Path(spec)
-    if folder.is_dir():
-        shards = sorted(folder.glob("*.tar"))
-        if not shards:
-            raise CompoclipError(f"{spec}: no .tar file in this folder; check the path")
-        return shards
-    shards = [folder] if folder.is_file() else [Path(name) for name in expand_braces(spec)]
+    shards = find_files(spec, (".tar",))
+    if not shards:
+        raise CompoclipError(f"{spec}: no .tar file there; check the path")
     for shard in shards:
         if shard.suffix != ".tar":
             raise CompoclipError(f"{shard}: only plain .tar shards can be read; decompress it")

@@ -1,7 +1,6 @@
-"""Which split of the data is read: that for training, unless another one is asked for.
+"""Splits of the data: the training split is read unless the user names another one.
 
-Data sets hold what models are tested on beside what they are trained on. Reading all of it takes
-`--split all`. Data that name no splits have those of `by_hash`.
+`--split all` reads everything, test data included. Data without splits are split by `by_hash`.
 """
 
 from __future__ import annotations
@@ -105,19 +104,19 @@ def files_of(
 
 
 def by_hash(source: TableSource, split: str, share: float, seed: int) -> TableSource:
-    """Return the samples of a split of data that name none.
+    """Return a split of data without splits.
 
-    A hash of the seed, the size and the first bytes of a photo's file decides: a photo is on one
-    side only, under every name and with all of its rows, and further photos move no other.
+    A hash of the seed, the size and the first bytes of a photo's file decides. All rows and copies
+    of a photo are in one split, and adding photos moves no other photo.
 
     Args:
         source: All samples.
         split: "train", "val" or "test".
-        share: Of the photos, that val and test get each.
-        seed: Of the hash.
+        share: The share of the photos in each of val and test.
+        seed: Seed of the hash.
 
     Raises:
-        UsageError: For a share that is not between 0 and 0.5, and when the split has no photo.
+        UsageError: For a share outside (0, 0.5), and for an empty split.
     """
     if not 0 < share < 0.5:
         raise UsageError(f"--held-out {share:g}: must lie between 0 and 0.5")
@@ -131,14 +130,14 @@ def by_hash(source: TableSource, split: str, share: float, seed: int) -> TableSo
 
 
 def _number(image: Path | bytes, seed: int) -> float:
-    """A number from 0 to 1 that the photo decides; of a file that cannot be read its name."""
+    """A number from 0 to 1 by the photo, or by the name of an unreadable file."""
     try:
         if isinstance(image, Path):
             with image.open("rb") as file:
                 head, size = file.read(_HEAD), image.stat().st_size
         else:
             head, size = image[:_HEAD], len(image)
-    except OSError:  # whoever shows or looks for the photo reports it
+    except OSError:  # decoding reports it
         head, size = str(image).encode("utf-8", "surrogateescape"), 0
     digest = blake2b(f"{seed} {size} ".encode() + head, digest_size=8).digest()
     return float(int.from_bytes(digest, "big") / 2**64)

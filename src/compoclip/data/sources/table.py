@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
     [
         ("id", _TEXT),
         ("place", pa.int32()),  # which of the places holds the image
-        ("image", _TEXT),  # what the place calls it
+        ("image", _TEXT),  # its name in the place
         ("captions", _TEXTS),
         ("negatives", _TEXTS),
         ("neighbours", pa.large_list(pa.int64())),
@@ -102,7 +102,7 @@ class ImageColumn:
 class ImageShard:
     """Images that are members of a tar file, called "offset:size".
 
-    name: what the ids of its samples begin with.
+    name: begins the ids of its samples.
     """
 
     path: Path
@@ -178,7 +178,7 @@ class TableSource(Source):
             negative = mirrored(negative)
         key = ""
         if self._ends is not None:
-            # Ids are unique in one data set only, and what is drawn for a sample hangs on them.
+            # Ids, which seed the sampling of texts, are unique in one data set only.
             key = f"{np.searchsorted(self._ends, index, side='right')}\x1f{row['id']}"
         return Sample(
             id=row["id"],
@@ -205,14 +205,14 @@ class TableSource(Source):
             yield from map(tuple, cells) if name == "captions" else cells
 
     def brings(self) -> frozenset[str]:
-        """Return those of the columns that not every method reads of which any row has a value."""
+        """Return the optional columns in which any row has a value, see `Source`."""
         names = {NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP, POSITIVES}.intersection(
             self._columns
         )
         return frozenset(names | ({NEGATIVE_IMAGE} if "mirror" in self._columns else set()))
 
     def fingerprint(self) -> Fingerprint:
-        """Return what the samples hold, see `Source`; images in tables go by the state of those."""
+        """Return the fingerprint, see `Source`; images in tables count as the table."""
         stamp = cache(lambda place, name: self._places[place].stamp(name) if name else "")
         names = ("id", "place", "image", "negative_place", "negative_image", "mirror")
         stamps = []
@@ -235,9 +235,9 @@ class TableSource(Source):
     def take(
         self, kept: NDArray[np.int64], description: str, left_out: Mapping[str, int]
     ) -> TableSource:
-        """Return the samples of some rows, ascending; neighbours that are left out are none.
+        """Return the samples of some rows, ascending, without neighbours that are left out.
 
-        left_out: in addition to what the reader left out.
+        left_out: counts to add to those of the reader.
         """
         table, _ = renumbered(self._table.take(pa.array(kept)), kept)
         mix = self.mix and self.mix.of(kept)
@@ -248,7 +248,7 @@ class TableSource(Source):
 
     @staticmethod
     def mixed(parts: Mapping[str, TableSource], description: str, mix: WeightedMix) -> TableSource:
-        """Return the samples of several data sets, one behind the other, drawn as `mix` says."""
+        """Concatenate several data sets, to be sampled by `mix`."""
         tables: list[pa.Table] = []
         places: list[Place] = []
         first = 0
@@ -287,10 +287,10 @@ def replaced(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def renumbered(table: pa.Table, rows: NDArray[np.int64], first: int = 0) -> tuple[pa.Table, int]:
-    """Return a table whose neighbours, which name rows by number, name them by position.
+    """Replace the row numbers in a table's neighbours by positions; also count unknown numbers.
 
     rows: the number of every row, ascending. first: the position of the first row. Neighbours that
-    are no row of the table, which are counted beside it, or the row itself are left out.
+    are not in the table, or are the row itself, are left out.
     """
     near = table["neighbours"].combine_chunks()
     numbers = near.flatten().to_numpy()
@@ -309,16 +309,15 @@ def renumbered(table: pa.Table, rows: NDArray[np.int64], first: int = 0) -> tupl
 
 
 class RowBuilder:
-    """Collects rows, leaves out what cannot be used, and counts it.
+    """Collects rows; leaves out and counts unusable captions and samples.
 
-    Rows of one image become one sample with all their captions, under the id of the first row,
-    unless any row brings more than captions: what goes with a caption then stays with it, and every
-    row is a sample.
+    Rows of one image become one sample with all their captions and the id of the first row. If any
+    row has more than captions, every row is a sample, so that its columns stay with its caption.
 
     Attributes:
-        rows: How many there were so far; readers count those they leave out, too.
-        places: Where images lie: below the folder, then in the columns.
-        left_out: How much of what was left out.
+        rows: Number of rows so far; readers also count rows that they leave out.
+        places: Places of images: the folder, then the columns.
+        left_out: Numbers of captions and samples that were left out, by reason.
     """
 
     def __init__(self, origin: object, root: Path, *columns: Place) -> None:
@@ -339,12 +338,12 @@ class RowBuilder:
         origin: str = "",
         place: int = 0,
     ) -> None:
-        """Add one row; captions of no use are left out, and so is a sample that has no other.
+        """Add one row; leave out unusable captions, and a sample without others.
 
-        Every call counts as a row, whose number (from 0) neighbours of other rows refer to. image:
-        what its place, by number, calls the image. captions: texts, and what else stood in their
-        cells. extras: other columns of `SCHEMA` that are not empty. origin: file and row for
-        messages. Raises CompoclipError for texts that cannot be written as UTF-8.
+        Neighbours of other rows refer to the number (from 0) of this call. image: its name in the
+        place. captions: the values of the caption cells. extras: other columns of `SCHEMA` that are
+        not empty. origin: file and row for messages. Raises CompoclipError for texts that cannot be
+        written as UTF-8.
         """
         kept = usable_texts(captions, EMPTY_CAPTION, self.left_out)
         row = {**_EMPTY, **(extras if kept else {})}

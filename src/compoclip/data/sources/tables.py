@@ -51,12 +51,12 @@ HUB, STREAM = "hf:", "hf-stream:"
 
 @dataclass
 class _Rows:
-    """How the rows of a table become samples.
+    """Turns rows of a table into samples.
 
     Args:
-        builder: Gets them.
-        split: Which are read.
-        renamed: What an extra column is called in the file, where it is not by its own name.
+        builder: Collects the samples.
+        split: The split to read.
+        renamed: Extra column -> its name in the file, if it has another one.
         lists: Whether neg_caption must be a list.
         images: Column of encoded images -> the number of its place, and whether a row has one.
     """
@@ -79,10 +79,10 @@ class _Rows:
         file: str,
         name: str,
     ) -> None:
-        """Add rows: (which it is, for messages; its cells) each.
+        """Add rows, each with its place in the file, for messages, and its cells.
 
-        columns: that of the image, and those of the captions. file: for messages. name: what the
-        ids of rows with encoded images begin with.
+        columns: the image column, and the caption columns. file: for messages. name: begins the
+        ids of rows with encoded images.
         """
         image, captions = columns
         builder, root = self.builder, self.builder.root
