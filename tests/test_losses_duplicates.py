@@ -34,6 +34,7 @@ from losses_oracle import (
     is_true,
     layout_of,
     masking,
+    negclip,
 )
 
 
@@ -169,6 +170,25 @@ def test_a_neighbour_that_is_in_the_batch_is_no_negative() -> None:
     expected = F.cross_entropy(logits, target) + F.cross_entropy(logits[:, :6].T, target)
     torch.testing.assert_close(loss, expected / 2)
     assert loss < negclip_loss(f, again)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("near", [-0.3, 0.0, 0.2, 3.0])
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_near_captions_and_images_are_left_out(case: str, near: float, duplicates: bool) -> None:
+    layout = layout_of(CASES[case])
+    if duplicates and (layout.text_id is None or layout.image_id is None):
+        layout = replace(
+            layout,
+            text_id=torch.arange(layout.owner.numel()),
+            image_id=torch.arange(layout.images),
+        )
+    f = features_for(layout)
+    found = masking(negclip_loss, duplicates, near)(f, layout)
+    expected = negclip(f, layout, mask_duplicates=duplicates, near=near)
+    torch.testing.assert_close(found.double(), expected.double())
+    if near == 3.0:  # cosines differ by 2 at most
+        torch.testing.assert_close(found, masking(negclip_loss, duplicates)(f, layout))
 
 
 @pytest.mark.parametrize("name", ["text_id", "image_id"])
