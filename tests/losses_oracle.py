@@ -206,11 +206,13 @@ def clip(f: Features, layout: Layout) -> Tensor:
     return total / (2 * layout.images)
 
 
-def masking(loss: Callable[..., Tensor], on: bool = True) -> Callable[..., Tensor]:
-    """The loss on a layout that masks duplicates."""
+def masking(
+    loss: Callable[..., Tensor], on: bool = True, near: float | None = None
+) -> Callable[..., Tensor]:
+    """The loss on a layout that masks duplicates, and what is near by a margin."""
 
     def masked(f: Features, layout: Layout, *arguments: Any, **options: Any) -> Tensor:
-        host = replace(layout.host, mask_duplicates=on)
+        host = replace(layout.host, mask_duplicates=on, near_margin=near)
         return loss(f, replace(layout).known_as(host), *arguments, **options)
 
     return masked
@@ -229,7 +231,11 @@ def is_true(layout: Layout, image: int, text: int) -> bool:
 
 
 def negclip(
-    f: Features, layout: Layout, missing_hn: str = "mask", mask_duplicates: bool = False
+    f: Features,
+    layout: Layout,
+    missing_hn: str = "mask",
+    mask_duplicates: bool = False,
+    near: float = math.inf,
 ) -> Tensor:
     images = range(layout.images)
     columns = [caption_of(layout, j) for j in images]
@@ -237,11 +243,15 @@ def negclip(
     phantoms = sum(missing_of(layout, j) for j in images) if missing_hn == "zero" else 0
     total = torch.tensor(0.0).double()
     for i in images:
-
-        def kept(image: int, text: int, target: bool) -> bool:
-            return target or not (mask_duplicates and is_true(layout, image, text))
-
         own = columns[i]
+        most = number(global_score(f, i, own)) + near * number(f.logit_scale)
+
+        def kept(image: int, text: int, target: bool, most: float = most) -> bool:
+            if target or (mask_duplicates and is_true(layout, image, text)):
+                return target
+            made = layout.role[text] == NEGATIVE
+            return bool(made) or number(global_score(f, image, text)) <= most
+
         to_text = [global_score(f, i, t) for t in columns if kept(i, t, t == own)]
         to_text += [torch.tensor(0.0).double()] * phantoms
         to_image = [global_score(f, j, own) for j in images if kept(j, own, j == i)]

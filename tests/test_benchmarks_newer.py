@@ -108,7 +108,7 @@ def test_fg_ovd_crops_the_region(tmp_path: Path) -> None:
     assert result.headline_score.chance == pytest.approx(1 / 11)
 
 
-# --- BLA: two true sentences, each against both false ones. ---
+# --- BLA: two true sentences against two false ones. ---
 
 
 def bla_row(**changes: Any) -> dict[str, Any]:
@@ -123,20 +123,19 @@ def bla_row(**changes: Any) -> dict[str, Any]:
     return {"image_id": 73, "index": 0, "caption_group": [{**group, **changes}]}
 
 
-def test_bla_asks_each_true_sentence(tmp_path: Path) -> None:
+def test_bla_asks_for_both_true_sentences(tmp_path: Path) -> None:
     for part in meta("bla").parts:
         write_json(tmp_path / "bla" / "annotations" / f"{part}_captions.json", [bla_row()])
     write_photo(tmp_path / "bla" / "images" / "73.jpg")
     found = load_benchmark("bla", tmp_path)
-    assert len(found.content) == 6
-    one, two = found.content[:2]
-    false = ("the man who sits wears a hat", "the man who stands wears a tie")
-    assert one.texts == ("the man who sits wears a tie", *false)
-    assert two.texts == ("the man who stands wears a hat", *false)
-    assert (one.id, two.id) == ("active_passive/0/3/True1", "active_passive/0/3/True2")
-    assert one.images[0].path.name == "73.jpg"
+    assert len(found.content) == 3
+    item = found.content[0]
+    assert item.texts == tuple(bla_row()["caption_group"][0][f"{t}{k}"]
+                               for t in ("True", "False") for k in (1, 2))  # fmt: skip
+    assert (item.id, item.images[0].path.name) == ("active_passive/0/3", "73.jpg")
     (result,) = evaluate("m", FakeEncoder(), [found], tmp_path / "out", Options(resamples=20))
-    assert result.headline_score.chance == pytest.approx(1 / 3)
+    assert result.headline_score.chance == pytest.approx(1 / 6)  # 2 x 2 of 24 orders
+    assert result.scores["coordination"]["first"].chance == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from losses_oracle import (
     is_true,
     layout_of,
     masking,
+    negclip,
 )
 
 
@@ -127,6 +128,25 @@ def test_by_hand() -> None:
         [0, 2, 4, 5],
         [1, 3],
     ]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("near", [-0.3, 0.0, 0.2, 3.0])
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_near_captions_and_images_are_left_out(case: str, near: float, duplicates: bool) -> None:
+    layout = layout_of(CASES[case])
+    if duplicates and (layout.text_id is None or layout.image_id is None):
+        layout = replace(
+            layout,
+            text_id=torch.arange(layout.owner.numel()),
+            image_id=torch.arange(layout.images),
+        )
+    f = features_for(layout)
+    found = masking(negclip_loss, duplicates, near)(f, layout)
+    expected = negclip(f, layout, mask_duplicates=duplicates, near=near)
+    torch.testing.assert_close(found.double(), expected.double())
+    if near == 3.0:  # cosines differ by 2 at most
+        torch.testing.assert_close(found, masking(negclip_loss, duplicates)(f, layout))
 
 
 def test_needs_identities() -> None:

@@ -125,9 +125,21 @@ CONTRASTS = (
 )
 LOSSES |= {f"{name} masked": masking(LOSSES[name]) for name in CONTRASTS}
 LOSSES |= {
+    f"{name} near": masking(LOSSES[name], near=0.05)
+    for name in ("clip", "negclip", "triplet", "conclip", "composite", "unit")
+}
+LOSSES |= {
     f"{name} of a bias": biased(LOSSES[name])
     for name in (
-        *("clip", "negclip", "negclip zero", "negclip masked", "positive", "positive both"),
+        *(
+            "clip",
+            "negclip",
+            "negclip near",
+            "negclip zero",
+            "negclip masked",
+            "positive",
+            "positive both",
+        ),
         *("multi text", "multi text masked", "multi text sum", "triplet", "bag", "composite"),
         *("masked contrast", "masked contrast masked", "positive masked", "bag masked"),
         *("unit", "unit masked", "phrase", "phrase masked", "patch phrase", "patch phrase masked"),

@@ -355,7 +355,7 @@ def test_local_order_is_that_of_tokens_and_patches(
     assert scores == sorted(scores, reverse=True)
 
 
-def test_parts_add_the_mean_of_what_the_text_states(
+def test_subgraphs_add_the_mean_of_what_the_text_states(
     photos: Path, world: Path, encoder: ModelEncoder, tmp_path: Path
 ) -> None:
     index = made(photos, encoder, tmp_path / "index")
@@ -363,13 +363,13 @@ def test_parts_add_the_mean_of_what_the_text_states(
     (found,) = search(index, encoder, [text], 5)
     parts = ["red star", "blue mug", "red star on blue mug", "star on mug"]
     vectors = encoder.encode_texts(parts)
-    again = rerank(index, load_model(world / "base"), found, "parts", weight=2.0)
+    again = rerank(index, load_model(world / "base"), found, "subgraphs", weight=2.0)
     for hit in again.hits:
         (before,) = (each.score for each in found.hits if each.row == hit.row)
         mean = sum(float(sum(each * index.features[hit.row])) for each in vectors) / 4
         assert hit.score == pytest.approx(before + 2 * mean, abs=1e-5)
     (bare,) = search(index, encoder, ["hello"], 5)
-    assert rerank(index, load_model(world / "base"), bare, "parts") == bare
+    assert rerank(index, load_model(world / "base"), bare, "subgraphs") == bare
 
 
 # --- Over HTTP. ---

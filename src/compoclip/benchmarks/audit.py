@@ -164,8 +164,8 @@ def differences(edited: Benchmark, original: Benchmark) -> Differences:
     return Differences(edited.name, original.name, len(shared), own, others, rows)
 
 
-_TRIPLES = (Form.TRIPLE, Form.TEXT_ONLY, Form.HALF_TRUTH)
-"""The forms with two true texts and a false one."""
+_TWO_TRUE = (Form.TRIPLE, Form.TEXT_ONLY, Form.HALF_TRUTH, Form.TWO_TRUE)
+"""The forms with two true texts, before false ones."""
 
 
 def _rows(benchmark: Benchmark) -> dict[tuple[str, str], tuple[str, str]]:
@@ -173,7 +173,7 @@ def _rows(benchmark: Benchmark) -> dict[tuple[str, str], tuple[str, str]]:
     found = {}
     for case in benchmark.content.cases:
         if len(case.texts) > 1:
-            pair = (0, 2) if case.form in _TRIPLES else (case.truth, 1 - case.truth)
+            pair = (0, 2) if case.form in _TWO_TRUE else (case.truth, 1 - case.truth)
             found[case.subtask, case.id] = case.texts[pair[0]], case.texts[pair[1]]
     return found
 
@@ -388,8 +388,8 @@ def too_long(texts: Iterable[str]) -> Iterator[tuple[Kind, str, str]]:
 
 def _case(case: Case) -> Iterator[Found]:
     truth, false = [case.truth], [k for k in range(len(case.texts)) if k != case.truth]
-    if case.form in _TRIPLES:
-        truth, false = [0, 1], [2]
+    if case.form in _TWO_TRUE:
+        truth, false = [0, 1], list(range(2, len(case.texts)))
     elif case.form not in (Form.CHOOSE_TEXT, Form.GROUP):
         false = []
     # of two true captions the first alone: the second is a rewording and shares no order to lose
@@ -399,7 +399,7 @@ def _case(case: Case) -> Iterator[Found]:
         for other in false
         for each in _compare(case.texts[k], case.texts[other], words=k == truth[0])
     ]
-    if case.form in _TRIPLES:
+    if case.form in _TWO_TRUE:
         level = same(case.texts[0], case.texts[1])
         if level is not None:
             found.append((Kind.SAME_POSITIVES, level, repr(case.texts[0][:_SHOWN])))

@@ -19,8 +19,9 @@ class Form(StrEnum):
     CHOOSE_TEXT: one image, K texts. CHOOSE_IMAGE: one text, K images. GROUP: two images and two
     texts, image i matches text i. TRIPLE: one image, positive texts 0 and 1, negative text 2.
     HALF_TRUTH: one image, a short true text 0, text 1 which adds something true to it, text 2
-    which adds something false. TEXT_ONLY: no image, the three texts of a TRIPLE. BINARY: one
-    image, one text that is true of it (`truth` 1) or not (0); all cases of a benchmark or none.
+    which adds something false. TWO_TRUE: one image, true texts 0 and 1, false texts 2 and 3.
+    TEXT_ONLY: no image, the three texts of a TRIPLE. BINARY: one image, one text that is true of it
+    (`truth` 1) or not (0); all cases of a benchmark or none.
     RETRIEVAL, CLASSIFICATION: forms of the items of such sets, not of cases.
     """
 
@@ -29,6 +30,7 @@ class Form(StrEnum):
     GROUP = "group"
     TRIPLE = "triple"
     HALF_TRUTH = "half-truth"
+    TWO_TRUE = "two-true"
     TEXT_ONLY = "text-only"
     BINARY = "binary"
     RETRIEVAL = "retrieval"

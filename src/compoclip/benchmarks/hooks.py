@@ -48,15 +48,13 @@ def rclip_bench(rows: Rows, data: Loading) -> Iterator[Row]:
 
 
 def bla(rows: Rows, data: Loading) -> Iterator[Row]:
-    """Yield an item for each of the two true sentences of a group, against both false ones."""
+    """Yield an item for each group of two true and two false sentences."""
     for row in rows:
         image = files.identifier(row.values, "image_id", row.where, set())
         for found in files.items(*row.value("caption_group")):
             group = files.record(found, f"{row.where}: group")
             key = files.identifier(group, "group_index", row.where, set())
-            for name in ("True1", "True2"):
-                values = {**group, "image": image, "truth": files.text(group, name, row.where)}
-                yield replace(row, values=values, key=f"{row.key}/{key}/{name}")
+            yield replace(row, values={**group, "image": image}, key=f"{row.key}/{key}")
 
 
 # --- VALSE. ---

@@ -90,6 +90,7 @@ _TRUE_TEXTS = {
     Form.CHOOSE_TEXT: None,  # the one that the case names
     Form.TRIPLE: (0, 1),
     Form.TEXT_ONLY: (0, 1),
+    Form.TWO_TRUE: (0, 1),
     Form.HALF_TRUTH: (0,),  # the longer true text is no candidate of the main question
 }
 

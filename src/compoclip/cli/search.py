@@ -115,8 +115,8 @@ class SearchOptions:
             "caption".
         image: Images, to find similar photos.
         top: Photos per query.
-        rerank: Order the 100 best anew: "local" by tokens and patches, "parts" by the statements
-            that the text makes.
+        rerank: Order the 100 best anew, by a score of evaluate (local, maxsim, itm), or by
+            "subgraphs", the statements that the text makes.
         negation: Weight of what a text denies ("a street without cars"), which counts against a
             photo.
         model: The model that made the index, where it has moved.
@@ -131,7 +131,7 @@ class SearchOptions:
     queries: Path | None = None
     image: Annotated[tuple[Path, ...], Shown("FILE ...")] = ()
     top: int = 10
-    rerank: Literal["local", "parts"] | None = None
+    rerank: Literal["local", "maxsim", "itm", "subgraphs"] | None = None
     negation: float = 0.0
     model: str = ""
     images: Path | None = None

@@ -44,7 +44,15 @@ KEYS = frozenset(
         *("warmup_lr", "min_lr", "beta1", "beta2", "eps", "warmup_share", "clip_grad"),
         *("max_logit_scale", "contrast", "features", "layer_decay", "lr_image", "lr_text"),
         *("draft", "allow_no_negatives", "max_bad", "log_every", "save_every", "stop_after"),
-        *("compile", "grad_checkpointing", "mask_duplicates", "merge", "ema", "patience"),
+        *(
+            "compile",
+            "grad_checkpointing",
+            "mask_duplicates",
+            "near_margin",
+            "merge",
+            "ema",
+            "patience",
+        ),
         *("eval_images", "allow_partial", "lora_alpha", "lora_towers", "lora_targets"),
         "lora_init",
     )

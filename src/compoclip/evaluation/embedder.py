@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from itertools import groupby
 from typing import Any, Protocol, get_type_hints, runtime_checkable
 
 import numpy as np
@@ -145,6 +146,23 @@ def read_picture(ref: ImageRef) -> Image.Image:
     return ImageOps.mirror(image) if ref.mirror else image
 
 
+def by_image(
+    score: Callable[[Any, list[str]], Scores], images: Sequence[Any], texts: Sequence[str]
+) -> Scores:
+    """Score N pairs with a function of one image and its texts.
+
+    Args:
+        score: An image and T texts -> (T,).
+        images: N images; equal ones lie together.
+        texts: N texts.
+
+    Returns:
+        (N,).
+    """
+    runs = [list(run) for _, run in groupby(range(len(images)), key=lambda k: id(images[k]))]
+    return np.concatenate([score(images[run[0]], [texts[k] for k in run]) for run in runs])
+
+
 class ExternalEncoder:
     """An `Encoder` over an `Embedder`, a `Scorer`, or a model that is both.
 
@@ -199,12 +217,19 @@ class ExternalEncoder:
         """Encode one batch of what `read_image` returned; see `Encoder`."""
         return self._embedded("images", images)
 
-    def match(self, image: Image.Image, texts: Sequence[str], score: str = "scorer") -> Scores:
-        """Return (T,), the model's own scores of one image with each text."""
-        if not isinstance(self.model, Scorer) or score != self._scored_by:
+    def match(
+        self, images: Sequence[Image.Image], texts: Sequence[str], score: str = "scorer"
+    ) -> Scores:
+        """Return (N,), the model's own scores of N pairs."""
+        model = self.model
+        if not isinstance(model, Scorer) or score != self._scored_by:
             own_score = f"; --score {self.score}" if self.score != "cosine" else ""
             raise UsageError(f"{self.name}: has no score '{score}'{own_score}")
-        return self._call(self.model.score, "score", (len(texts),), image, texts)
+
+        def one(image: Image.Image, texts: list[str]) -> Scores:
+            return self._call(model.score, "score", (len(texts),), image, texts)
+
+        return by_image(one, images, texts)
 
     def _embedded(self, kind: str, inputs: Sequence[Any]) -> Pending:
         if not isinstance(self.model, Embedder):
@@ -253,8 +278,8 @@ def open_encoder(
     """Load any model by what a user writes for it.
 
     Args:
-        spec: FILE.py or FILE.py:NAME; st:ID or hf:ID, each with @REVISION or without; the name of a
-            model of another package; else what `load_model` takes.
+        spec: FILE.py or FILE.py:NAME; st:ID, hf:ID or mteb:ID, each with @REVISION or without; the
+            name of a model of another package; else what `load_model` takes.
         options: Device, precision and prompts.
         activation: As for `load_model`.
 

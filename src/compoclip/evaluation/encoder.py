@@ -97,10 +97,10 @@ class Encoder(Protocol):
     def start_images(self, images: Sequence[Any]) -> Pending:
         """Start to encode one batch of results of `read_image`."""
 
-    def match(self, image: Any, texts: Sequence[str], score: str) -> Scores:
-        """Return (T,) scores of one image of `read_image` with each text, named as by `--score`.
+    def match(self, images: Sequence[Any], texts: Sequence[str], score: str) -> Scores:
+        """Return (N,) scores of N pairs, each an image of `read_image` and a text.
 
-        Raises UsageError for a model without such a score.
+        score: as `--score` names it. Raises UsageError for a model without such a score.
         """
 
 
@@ -270,24 +270,30 @@ class ModelEncoder:
         """Start to encode one batch of results of `read_image`; see `Encoder`."""
         return self._start(lambda: self._loaded.encoder.encode_images(self._pixels(images)).pooled)
 
-    def match(self, image: np.ndarray, texts: Sequence[str], score: str = "itm") -> Scores:
-        """Return (T,) scores of one image with each text.
+    def match(
+        self, images: Sequence[np.ndarray], texts: Sequence[str], score: str = "itm"
+    ) -> Scores:
+        """Return (N,) scores of N pairs; an image or text that repeats is encoded once.
 
         itm: log-odds by BLIP's matching head. local, maxsim: of patches and tokens, by
         `local_similarity` and `max_similarity`. Raises UsageError for other scores and for a model
         without a matching head, CompoclipError for one without patches or tokens.
         """
         encoder, network, name = self._loaded.encoder, self._loaded.encoder.model, self._loaded.name
-        ids = self._loaded.tokenizer(texts).to(encoder.device)
+        shown = {id(each): each for each in images}
+        image_rows = {key: row for row, key in enumerate(shown)}
+        text_rows = {each: row for row, each in enumerate(dict.fromkeys(texts))}
+        image, text = [image_rows[id(each)] for each in images], [text_rows[each] for each in texts]
+        ids = self._loaded.tokenizer(list(text_rows)).to(encoder.device)
         with self.evaluating(), self._autocast():
-            pixels = self._pixels([image])
+            pixels = self._pixels(list(shown.values()))
             if score in _LOCAL:
                 encoder.require_local(f"--score {score}")
-                local = encoder.features(pixels, ids, local=True)
-                scores = _local_scores(score, local)
+                scores = _local_scores(
+                    score, encoder.features(pixels, ids, local=True), image, text
+                )
             elif score == "itm" and isinstance(network, Blip):
-                states = network.visual.states(pixels)
-                scores = network.match(states.expand(len(ids), -1, -1), ids)
+                scores = network.match(network.visual.states(pixels)[image], ids[text])
             else:
                 why = "no head that matches pairs (BLIP has)" if score == "itm" else "no such score"
                 raise UsageError(f"{name}: --score {score}: has {why}: --score cosine")
@@ -353,11 +359,13 @@ class ModelEncoder:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=lower)
 
 
-def _local_scores(score: str, features: Features) -> Tensor:
-    """(T,) of T texts with one image, in float32."""
+def _local_scores(
+    score: str, features: Features, image: Sequence[int], text: Sequence[int]
+) -> Tensor:
+    """(N,) of N pairs of an image and a text, in float32."""
     assert features.patches is not None
     assert features.tokens is not None
     assert features.token_mask is not None
-    patches = features.patches.expand(len(features.tokens), -1, -1)
-    with torch.autocast(patches.device.type, enabled=False):
-        return _LOCAL[score](features.tokens, features.token_mask, patches, features.logit_scale)
+    tokens, mask = features.tokens[text], features.token_mask[text]
+    with torch.autocast(tokens.device.type, enabled=False):
+        return _LOCAL[score](tokens, mask, features.patches[image], features.logit_scale)

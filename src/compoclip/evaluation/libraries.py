@@ -1,4 +1,4 @@
-"""Models of other libraries as embedders and scorers: sentence-transformers, transformers.
+"""Models of other libraries: sentence-transformers, transformers, mteb's registry.
 
 A library is imported when a model of it is named.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from compoclip.errors import CompoclipError, UsageError, pip_install
 from compoclip.evaluation.encoder import Precision
@@ -291,7 +292,53 @@ def _transformer(identifier: str, revision: str | None, options: ModelOptions) -
     return VqaScorer(options, *given) if vqa else LastTokenEmbedder(options, *given)
 
 
+# --- mteb. ---
+
+
+class MtebEmbedder:
+    """A model of mteb's registry, with the prompts that mteb's SugarCrepe gives it.
+
+    Args:
+        identifier: Its name there.
+        revision: Of its weights.
+        options: The device. `trust_remote_code` is required: mteb's own loaders allow such code.
+    """
+
+    libraries = ("mteb", "torch")
+
+    def __init__(self, identifier: str, revision: str | None, options: ModelOptions) -> None:
+        name = f"mteb:{identifier}"
+        if not options.trust_remote_code:
+            raise UsageError(f"{name}: may run code that comes with weights: --trust-remote-code")
+        if options.precision != "fp32" or (options.text_prompt or options.image_prompt) is not None:
+            raise UsageError(f"{name}: has its own precision and prompts; leave yours out")
+        library, self._datasets = _library("mteb", "mteb", name), _library("datasets", "mteb", name)
+        self.model = library.get_model(identifier, revision, device=str(options.device))
+        about = self.model.mteb_model_meta
+        if not {"image", "text"} <= {*about.modalities}:
+            raise UsageError(f"{name}: reads {', '.join(about.modalities)}, not images and texts")
+        self.revision = about.revision or ""
+        self._task = library.get_task("SugarCrepe").metadata
+
+    def images(self, images: Sequence[Image.Image]) -> Any:
+        """Return (N, D)."""
+        return self._encode("image", images)
+
+    def texts(self, texts: Sequence[str]) -> Any:
+        """Return (N, D)."""
+        return self._encode("text", texts)
+
+    def _encode(self, kind: str, inputs: Sequence[Any]) -> Any:
+        def batch(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+            return {kind: [row[kind] for row in rows]}
+
+        rows = self._datasets.Dataset.from_dict({kind: list(inputs)})
+        loader = DataLoader(rows, batch_size=len(inputs), collate_fn=batch)
+        asked = {"task_metadata": self._task, "hf_split": "test", "hf_subset": "default"}
+        return self.model.encode(loader, **asked)
+
+
 LIBRARIES: Mapping[str, Callable[[str, str | None, ModelOptions], Any]] = MappingProxyType(
-    {"st": SentenceEmbedder, "hf": _transformer}
+    {"st": SentenceEmbedder, "hf": _transformer, "mteb": MtebEmbedder}
 )
 """Prefix of a model's name -> what loads it: identifier, revision and options to a model."""

@@ -10,6 +10,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -24,7 +25,7 @@ from compoclip.captions.types import Caption
 from compoclip.console import track
 from compoclip.data.decode import opened
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.embedder import ExternalEncoder, read_picture
+from compoclip.evaluation.embedder import ExternalEncoder, by_image, read_picture
 from compoclip.evaluation.encode import (
     Damaged,
     EncodeOptions,
@@ -56,13 +57,13 @@ class PairScore:
     Args:
         name: As in results: "itm", "my_score.py".
         read_image: Reads an image for `match`.
-        match: An image and T texts -> (T,).
+        match: N images, equal ones together, and N texts -> (N,).
         about: What the scores depend on beside the model; part of the identity.
     """
 
     name: str
     read_image: Callable[[ImageRef], Any]
-    match: Callable[[Any, Sequence[str]], Scores]
+    match: Callable[[Sequence[Any], Sequence[str]], Scores]
     about: Mapping[str, Any]
 
 
@@ -98,10 +99,7 @@ def score_of(name: str, encoder: Encoder) -> PairScore | None:
         return _custom(name, encoder)
     about = provenance() if name == PARTS else {}
 
-    def match(image: Any, texts: Sequence[str]) -> Scores:
-        return encoder.match(image, texts, name)
-
-    return PairScore(name, encoder.read_image, match, about)
+    return PairScore(name, encoder.read_image, partial(encoder.match, score=name), about)
 
 
 def _custom(name: str, encoder: Encoder) -> PairScore:
@@ -120,9 +118,9 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
     path, wanted = own.split(name)
     model = encoder.model if isinstance(encoder, ExternalEncoder) else encoder
 
-    def match(image: Any, texts: Sequence[str]) -> Scores:
+    def one(image: Any, texts: list[str]) -> Scores:
         with own.fence(str(path), _REMEDY):
-            scores = np.asarray(function(model, image, list(texts)), dtype=np.float32)
+            scores = np.asarray(function(model, image, texts), dtype=np.float32)
         if scores.shape != (len(texts),):
             raise CompoclipError(
                 f"{path}: {len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
@@ -131,7 +129,8 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
         return scores
 
     about = own.named_sources(own.sources_of(function))
-    return PairScore(":".join(filter(None, (path.name, wanted))), read_picture, match, about)
+    name = ":".join(filter(None, (path.name, wanted)))
+    return PairScore(name, read_picture, partial(by_image, one), about)
 
 
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
@@ -173,7 +172,7 @@ def score_contents(
         encoder: The model.
         score: How.
         contents: Cases whose images exist.
-        options: Batch size (texts at once with an image), workers, cache and ranks.
+        options: Batch size (pairs at once), workers, cache and ranks.
 
     Returns:
         The scores. Of several ranks, rank 0 has all of them.
@@ -205,7 +204,7 @@ def score_contents(
             cache.add_pairs({"score": score.name, **score.about})
         store = FeatureStore("pairs", keys, cache, ranks, encoder.device)
         with encoder.evaluating():
-            done = _scored(score, needed, store, damaged, options, amounts.texts)
+            done = _scored(score, needed, store, damaged, options, amounts.images)
         damaged.share()
         store.share()
         matches = dict(zip(needed, store.matrix[:, 0].tolist())) if store.matrix.size else {}
@@ -223,23 +222,35 @@ def _scored(
     options: EncodeOptions,
     size: int,
 ) -> int:
-    """Score what the store lacks, image by image; the number of pairs."""
+    """Score what the store lacks, `size` pairs at once; return their number."""
     pairs = list(needed)
     todo = store.todo(size, key=lambda row: pairs[row])
     groups = [list(each) for _, each in groupby(todo, key=lambda row: pairs[row][0])]
     shown = [needed[pairs[group[0]]][0] for group in groups]
     readings = zip(groups, read_images(score, shown, options.amounts(store.device), False))
     done = 0
+    held: list[tuple[int, Any]] = []  # row of a pair, its image
+
+    def score_held() -> None:
+        rows = [row for row, _ in held]
+        scores = score.match([image for _, image in held], [needed[pairs[row]][1] for row in rows])
+        store.add(rows, lambda: scores[:, None])
+        held.clear()
+
     with store:
         for group, (image, damage) in track(readings, "scoring pairs", len(groups), "images"):
             if damage is not None:
                 damaged.add(pairs[group[0]][0], damage)
                 continue
-            for start in range(0, len(group), size):
-                rows = group[start : start + size]
-                scores = score.match(image, [needed[pairs[row]][1] for row in rows])
-                store.add(rows, lambda scores=scores: scores[:, None])  # type: ignore[misc]
-                done += len(rows)
+            done += len(group)
+            if held and len(held) + len(group) > size:
+                score_held()
+            for row in group:
+                if len(held) == size:
+                    score_held()
+                held.append((row, image))
+        if held:
+            score_held()
     return done
 
 

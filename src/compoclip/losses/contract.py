@@ -73,7 +73,8 @@ class HostLayout:
 
     keys: (T,) and (B,) int64, equal in all processes for equal texts and, if known, equal photos.
     peers: the processes that share the batch. mask_duplicates: whether contrasts leave out true
-    pairs other than the target (`true_pairs`).
+    pairs other than the target (`true_pairs`). near_margin: they leave out captions and images of
+    others whose cosine exceeds the target's by more than this; None for none.
     """
 
     owner: Ints
@@ -88,6 +89,7 @@ class HostLayout:
     keys: tuple[Ints, Ints | None] | None = None
     peers: Peers = ALONE
     mask_duplicates: bool = False
+    near_margin: float | None = None
 
     def of(self, role: Role, *kinds: str) -> NDArray[np.int64]:
         """Return the texts of a role, and of these kinds if given, in order."""
@@ -222,10 +224,12 @@ class Layout:
         """Return the layout of the whole batch on the host; by default itself."""
         return self._place[0].host
 
-    def shared_by(self, peers: Peers, mask_duplicates: bool = False) -> Layout:
+    def shared_by(
+        self, peers: Peers, mask_duplicates: bool = False, near_margin: float | None = None
+    ) -> Layout:
         """Mark this layout, in place, as a part of a batch shared with other processes."""
-        host = replace(self.host, peers=peers, mask_duplicates=mask_duplicates)
-        return self.known_as(host)
+        masks = {"mask_duplicates": mask_duplicates, "near_margin": near_margin}
+        return self.known_as(replace(self.host, peers=peers, **masks))
 
     def only(self, kinds: tuple[str, ...]) -> tuple[Tensor, Layout]:
         """Return the indices of captions and of texts of these kinds, and their layout."""

@@ -94,9 +94,15 @@ def symmetric_contrast(
     to_text = logit_scale * image @ peers.gathered(text, texts).T
     rows, place = int(images.sum()), torch.arange(count, device=image.device)
     in_texts, in_images = peers.before(texts), peers.before(images)
+    of_images, of_texts = masked or (None, None)
+    margin = layout.whole.near_margin
+    if margin is not None:
+        most = (to_text.diagonal(in_texts)[:count, None] + margin * logit_scale).detach()
+        near = (to_text > most) & _captions_among(images, texts).to(image.device)
+        of_images = near if of_images is None else near | of_images
     if logit_bias is not None:
         right = pairs_at(to_text, place, place + in_texts)
-        loss = pair_loss(to_text + logit_bias, right, masked and masked[0])
+        loss = pair_loss(to_text + logit_bias, right, of_images)
         if phantoms is not None:
             loss = loss + count * phantoms * F.softplus(logit_bias)
         if own is not None:
@@ -106,11 +112,15 @@ def symmetric_contrast(
         to_image = to_text[:, :count].T  # the same products
     else:
         to_image = logit_scale * text[:count] @ peers.gathered(image, images).T
-    if masked is not None:
-        for mask, start in zip(masked, (in_texts, in_images)):
-            mask.diagonal(start)[:count].fill_(False)
-        to_text = to_text.masked_fill(masked[0], -torch.inf)
-        to_image = to_image.masked_fill(masked[1], -torch.inf)
+    if margin is not None:
+        near = to_image > most
+        of_texts = near if of_texts is None else near | of_texts
+    if of_images is not None:
+        of_images.diagonal(in_texts)[:count].fill_(False)
+        to_text = to_text.masked_fill(of_images, -torch.inf)
+    if of_texts is not None:
+        of_texts.diagonal(in_images)[:count].fill_(False)
+        to_image = to_image.masked_fill(of_texts, -torch.inf)
     if phantoms is not None:
         # m columns of logit 0 weigh as much as one of ln m; ln 0 = -inf is no column at all.
         phantom = to_text.new_full((count, 1), math.log(phantoms) if phantoms else -math.inf)
@@ -120,6 +130,12 @@ def symmetric_contrast(
     return (
         match_loss(to_text, place + in_texts, rows) + match_loss(to_image, place + in_images, rows)
     ) / 2
+
+
+def _captions_among(images: Ints, texts: Ints) -> Tensor:
+    """Return (all texts,) bool: True for captions, which come first in the part of a process."""
+    parts = [np.arange(count) < captions for captions, count in zip(images, texts)]
+    return torch.from_numpy(np.concatenate(parts))
 
 
 def clip_loss(features: Features, layout: Layout) -> Tensor:

@@ -1,4 +1,4 @@
-"""The best photos of a search in another order: by their patches, or by the parts of the text."""
+"""The best photos of a search in another order: by a score of pairs, or by sub-graphs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import decompose, phrase, worded
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import ModelEncoder
-from compoclip.losses.local import local_similarity
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.search.index import PhotoIndex
 from compoclip.search.query import Found, Hit
 
-Rerank = Literal["local", "parts"]
+Rerank = Literal["local", "maxsim", "itm", "subgraphs"]
 _BATCH = 64
 
 
@@ -36,22 +33,23 @@ def rerank(
         index: The photos.
         loaded: The model.
         found: The answer to a text, with all photos that are to be ordered.
-        kind: "local": by FSC-CLIP's local similarity of tokens and patches; reads the photos, and
-            leaves out those that cannot be read. "parts": by the score plus `weight` times the mean
-            cosine of the statements in the text's scene graph (MosaiCLIP's sub-graphs).
+        kind: "local", "maxsim", "itm": by this score of pairs (`ModelEncoder.match`); reads the
+            photos, and leaves out those that cannot be read. "subgraphs": by the cosine plus
+            `weight` times the mean cosine of the sub-graphs of the text (as MosaiCLIP makes them).
         images: The folder that the photos have moved to.
-        weight: Of the parts.
+        weight: Of the sub-graphs.
 
     Returns:
         The answer with its photos in the new order.
 
     Raises:
-        CompoclipError: For "local" with a model without patch or token features.
+        UsageError: For "itm" with a model without a matching head.
+        CompoclipError: For "local" and "maxsim" with a model without patch or token features.
     """
     encoder = ModelEncoder(loaded)
     with encoder.evaluating():
-        if kind == "local":
-            hits = _by_patches(index, loaded, found, images)
+        if kind != "subgraphs":
+            hits = _by_pairs(index, encoder, found, kind, images)
         else:
             parts = [phrase(each) for each in decompose(worded(parse(found.asked)))]
             if not parts:
@@ -63,28 +61,19 @@ def rerank(
     return replace(found, hits=tuple(sorted(hits, key=lambda hit: -hit.score)))
 
 
-def _by_patches(
-    index: PhotoIndex, loaded: LoadedModel, found: Found, images: Path | None
+def _by_pairs(
+    index: PhotoIndex, encoder: ModelEncoder, found: Found, score: str, images: Path | None
 ) -> list[Hit]:
-    network = loaded.encoder
-    network.require_local("--rerank local")
-    read = network.encode_texts(loaded.tokenizer([found.asked]), tokens=True)
-    assert read.tokens is not None
-    assert read.token_mask is not None
     pixels, hits = [], []
     for hit in found.hits:
         try:
             photo = decode(index.photo(hit.row, images), upright=index.about["upright"])
         except CompoclipError:
             continue
-        pixels.append(loaded.preprocess.evaluation(photo))
+        pixels.append(encoder.read_image.pixels(photo))
         hits.append(hit)
-    scores = []
+    scores: list[float] = []
     for start in range(0, len(pixels), _BATCH):
-        batch = torch.stack(pixels[start : start + _BATCH]).to(network.device)
-        patches = network.encode_images(batch, patches=True).patches
-        assert patches is not None
-        tokens = read.tokens.expand(len(batch), -1, -1).float()
-        mask, scale = read.token_mask.expand(len(batch), -1), network.logit_scale.float().exp()
-        scores += local_similarity(tokens, mask, patches.float(), scale).tolist()
+        batch = pixels[start : start + _BATCH]
+        scores += encoder.match(batch, [found.asked] * len(batch), score).tolist()
     return [replace(hit, score=score) for hit, score in zip(hits, scores)]

@@ -19,7 +19,9 @@ _EXECUTION = {
 # These change memory and speed, and numbers only by rounding: a resumed run may choose them anew.
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
 # Recorded where they are used alone, so that states of runs without them can still be resumed.
-_WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay", "ema", "max_steps"}
+_WHERE_USED = {
+    *("freeze", "crops", "lr_image", "lr_text", "layer_decay", "ema", "max_steps", "near_margin"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,8 @@ class RunSettings:
         crops: Use N fixed crops per image, one per epoch in turn, instead of random crops.
         freeze: Parts to freeze, in addition to the parts that the method freezes: image, text,
             image-trunk or text-trunk (a tower without its last projection), image:N or text:N
-            (everything up to the N-th block), temperature.
+            (everything up to the N-th block), image:N- or text:N- (everything from the N-th block
+            on), temperature.
         lr_image: Learning rate of the image tower, instead of --lr.
         lr_text: Learning rate of the text tower, instead of --lr. The temperature uses --lr.
         layer_decay: Factor on the learning rate per block below the top of a tower: early blocks
@@ -106,6 +109,9 @@ class RunSettings:
         mask_duplicates: Leave true pairs other than the target out of contrasts over the batch:
             equal captions of other images, and the same photo in other samples. Published losses
             lack this.
+        near_margin: Leave captions and images of others out of contrasts over the batch if their
+            cosine exceeds the target's by more than this, e.g. 0.1: they are probably true. Made
+            negatives stay.
         allow_no_negatives: Train even if nearly all captions get no negative.
         max_bad: Most unreadable images to skip; each is reported.
         save_every: Steps between saved states.
@@ -141,6 +147,7 @@ class RunSettings:
     crop: bool | None = None
     draft: bool = True
     mask_duplicates: bool = True
+    near_margin: float | None = None
     allow_no_negatives: bool = False
     max_bad: int = 0
     save_every: int = 500

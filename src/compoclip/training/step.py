@@ -97,7 +97,8 @@ def step(
         numbers = Preparation(tokenize, planner)(batch.block)
     pixels = batch.normalised(device)
     texts, layout = numbers.on(device)
-    layout.shared_by(peers, settings.mask_duplicates).note_in(batch.unforeseen)
+    masks = settings.mask_duplicates, settings.near_margin
+    layout.shared_by(peers, *masks).note_in(batch.unforeseen)
 
     # A rank whose images are all unreadable still takes part in every collective: it encodes a
     # stand-in, whose features are dropped.

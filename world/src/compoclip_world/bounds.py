@@ -121,7 +121,7 @@ class _Bound:
     def start_images(self, images: Sequence[Any]) -> Pending:
         return lambda: np.tile(np.array([1, 0], dtype=np.float32), (len(images), 1))
 
-    def match(self, image: Any, texts: Sequence[str], score: str = "itm") -> Scores:
+    def match(self, images: Sequence[Any], texts: Sequence[str], score: str = "itm") -> Scores:
         raise NotImplementedError
 
 
@@ -172,18 +172,18 @@ class OracleEncoder(_Bound):
             raise CompoclipError(f"{ref.path}: no picture of {self._root}; write the suite anew")
         return self._scenes[name]
 
-    def match(self, image: Scene, texts: Sequence[str], score: str = "itm") -> Scores:
-        """Judge texts about a scene: 1 true, 0 false, 1/2 neither.
+    def match(self, images: Sequence[Scene], texts: Sequence[str], score: str = "itm") -> Scores:
+        """Judge pairs of a scene and a text: 1 true, 0 false, 1/2 neither.
 
         Args:
-            image: The scene.
-            texts: The texts, T of them.
+            images: N scenes.
+            texts: N texts.
             score: Not looked at.
 
         Returns:
-            (T,).
+            (N,).
         """
-        truths = [self._oracle.verdict(text, image).truth for text in texts]
+        truths = [self._oracle.verdict(t, scene).truth for scene, t in zip(images, texts)]
         return np.array([_WORTH.get(truth, 0.5) for truth in truths], dtype=np.float32)
 
 

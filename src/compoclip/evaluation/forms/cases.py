@@ -336,6 +336,18 @@ _ONE_BY_ONE = (
         called=("Short", "Full truth", "Half-truth"),
         headings=("short", "full truth", "half-truth"),
     ),
+    # One image, two true texts and two false ones, as in BLA. Chance: 1/6, 1/3, 1/3.
+    CaseForm(
+        Form.TWO_TRUE,
+        images=1,
+        texts=4,
+        answers=4,
+        comparisons={"group": "a>c a>d b>c b>d", "first": "a>c a>d", "second": "b>c b>d"},
+        called=("Caption", "Caption", "Negative caption", "Negative caption"),
+        headings=("caption 1", "caption 2", "negative 1", "negative 2"),
+        matching=(0, 1),
+        true=(True, True, False, False),
+    ),
     # The three texts of a triple without the image: the TOT of SugarCrepe++. Scores are s(0,1)
     # s(0,2) s(1,2) of texts. Chance: 1/3, 1/2, 1/2.
     CaseForm(
