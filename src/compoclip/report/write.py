@@ -448,7 +448,7 @@ _ROW = 176  # pixels per item
 
 
 def before_after_svg(cards: Sequence[Card]) -> str:
-    """Draw items that the base gets wrong and the tuned model right, one below the other.
+    """Draw items on which base and tuned model differ, one below the other.
 
     Args:
         cards: as `cards.before_after` gives them.
@@ -467,6 +467,6 @@ def before_after_svg(cards: Sequence[Card]) -> str:
             ],
             row=_ROW,
             height=_ROW * len(cards),
-            about=f"{len(cards)} items that {base} gets wrong and {tuned} right",
+            about=f"Captions and negative captions of {len(cards)} photos, scored by {base} and {tuned}",
         )
     )
