@@ -38,7 +38,16 @@ def at_a_glance(methods: Sequence[Method]) -> str:
         "## Recipes",
         "",
         *_markdown(
-            ("recipe", "idea", "texts", "images", "losses", "trains", "epochs, batch, rate", "paper"),
+            (
+                "recipe",
+                "idea",
+                "texts",
+                "images",
+                "losses",
+                "trains",
+                "epochs, batch, lr",
+                "paper",
+            ),
             [_glance(method) for method in methods],
         ),
         "",
