@@ -1,9 +1,11 @@
-"""Draw items that a tuned model gets right and its base does not: photo, caption, negative, scores.
+"""Draw items that a tuned model gets right and its base wrong: photo, caption, negative, scores.
 
     python scripts/before_after.py demo-out/results/base demo-out/results/negclip \
         -o docs/before-after.svg --skills binding spatial
 
-Of each skill it takes the item with the smallest hash, so that nobody picks them.
+Of each skill it takes the item with the smallest hash, so that nobody picks them. `--lost` draws
+items that the base gets right and the tuned model wrong. docs/gallery.md says how its pictures were
+made.
 """
 
 from __future__ import annotations
@@ -33,15 +35,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--images", type=Path, help="folder of the photos, if they have moved")
     parser.add_argument("--skills", nargs="+", default=(), help="skills, one item each")
     parser.add_argument("--count", type=int, default=3, help="number of items")
+    parser.add_argument("--lost", action="store_true", help="draw items that the base gets right")
     options = parser.parse_args(argv)
     study = read_study([options.base, options.tuned], None, 1, 0)
     for skill in options.skills:
         if skill not in study.skills.groups:
             raise CompoclipError(f"--skills {skill}: has {', '.join(study.skills.groups)}")
     album = Album(root=options.images)
-    cards = before_after(study, read_items(study), album, options.skills, options.count)
+    cards = before_after(
+        study, read_items(study), album, options.skills, options.count, options.lost
+    )
     if not cards:
-        raise CompoclipError(f"{study.others[0]} gets no item right that {study.base} gets wrong")
+        raise CompoclipError(f"{study.others[0]} and {study.base} differ on no such item")
     if album.unreadable:
         raise CompoclipError(
             f"{album.unreadable} photos cannot be read; name their folder: --images"

@@ -33,12 +33,21 @@ def at_a_glance(methods: Sequence[Method]) -> str:
         "",
         "Made by `python scripts/literature.py`. `compoclip train METHOD --help` explains the "
         "options of a recipe; `compoclip list methods METHOD` shows where paper and released code "
-        "differ.",
+        "differ. *Trains* names the towers that train.",
         "",
         "## Recipes",
         "",
         *_markdown(
-            ("recipe", "idea", "texts", "images", "losses", "trains", "defaults", "paper"),
+            (
+                "recipe",
+                "idea",
+                "texts",
+                "images",
+                "losses",
+                "trains",
+                "epochs, batch, lr",
+                "paper",
+            ),
             [_glance(method) for method in methods],
         ),
         "",
@@ -55,14 +64,10 @@ def at_a_glance(methods: Sequence[Method]) -> str:
 
 def _glance(method: Method) -> list[str]:
     optim, trains = method.optim, method.trains
-    towers = [
-        name for name, on in (("image", trains.image_tower), ("text", trains.text_tower)) if on
-    ]
-    what = "both towers" if len(towers) == 2 else f"{towers[0]} tower" if towers else "no tower"
-    if method.lora:
-        what = f"adapters in {what}"
-    elif trains.logit_scale:
-        what = f"{what}, temperature"
+    towers = "both" if trains.image_tower and trains.text_tower else "neither"
+    if trains.image_tower != trains.text_tower:
+        towers = "image" if trains.image_tower else "text"
+    what = f"{towers} (LoRA)" if method.lora else towers
     return [
         f"`{method.name}`",
         method_summaries().get(method.name, "").rstrip("."),
@@ -70,7 +75,7 @@ def _glance(method: Method) -> list[str]:
         method.images.name,
         terms_of(method),
         what,
-        f"{optim.epochs:g} epochs of {optim.batch_size}, lr {optim.lr:g}",
+        f"{optim.epochs:g}, {optim.batch_size}, {optim.lr:g}",
         method.paper,
     ]
 

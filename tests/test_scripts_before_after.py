@@ -29,6 +29,9 @@ def test_items_before_and_after(results: Path, tmp_path: Path) -> None:
     assert text.count("✗ wrong") == text.count("✓ right") == 2
     assert text.count(">base<") == text.count(">negclip<") == 2
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert main([*argv, "--count", "1", "--lost"]) == 0
+    lost = out.read_text(encoding="utf-8")
+    assert lost.index("✓ right") < lost.index("✗ wrong")  # the base is drawn first
     with pytest.raises(CompoclipError, match="--skills nothing: has "):
         main([*argv, "--skills", "nothing"])
 

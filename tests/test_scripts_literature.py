@@ -32,8 +32,8 @@ def test_the_table_has_every_recipe() -> None:
     assert [row[0].strip("`") for row in recipes[2:]] == method_names()
     assert all(len(row) == len(recipes[0]) for row in recipes)
     found = {row[0].strip("`"): row for row in recipes[2:]}
-    assert found["clic"][5] == "text tower, temperature"
-    assert found["dac"][5] == "adapters in both towers"
+    assert found["clic"][5] == "text"
+    assert found["dac"][5] == "both (LoRA)"
     assert found["cs-clip"][2:5] == ["negclip/replace, units", "single", "negclip + 0.5 unit"]
     published = rows(text, "Published numbers")
     assert published[2][0] == "CLIP"

@@ -228,9 +228,9 @@ def _compared(
 
 
 def axes_of(results: Sequence[Results]) -> Groups:
-    """Return compositionality, zero-shot accuracy and retrieval, where there are benchmarks.
+    """Return compositionality, zero-shot accuracy and retrieval, as far as they are measured.
 
-    Raises UsageError when there are none of any.
+    Raises UsageError without any benchmark.
     """
     groups = profile_groups(results)
     found = {name: groups[name] for name in AXES if name in groups}

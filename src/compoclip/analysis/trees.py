@@ -1,4 +1,4 @@
-"""Binary trees over the words of a sentence, and what a chart of span scores says of them.
+"""Binary trees over the words of a sentence, and their scores from a chart of spans.
 
 A chart is an (n + 1, n + 1) array; chart[a, b], a < b, belongs to the words a..b-1. A node is
 (a, k, b): the span (a, b) split into (a, k) and (k, b). The value of a tree is the sum over its
@@ -54,7 +54,7 @@ def tree_value(chart: Chart, tree: Tree) -> float:
 
 
 def tree_score(chart: Chart, tree: Tree) -> float:
-    """Return the value of the tree above that of blind splits of the same spans."""
+    """Return the value of the tree minus the value of blind splits of the same spans."""
     return float(tree_value(chart, tree) - sum(splits(chart, a, b).mean() for a, _, b in tree))
 
 
@@ -112,7 +112,7 @@ def grown(n: int, split: Callable[[int, int], int]) -> Tree:
 
 
 def bracketed(tree: Tree, words: Sequence[str]) -> str:
-    """Return the tree in brackets, "((a dog) runs)"; those of words are written -LRB-, -RRB-."""
+    """Return the tree in brackets, "((a dog) runs)"; brackets in words become -LRB-, -RRB-."""
     split = {(a, b): k for a, k, b in tree}
 
     def show(a: int, b: int) -> str:
@@ -391,7 +391,7 @@ def differences(
 
     Args:
         base: the scores of the model compared with.
-        other: those of the other model, at the same thresholds.
+        other: the same of the other model, at the same thresholds.
         resamples: bootstrap draws of captions.
         seed: of the draws.
 

@@ -111,7 +111,10 @@ class OptionParser(argparse.ArgumentParser):
             try:
                 return of_text(text, option.kind)
             except (ValueError, KeyError):
-                raise argparse.ArgumentTypeError(f"{text!r} is not {kind_named(kind)}") from None
+                hint = closest(text, get_args(kind)) if get_origin(kind) is Literal else ""
+                hint = f"; {hint}" if hint.startswith("did you mean") else ""
+                wrong = f"{text!r} is not {kind_named(kind)}{hint}"
+                raise argparse.ArgumentTypeError(wrong) from None
 
         told |= {"type": convert, "metavar": _place(option)}
         if several or option.marked(OptionMark.WORDS):

@@ -21,7 +21,9 @@ def main(argv: Sequence[str]) -> int:
     """Parse, train and measure every run, print the table; 1 when a run failed."""
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: compoclip sweep METHOD --data DATA --grid NAME=VALUE,VALUE ... --out OUT\n")
-        print("trains with every combination of values; sweep METHOD --help lists all options")
+        print("Train with every combination of values and compare the runs.\n\nExample:")
+        print("    compoclip sweep fsc-clip --data coco.csv --grid lr=1e-6,5e-6 --out sweeps/lr")
+        print("\n`compoclip sweep METHOD --help` lists all options.")
         return 0 if argv else 2
     own = options_of(SweepOptions)
     without = ("resume", "stop_after", "push_to_hub")

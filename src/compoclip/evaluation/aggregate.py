@@ -63,7 +63,7 @@ class MeanNode:
     """A node of a planned rule.
 
     metric, rows: of a leaf, the distinct items it is computed from; of a curve, the true items come
-    first. true: of a curve, how many those are. parts: of an inner node, what it is the mean of.
+    first. true: of a curve, how many those are. parts: of an inner node, the averaged nodes.
     """
 
     metric: str = ""
@@ -94,7 +94,7 @@ class MeanNode:
             yield from part.leaves(weight / len(self.parts))
 
     def walk(self, leaf: Callable[[MeanNode], Values]) -> Values:
-        """Return the value, from those of the leaves; nan ones are left out of means."""
+        """Return the value, computed from the leaves; means leave nan out."""
         if not self.parts:
             return leaf(self)
         values = np.stack([part.walk(leaf) for part in self.parts])
@@ -144,7 +144,7 @@ def _ratio(total: Values, count: Values) -> Values:
 def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> MeanNode | None:
     """Return the leaf that computes `metric` from the items at `rows`.
 
-    None where there is nothing to compute: no rows, or a curve without true or without false items.
+    None if nothing can be computed: no rows, or a curve without true or without false items.
     truth: of all items, for curves.
     """
     if metric not in RANKED:
@@ -233,7 +233,7 @@ def additions(
     Args:
         tree: the planned rule.
         base: metric -> (n,) per-item values of one model.
-        other: those of the other model.
+        other: the same of the other model.
         units: (n,), the unit of each item.
 
     Returns:

@@ -172,7 +172,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _facts(folder: Path, found: Sequence[Results]) -> dict[str, Any]:
-    """Return what the files of a bundle say of weights, data and versions."""
+    """Return the weights, data and versions that the files of a bundle name."""
     record = read_object(folder / "run" / RECORD)
     identity, provenance = read_record(folder / "run" / RECORD)
     facts: dict[str, Any] = {
@@ -334,7 +334,7 @@ def _run_problems(folder: Path, found: Sequence[Results]) -> Iterator[str]:
 
 
 def _result_problems(results: Results, report: Verified) -> Iterator[str]:
-    """Yield where outcomes are not those of an item's scores, and scores not those of outcomes."""
+    """Yield outcomes that contradict an item's scores, and scores that contradict outcomes."""
     table = load_items(results)
     name = f"{results.model} on {results.benchmark}"
     judged = _judged_again(table, results)

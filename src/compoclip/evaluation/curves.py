@@ -1,7 +1,7 @@
 """Curves over all thresholds: ROC-AUC, 11-point average precision, and the best threshold.
 
 Pure numpy. `scores` (n,) are real numbers, `truth` (n,) says which items are true. Equal scores
-never depend on the order they stand in.
+never depend on their order.
 """
 
 from __future__ import annotations

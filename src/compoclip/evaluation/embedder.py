@@ -65,7 +65,7 @@ class Embedder(Protocol):
 class Scorer(Protocol):
     """A model that scores given pairs: a reranker, a matching head, a VQA model.
 
-    It is asked only for the pairs of a benchmark's items. Optional attributes as of `Embedder`.
+    It scores only the pairs of a benchmark's items. Optional attributes: as `Embedder`.
     """
 
     def score(self, image: Image.Image, texts: Sequence[str]) -> Any:
@@ -80,7 +80,7 @@ class ExternalIdentity:
         architecture: Where it comes from, as the user names it, without folders.
         revision: Of the weights, as the library or the model states it.
         prompt: Kind of input -> its prompt, "" for all.
-        dtype: Of the parameters, "" where there are none.
+        dtype: Of the parameters, "" without parameters.
         files: Local source file -> hash.
         libraries: Library -> version.
         weights: Hash of all of this and of the parameters of every torch module of the model.
@@ -242,7 +242,7 @@ class ExternalEncoder:
     def _call(
         self, function: Callable[..., Any], name: str, shape: tuple[int, ...], *given: Any
     ) -> Scores:
-        """Call the model. shape: of what it has to return, 0 for any width."""
+        """Call the model. shape: the required shape of its result, 0 for any width."""
         with own.fence(self.name, _REMEDY), self.evaluating():
             value = function(*given)
             found: Scores = (
@@ -263,7 +263,7 @@ class ExternalEncoder:
 
 
 def is_external(spec: str) -> bool:
-    """Return whether a name is that of a file, of a library's model or of another package's.
+    """Return whether a name is a file, a library's model or another package's model.
 
     Args:
         spec: As written on the command line.

@@ -76,7 +76,7 @@ class FeatureCache:
             self._add(kind, {"weights": encoder.tower_weights(tower)})
 
     def add_pairs(self, about: Mapping[str, Any]) -> None:
-        """Hold scores of pairs, too; about: what they depend on beside the model."""
+        """Hold scores of pairs, too; about: what they depend on besides the model."""
         self._add("pairs", about)
 
     def _add(self, kind: str, about: Mapping[str, Any]) -> None:
@@ -236,7 +236,7 @@ def encode(
 class Damaged:
     """Images that cannot be used, and how many of them are too many.
 
-    found: image -> what is wrong, of every reference to it.
+    found: image -> the errors of all references to it.
     """
 
     def __init__(self, rows: Mapping[ImageRef, int], options: EncodeOptions) -> None:
@@ -483,9 +483,9 @@ class ReadsImages(Protocol):
 def read_images(
     reader: ReadsImages, refs: Sequence[ImageRef], amounts: Amounts, processes: bool
 ) -> Iterator[_Found]:
-    """Read images, some batches ahead of what is taken, by processes or threads.
+    """Read images with processes or threads, some batches ahead.
 
-    Yields for each reference in order the image, or None and what is wrong with the file.
+    Yields for each reference in order the image, or None and the error of the file.
     """
     read, size = partial(_read, reader.read_image), _READ_AT_ONCE if processes else 1
     parts = [refs[k : k + size] for k in range(0, len(refs), size)]

@@ -134,8 +134,8 @@ def require_finite(features: np.ndarray, name: str = "") -> None:
 def full_float32() -> Iterator[None]:
     """Compute convolutions and matrix products of float32 in float32, whatever was allowed before.
 
-    TF32, which GPUs use for convolutions unless told otherwise, rounds the factors to 10 bits.
-    Everything else, such as whether cuDNN is used, stays as it is, and all is restored afterwards.
+    TF32, the default of GPUs for convolutions, rounds the factors to 10 bits.
+    Other settings, such as the use of cuDNN, do not change; all are restored afterwards.
     """
     backends: Any = torch.backends
     places = []

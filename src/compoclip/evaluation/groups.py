@@ -136,7 +136,7 @@ def group_draws(
     """Return one model's value of each group in each bootstrap draw of photos, (resamples,).
 
     Draws of a benchmark depend on its name and `seed` alone, so those of two models on the same
-    items go together. Arguments and errors are those of `group_scores`.
+    items go together. Arguments and errors: as `group_scores`.
     """
     found = _evidence(_pairs(results, results, groups), groups, resamples, seed, alone=True)
     return {name: each.draws for name, each in found.items()}
@@ -252,7 +252,7 @@ def profile_groups(results: Sequence[Results]) -> Groups:
 
 
 def triple_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
-    """The numbers about hard positives, where there are any; else empty."""
+    """Return the numbers about hard positives; empty without hard positives."""
     places = [
         (each.benchmark, subtask)
         for each in results

@@ -185,7 +185,7 @@ _CHAIN, _LONG = 0.25, 100
 
 
 def case_clusters(cases: Sequence[Case]) -> list[str]:
-    """Return the cluster of each case, one photo that stands for it.
+    """Return the cluster of each case as one representative photo.
 
     Cases share a cluster that have a photo in common (crops of a photo are the same photo), or
     without photos one of the texts that belong together. So do choices among the same texts with
@@ -212,7 +212,7 @@ def case_clusters(cases: Sequence[Case]) -> list[str]:
 
 
 def linked(contents: Sequence[Sequence[str]], share: float = _CHAIN) -> list[str]:
-    """Return for each item a photo that stands for its cluster; contents: the photos of each.
+    """Return for each item a photo that represents its cluster; contents: the photos of each.
 
     Items that have a photo in common are in one cluster, and so are those that hang together
     through others: clusters are the connected components. Where photos are used so often that more

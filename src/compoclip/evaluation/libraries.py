@@ -118,7 +118,7 @@ class SentenceEmbedder:
 
 
 def _longer(tokenizer: Any, most: int | None, texts: Sequence[str]) -> list[bool]:
-    """Which texts have more tokens than a limit; none where there is no tokenizer or limit."""
+    """Return the texts with more tokens than a limit; empty without tokenizer or limit."""
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
     if not callable(tokenizer) or most is None:
         return [False] * len(texts)

@@ -47,7 +47,7 @@ SCORES = (COSINE, "itm", "local", "maxsim", PARTS, "vqa")
 _GRID = 3  # windows of half the sides, in so many rows and columns
 _REMEDY = "correct the file"
 Pairs = Mapping[tuple[int, int], tuple[ImageRef, str]]
-"""(row of an image, row of a text) -> an image and a text that stand there."""
+"""(row of an image, row of a text) -> an image and a text at these rows."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PairScore:
         name: As in results: "itm", "my_score.py".
         read_image: Reads an image for `match`.
         match: N images, equal ones together, and N texts -> (N,).
-        about: What the scores depend on beside the model; part of the identity.
+        about: What the scores depend on besides the model; part of the identity.
     """
 
     name: str
@@ -137,7 +137,7 @@ def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
     """Raise UsageError, naming the benchmark, where not every item is of few images and texts.
 
     Args:
-        benchmarks: What is to be measured.
+        benchmarks: The benchmarks to measure.
         score: The score of pairs.
     """
     for each in benchmarks:

@@ -69,13 +69,13 @@ class Score:
 
 
 def too_few(photos: int) -> str:
-    """Return the remark that replaces a verdict where there are too few photos for one."""
+    """Return the remark that replaces a verdict if there are too few photos."""
     return f"too few photos: {photos}"
 
 
 @dataclass(frozen=True)
 class Results:
-    """The result file `<out>/<model>/<benchmark>.json`; per-item outcomes are in parquet beside it.
+    """The result file `<out>/<model>/<benchmark>.json`; per-item outcomes are in Parquet next to it.
 
     scores: sub-task -> metric -> Score, the sub-task's main metric first and "positive_score", the
     mean cosine of matching pairs, last. aggregates: rule name -> Score. rules: the rule of each
@@ -358,7 +358,7 @@ def _table_problems(table: pa.Table, metrics: Sequence[str]) -> Iterator[str]:
 
 
 def _differences(table: pa.Table, metrics: Sequence[str], results: Results) -> Iterator[str]:
-    """Yield where a score is not that of the items: their number, photos or mean."""
+    """Yield scores that contradict the items: their number, photos or mean."""
     wanted = [(f"used.{name}", what) for name in metrics for what in ("count", "mean")]
     found = table.group_by("subtask").aggregate([("cluster", "count_distinct"), *wanted])
     here = {row["subtask"]: row for row in found.to_pylist()}

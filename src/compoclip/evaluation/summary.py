@@ -123,7 +123,7 @@ def summarise(
 class _Frame:
     """Per-item values of scored items by metric, "main" being each item's main metric.
 
-    metrics: those of sub-tasks. main: the metric of rules that name none. used: what rules are
+    metrics: of the sub-tasks. main: the metric of rules that name none. used: what rules are
     computed from (`ruled_values`). photos: the number of each item's photo.
     """
 

@@ -36,7 +36,7 @@ def span(low: float | None, high: float | None, sign: str = "") -> str:
 
 
 def bracketed(low: float | None, high: float | None, sign: str = "") -> str:
-    """Return an interval as it stands after a number: "[70.1, 75.9]", or "[-]"."""
+    """Return an interval as printed after a number: "[70.1, 75.9]", or "[-]"."""
     return f"[{span(low, high, sign).replace(' to ', ', ')}]"
 
 

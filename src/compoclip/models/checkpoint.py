@@ -22,7 +22,7 @@ import open_clip
 import torch
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.files import unreadable
 from compoclip.models import formats as folder_of_formats
 from compoclip.models.architecture import (
@@ -533,6 +533,8 @@ def format_of(source: str) -> Format:
             f"'{source}' is an architecture without weights: write {source}:PRETRAINED_TAG, "
             f"{source}@FILE or random:{source}"
         )
+    elif (hint := closest(source, ("bundled", *open_clip.list_models()))).startswith("did you"):
+        expected = f"no model '{source}'; {hint} It may be {_FORMS}"
     raise UsageError(expected)
 
 
@@ -542,7 +544,7 @@ def writer_of(form: str, loaded: LoadedModel) -> Format:
     for each in formats():
         if form in each.forms and each.fits(loaded):
             return each
-    raise UsageError(f"form '{form}' is not one of {', '.join(known_forms())}")
+    raise UsageError(f"no form '{form}'; {closest(form, known_forms())}")
 
 
 def known_forms() -> list[str]:

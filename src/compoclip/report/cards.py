@@ -253,7 +253,12 @@ def scenes(by_skill: list[tuple[str, list[Tally], list[Card]]]) -> list[tuple[st
 
 
 def before_after(
-    study: Study, items: AllItems, album: Album, skills: Sequence[str] = (), count: int = 3
+    study: Study,
+    items: AllItems,
+    album: Album,
+    skills: Sequence[str] = (),
+    count: int = 3,
+    lost: bool = False,
 ) -> list[Card]:
     """Return items with one photo that the base gets wrong and the most improved model right.
 
@@ -265,6 +270,7 @@ def before_after(
         album: keeps the photos.
         skills: In this order; by default all, the largest gain first.
         count: how many at most.
+        lost: Return items that the base gets right and the model wrong instead.
     """
     if not study.others:
         return []
@@ -281,11 +287,11 @@ def before_after(
         )
         for each, k in order if len(cards) < count else ():
             images = each.images(k)
-            if each.right[study.base][k] or not each.right[tuned][k] or images & shown:
+            right = {study.base: lost, tuned: not lost}
+            if any(each.right[m][k] != right[m] for m in right) or images & shown:
                 continue
-            records = {m: row for m, row in each.records(k).items() if m in (study.base, tuned)}
+            records = {m: row for m, row in each.records(k).items() if m in right}
             if records[tuned]["form"] == Form.CHOOSE_TEXT:
-                right = {study.base: False, tuned: True}
                 cards.append(card(each.part, records, right, study.base, album))
                 shown |= images
                 break

@@ -223,7 +223,7 @@ def broken(pieces: Sequence[Piece], longest: int) -> list[list[Piece]]:
 
 
 def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:
-    """Short runs of changed words: as they stand, and their places among the words of the text."""
+    """Short runs of changed words: their text, and their places among the words of the text."""
     text = "".join(piece.text for piece in pieces)
     marks = [piece.changed for piece in pieces for _ in piece.text]
     words = list(re.finditer(r"\S+", text))

@@ -156,7 +156,7 @@ def place_labels(
     frame: tuple[float, float],
     taken: Sequence[Box] = (),
 ) -> list[tuple[float, float]]:
-    """Lower left corners of labels beside their points, so that they overlap as little as can be.
+    """Lower left corners of labels next to their points, with as little overlap as possible.
 
     points, sizes, frame, taken: in pixels, the frame from (0, 0); taken: boxes (left, bottom,
     right, top) to keep free. Greedy: each label takes the best of places around its point, by its

@@ -48,6 +48,6 @@ def words_for(n: int, one: str, many: str | None = None) -> str:
 
 
 def short(name: str, longest: int = 24) -> str:
-    """A name that fits beside an axis, without control characters, which end an SVG."""
+    """A name that fits next to an axis, without control characters, which end an SVG."""
     name = "".join(c if c.isprintable() else "?" for c in name)
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -150,7 +150,7 @@ def coverage(study: Study) -> dict[str, tuple[str, ...]]:
     """Benchmark -> cells: items measured, of all; the same in percent; photos absent or damaged;
     rows that made no items; texts longer than the model's context; items with ties.
 
-    Numbers that differ between models stand side by side in their order.
+    Numbers that differ between models are listed in their order.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name in study.benchmarks:
@@ -339,7 +339,7 @@ def write_report(
         resamples: bootstrap draws for the intervals.
         seed: of the draws.
         bounds: folders of results of reference models (random weights, texts alone, an oracle),
-            which the page shows beside the models.
+            which the page shows next to the models.
 
     Returns:
         `out`.
@@ -448,7 +448,7 @@ _ROW = 176  # pixels per item
 
 
 def before_after_svg(cards: Sequence[Card]) -> str:
-    """Draw items that the base gets wrong and the tuned model right, one below the other.
+    """Draw items on which base and tuned model differ, one below the other.
 
     Args:
         cards: as `cards.before_after` gives them.
@@ -467,6 +467,6 @@ def before_after_svg(cards: Sequence[Card]) -> str:
             ],
             row=_ROW,
             height=_ROW * len(cards),
-            about=f"{len(cards)} items that {base} gets wrong and {tuned} right",
+            about=f"Captions and negatives of {len(cards)} photos, scored by {base} and {tuned}",
         )
     )

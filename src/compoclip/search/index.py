@@ -90,7 +90,7 @@ class PhotoIndex:
         return found
 
     def require(self, encoder: ModelEncoder, path: Path) -> None:
-        """Raise CompoclipError, naming the file, when the features are not those of a model."""
+        """Raise CompoclipError, naming the file, if another model made the features."""
         known = _identity(encoder)
         wrong = ", ".join(k for k in known if self.about["identity"].get(k) != known[k])
         if wrong:
@@ -158,7 +158,7 @@ class _Photos(NamedTuple):
 
 
 def _photos(request: Request) -> _Photos:
-    """List photos: a folder that holds some is taken as it is, all else is opened as data."""
+    """List photos: of a folder with photos, otherwise of image-text data."""
     folder, left_out = Path(request.spec).absolute(), Counter[str]()
     if names := sorted(_walk(folder, left_out)):
         request.refuse("folders of photos", "images", "image_column", "caption_column", "split")
@@ -207,16 +207,16 @@ def _walk(root: Path, left_out: Counter[str]) -> Iterator[str]:
 def index_photos(
     request: Request, encoder: ModelEncoder, out: Path, model: str, batch_size: int | None = None
 ) -> PhotoIndex:
-    """Encode photos and write their index; of one that is there, what has not changed is kept.
+    """Encode photos and write their index; unchanged photos of an existing index are reused.
 
-    A run that is stopped leaves an index of the photos it has done, and the next one goes on.
+    A stopped run leaves an index of the encoded photos, and the next run continues.
 
     Args:
         request: A folder of photos, at any depth, or image-text data.
         encoder: The model.
         out: The file. One that is there must be an index.
         model: What `load` loads the model by.
-        batch_size: Photos encoded at once; None is that of `EncodeOptions`.
+        batch_size: Photos encoded at once; None: the default of `EncodeOptions`.
 
     Returns:
         The index.

@@ -70,7 +70,7 @@ _DANGLING = ("ADP", "AUX", "CCONJ", "PRON", "SCONJ", "PUNCT")  # "with" no hat, 
 
 
 def split_negation(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split a text into what it asks for and what it denies.
+    """Split a text into the wanted and the negated part.
 
     "without", "no", "not" and the like deny the noun phrases behind them that "or", "and" and "of"
     join, or else the words up to the end of the clause.
@@ -124,7 +124,7 @@ def _split_once(text: str) -> tuple[str, list[str]] | None:
 
 @dataclass(frozen=True)
 class Hit:
-    """A photo that was found: its row and name in the index, and what it is ranked by."""
+    """A found photo: its row and name in the index, and the scores that rank it."""
 
     row: int
     photo: str
@@ -138,9 +138,9 @@ class Found:
     Args:
         query: The text, or the path of an image.
         hits: Photos, the best first.
-        best: The highest cosine of what is asked for.
+        best: The highest cosine with the wanted part.
         matches: Whether that is as high as usual where a photo matches; True without calibration.
-        asked: What is asked for: the query without what it denies.
+        asked: The wanted part: the query without its negations.
         denied: What the query denies.
     """
 
@@ -186,8 +186,8 @@ def search(
         encoder: The model.
         queries: Texts, and files of images.
         top: Number of photos per query.
-        negation: Weight w of what a text denies: photos are ranked by the cosine of what it asks
-            for minus w times those of what it denies. 0 takes the text as it is.
+        negation: Weight w of the negated part: photos are ranked by the cosine with the wanted
+            part minus w times the cosine with the negated part. 0 uses the text unchanged.
 
     Returns:
         An answer per query, in order.
@@ -237,7 +237,7 @@ def calibrate(
 ) -> PhotoIndex:
     """Find the score below which nothing matches, from captions the model was not trained on.
 
-    Each caption is asked for with its photo among those of the index, and without it. The threshold
+    Search each caption with and without its photo in the index. The threshold
     is a quantile of the best scores with the photo.
 
     Args:

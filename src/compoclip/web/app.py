@@ -79,7 +79,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
-    """Return the JSON object in a request; `wanted`: what it should hold, for messages.
+    """Return the JSON object in a request; `wanted`: the expected contents, for messages.
 
     Raises UsageError when it is no object, or one of more than 100,000 values.
     """

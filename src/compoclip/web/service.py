@@ -169,7 +169,7 @@ class Service:
             "data", per text or image the "hits" (photo, score) and whether the best "matches".
 
         Raises:
-            UsageError: For what is wrong in the request.
+            UsageError: The request is wrong.
             HttpError: For another model, or a full queue.
         """
         self._check(request, {"input", "model", "top", "user"})
@@ -214,7 +214,7 @@ class Service:
         return [_item(each, f"{key}[{n}]", is_image) for n, each in enumerate(value)]
 
     def _encoded(self, items: Sequence[_Item]) -> tuple[Encoding, dict[str, Any]]:
-        """Return the features of items, and what every answer says of the model and its work."""
+        """Return the features of items, and the facts about model and work of every answer."""
         with self.batcher.room(len(items)):
             images = RequestImages()
             pixels = [self._pixels(item, images) for item in items if item.is_image]
@@ -233,7 +233,7 @@ class Service:
 
 
 def _item(value: Any, where: str, is_image: bool | None) -> _Item:
-    """One text or image of a request. Raises UsageError for what is neither."""
+    """One text or image of a request. Raises UsageError for anything else."""
 
     def refused(why: str) -> UsageError:
         return UsageError(f"{where} {why}")

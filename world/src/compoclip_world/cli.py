@@ -41,16 +41,15 @@ class WorldTrainOptions:
     Args:
         out: Folder for the shards.
         count: Scenes to draw.
-        suite: New folder for small benchmarks of the same world, as `compoclip world suite` writes
-            them; `compoclip evaluate --on SUITE` reads them.
-        suite_items: Items of each of their sub-tasks.
+        suite: Also write the benchmarks of `compoclip world suite` to this new folder.
+        suite_items: Items per sub-task of the suite.
         size: Image side in pixels.
         captions: Captions per scene.
-        config: JSON with further fields of the configuration: objects, colours, caption_weights.
-        seed: Another seed, other scenes.
-        split: Which scenes; suites never show those of train.
-        workers: Processes; the bytes do not depend on it. auto is one a core for thousands of
-            pictures.
+        config: JSON file with more settings of the world: objects, colours, caption_weights.
+        seed: Seed of the scenes.
+        split: Part of the world to draw; suites never use scenes of train.
+        workers: Processes; the files do not depend on the number. auto: one per core for thousands
+            of images.
         json: Print JSON.
     """
 
@@ -69,19 +68,21 @@ class WorldTrainOptions:
 
 @dataclass(frozen=True)
 class PairsOptions:
-    """Write minimal pairs: two images that differ in one thing, each with a caption that is false
-    of the other. `compoclip train --data OUT/pairs.jsonl` reads them, with the twin as given
-    negative (fsc-clip --texts given), negative image (triplet-clip) or variation (gnm-clip).
+    """Write minimal pairs: two images that differ in one thing, each with its own caption.
+
+    `compoclip train --data OUT/pairs.jsonl` reads them. The other image and caption of a pair serve
+    as negative caption (fsc-clip --texts given), negative image (triplet-clip) or variation
+    (gnm-clip).
 
     Args:
         out: Folder for pairs.jsonl and images/.
-        skills: SKILL=COUNT: how many pairs of each skill, e.g. swap-colour=1000 relation=2000.
+        skills: SKILL=COUNT, the number of pairs per skill: swap-colour=1000 relation=2000.
         size: Image side in pixels.
-        config: JSON with further fields of the configuration: objects, colours, backdrops.
-        seed: Another seed, other scenes.
-        split: Which scenes; suites never show those of train.
-        workers: Processes; the bytes do not depend on it. auto is one a core for thousands of
-            pictures.
+        config: JSON file with more settings of the world: objects, colours, backdrops.
+        seed: Seed of the scenes.
+        split: Part of the world to draw; suites never use scenes of train.
+        workers: Processes; the files do not depend on the number. auto: one per core for thousands
+            of images.
         json: Print JSON.
     """
 
@@ -97,19 +98,20 @@ class PairsOptions:
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """Write small benchmarks, a core in official formats and foils for every further task;
-    `compoclip evaluate --on OUT` reads them.
+    """Write small benchmarks for `compoclip evaluate --on OUT`.
+
+    The core has official formats; foils cover every further task.
 
     Args:
         out: New folder for the suite.
-        items_per_task: Items of each sub-task.
+        items_per_task: Items per sub-task.
         size: Image side in pixels.
-        config: JSON with further fields of the configuration: objects, colours, backdrops.
-        seed: Another seed, other scenes.
-        split: Which scenes; never those of train.
-        benchmarks: Which benchmarks, e.g. sugarcrepe foils; all when not given.
-        workers: Processes; the bytes do not depend on it. auto is one a core for thousands of
-            pictures.
+        config: JSON file with more settings of the world: objects, colours, backdrops.
+        seed: Seed of the scenes.
+        split: Part of the world to draw; never shares scenes with train.
+        benchmarks: Benchmarks to write, such as sugarcrepe foils. Default: all.
+        workers: Processes; the files do not depend on the number. auto: one per core for thousands
+            of images.
         json: Print JSON.
     """
 
@@ -134,8 +136,8 @@ class ShowOptions:
         captions: Captions per scene.
         size: Image side in pixels, as the model sees it.
         start: Index of the first scene.
-        seed: Another seed, other scenes.
-        split: Which scenes.
+        seed: Seed of the scenes.
+        split: Part of the world to draw.
         json: Print scenes and captions as JSON.
     """
 
@@ -157,7 +159,7 @@ class AskOptions:
         caption: E.g. "a red star left of a mug".
         scene: Index of the scene.
         seed: Seed of the scenes.
-        split: Which scenes.
+        split: Part of the world to draw.
         json: Print JSON.
     """
 

@@ -34,19 +34,18 @@ _HEADLINES = {  # (benchmark, sub-task or headline): what it asks
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Fine-tune the bundled model on procedural scenes with several methods, and report.
+    """Fine-tune the bundled model on drawn scenes with several methods, and write a report.
 
-    Everything goes to OUT: data/ and suite/ (scenes, captions, benchmarks), runs/METHOD/model
-    (checkpoints), results/, bounds/ (results of the oracle, of the captions alone and of random
-    weights), report.html, tables/ (Markdown, LaTeX, CSV). What is finished is not done again, so
-    that an interrupted demo goes on where it stopped.
+    OUT gets data/ and suite/ (scenes, captions, benchmarks), runs/METHOD/model (checkpoints),
+    results/, bounds/ (results of an oracle, of a text-only model and of random weights),
+    report.html and tables/ (Markdown, LaTeX, CSV). The same command resumes an interrupted demo.
 
     Args:
         out: Folder for everything.
-        methods: What to compare; each starts from the same model and sees the same samples.
+        methods: Recipes to compare. All start from the same model and see the same samples.
         model: The model to fine-tune.
         scenes: Training scenes.
-        items_per_task: Test items of each sub-task.
+        items_per_task: Test items per sub-task.
         epochs: Passes over the training scenes.
         batch_size: Images per step.
         lr: Peak learning rate.
@@ -180,11 +179,11 @@ def _train_all(options: DemoOptions) -> None:
                     del running[method]
                     if process.returncode:
                         raise CompoclipError(
-                            f"{method} was not trained (see above); the same command goes on"
+                            f"{method} was not trained (see above); the same command resumes"
                         )
     except KeyboardInterrupt as error:
         raise RunInterruptedError(
-            "interrupted; the same command goes on", signal_of(error)
+            "interrupted; the same command resumes", signal_of(error)
         ) from None
     finally:
         for process in running.values():

@@ -491,7 +491,7 @@ class BinaryForm(CaseForm):
         )
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """Return the photo, and the text with what is true of it."""
+        """Return the photo and the text, with its label."""
         said, true = ("True", True) if row["truth"] else ("False", False)
         texts = [(said, row["texts"][0], true)]
         return [("Photo", row["images"][0])], texts, [("cosine", 0)]

@@ -100,7 +100,7 @@ SCORES_AT_ONCE = 1 << 23
 
 @dataclass(frozen=True)
 class RetrievalRanks:
-    """Where the best right candidate of each of q queries stands among m candidates.
+    """Rank of the best right candidate of each of q queries among m candidates.
 
     better: candidates that score more. equal: candidates with the same score, itself included;
     equal_right: how many of these are right. before: wrong ones of these that come first in index

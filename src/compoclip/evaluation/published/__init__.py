@@ -1,1 +1,1 @@
-"""Numbers that papers printed, and results put beside them in the same columns."""
+"""Published numbers, and results in the same columns."""

@@ -163,7 +163,7 @@ def _row(
 
 
 def _score(results: Mapping[str, Results], source: PublishedNumber) -> tuple[Score, bool] | None:
-    """Return the stored score, and whether another edition of the captions stands in."""
+    """Return the stored score, and whether it is of another edition of the captions."""
     name = source.benchmark if source.benchmark in results else source.instead
     if name not in results:
         return None
@@ -201,7 +201,7 @@ def header(table: PublishedTable) -> tuple[str, ...]:
 def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[TableLine]:
     """Return published rows as printed, then ours: values, intervals, and chance once for all.
 
-    "-" where there is no number; "*" a part of the items, "+" a part of the numbers that the
+    "-" without a number; "*" a part of the items, "+" a part of the numbers that the
     column is made of, "~" another edition of the captions.
     """
     digits = [2 if column.id == "meta" else 1 for column in table.columns]

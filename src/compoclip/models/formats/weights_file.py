@@ -22,7 +22,7 @@ import open_clip
 from torch import Tensor
 
 from compoclip.console import counted
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.models.architecture import (
     activation_of,
     named_config,
@@ -177,7 +177,7 @@ class PublishedWeights(Format):
         config = named_config(model)
         tags = open_clip.list_pretrained_tags_by_model(model)
         if tag not in tags:
-            known = f"its tags: {', '.join(tags)}" if tags else "it has no published weights"
+            known = closest(tag, tags) if tags else "it has no published weights"
             raise UsageError(f"open_clip has no weights '{tag}' for {model}; {known}")
         published = open_clip.get_pretrained_cfg(model, tag)
         trained = "quick_gelu" if published.get("quick_gelu") else "gelu"
