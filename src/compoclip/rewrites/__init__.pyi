@@ -12,6 +12,9 @@ from .base import rewrites_named as rewrites_named
 from .base import rng_for as rng_for
 from .base import same_to_clip as same_to_clip
 from .base import token_key as token_key
+from .ce_clip import MaskFiller as MaskFiller
+from .ce_clip import TransformersFiller as TransformersFiller
+from .ce_clip import masked_replacement as masked_replacement
 from .cross_swap import CrossSwap as CrossSwap
 from .driver import CandidateEdit as CandidateEdit
 from .driver import Round as Round
