@@ -75,8 +75,8 @@ def shown(rows: Sequence[tuple[str, Row]]) -> str:
     cells = [
         [
             *(stage, row.what, row.against),
-            *(_number(each) for each in (row.baseline, row.ours, row.ratio)),
-            "" if row.target is None else f"{row.of} >= {_number(row.target)}",
+            *(number_text(each) for each in (row.baseline, row.ours, row.ratio)),
+            "" if row.target is None else f"{row.of} >= {number_text(row.target)}",
             {True: "met", False: "missed", None: ""}[row.met],
         ]
         for stage, row in rows
@@ -90,10 +90,10 @@ def shown(rows: Sequence[tuple[str, Row]]) -> str:
     return "\n".join([table(cells, header, left=3), *([""] if missed else []), *missed])
 
 
-def _number(value: float | None) -> str:
-    """Return three significant figures."""
-    if value is None:
-        return ""
+def number_text(value: Any) -> str:
+    """Return a number with three significant figures, "" for None, and anything else as text."""
+    if not isinstance(value, int | float):
+        return "" if value is None else str(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -9,11 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata, spearmanr
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.aggregate import MeanNode, evaluate
@@ -21,7 +20,6 @@ from compoclip.evaluation.comparison import LEVEL, Evidence, Pair, joined
 from compoclip.evaluation.items import Values
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.statistics import RESAMPLES, holm
-from compoclip.files import read_json
 
 SDS = 2.0
 """How many standard deviations of the seeds a difference must exceed."""
@@ -248,43 +246,17 @@ Means = Mapping[str, Mapping[str, float]]
 """Arm -> column -> mean over the seeds."""
 
 
-def means_of(path: Path) -> Means:
-    """The means in the numbers of a lab (`lab.json`).
-
-    Raises CompoclipError, naming the file, when it is none.
-    """
-    value = read_json(path, damaged="run that lab again")
-    try:
-        return {
-            line["name"]: {name: fmean(values) for name, values in line["values"].items()}
-            for line in value["lines"]
-        }
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise CompoclipError(f"{path}: no numbers of a lab; run that lab again") from error
-
-
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's rank correlation; equal values share the mean of their ranks. nan when all of a
-    list are equal."""
-    x, y = _ranks(a), _ranks(b)
-    x, y = x - x.mean(), y - y.mean()
-    scale = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / scale if scale > 0 else float("nan")
-
-
-def _ranks(values: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    given = np.asarray(values, dtype=np.float64)
-    below = (given[:, None] > given[None, :]).sum(1)
-    equal = (given[:, None] == given[None, :]).sum(1)
-    ranks: np.ndarray[Any, np.dtype[np.float64]] = below + (equal - 1) / 2
-    return ranks
+    """Return Spearman's rank correlation; nan when all values of a list are equal."""
+    if min(len(set(a)), len(set(b))) < 2:
+        return float("nan")
+    return float(spearmanr(a, b).statistic)
 
 
 def chance_of(a: Sequence[float], b: Sequence[float], draws: int = _DRAWS, seed: int = 0) -> float:
-    """How often a random order of `b` correlates with `a` at least as much, either way."""
+    """Return how often a random order of `b` correlates with `a` at least as much, either way."""
     rng, found = np.random.default_rng(seed), abs(spearman(a, b))
-    x, y = _ranks(a), _ranks(b)
-    x, y = x - x.mean(), y - y.mean()
+    x, y = (rankdata(each) - (len(each) + 1) / 2 for each in (a, b))
     scale = float(np.sqrt((x @ x) * (y @ y)))
     drawn = np.array([abs(float(x @ rng.permutation(y))) / scale for _ in range(draws)])
     return float((1 + (drawn >= found - 1e-12).sum()) / (1 + draws))

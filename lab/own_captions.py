@@ -1,13 +1,6 @@
-"""Benchmarks made from captions of your own photos: word order, hard positives, half-truths.
+"""Half-truths made from captions of your own photos.
 
-    compoclip evaluate MODEL --on lab/own_captions.py:order_own,annotations=captions.json
-
-**order_own** builds ARO's order task by its rules: every caption is an item, against four shuffles.
-
-**hard_positives_own** puts a caption otherwise by a synonym or by exchanged conjuncts, and makes it
-false by `crepe-atom` (sub-tasks replace_*) or `crepe-swap` (swap_*). No caption of the photo may
-name a word that the false one puts in. A model that was trained on these rewrites knows their
-manner: compare it with others, not with published scores.
+    compoclip evaluate MODEL --on lab/own_captions.py:half_truth_own,annotations=captions.json
 
 **half_truth_own** follows the protocol of the preprint CS-CLIP (arXiv 2602.23906) on scene graphs:
 
@@ -17,37 +10,33 @@ manner: compare it with others, not with published scores.
   says something else), "dog on chair" (antonym: another relation that excludes it), "dog not under
   chair" (negation), another object, subject or attribute.
 
-Captions are read from `<root>/NAME/captions.json` (option `annotations`: another file), photos from
-`<root>/NAME/images` (argument `images`). The file is BLIP's or Karpathy's JSON (of the latter the
-photos of the test), a list of {"image": name, "caption": text or texts} lines in .jsonl, or
-Flickr8k's token file in .txt with the option `split_file`. A photo gives at most one item of a
-sub-task, a sub-task has at most `most` items (1,000). The items follow from `seed` (42) and the
-photo's name.
+Captions are read from `<root>/half_truth_own/captions.json` (option `annotations`: another file),
+photos from `<root>/half_truth_own/images` (argument `images`). The file is BLIP's or Karpathy's
+JSON (of the latter the photos of the test), a list of {"image": name, "caption": text or texts}
+lines in .jsonl, or Flickr8k's token file in .txt with the option `split_file`. A photo gives at
+most one item of a sub-task, a sub-task has at most `most` items (1,000). The items follow from
+`seed` (42) and the photo's name.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.aro import shuffled_captions, tagger_stated
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta, TiePolicy
+from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, Meta
 from compoclip.benchmarks.entries import each_value
 from compoclip.benchmarks.reader import CaseReader, Loading
 from compoclip.benchmarks.retrieval import Captioned, read_captions, read_flickr8k
 from compoclip.captions.parser import parse
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import Tagger, get_tagger
-from compoclip.captions.types import Caption
 from compoclip.errors import UsageError
-from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for, same_to_clip
+from compoclip.rewrites.base import Refused, rng_for, same_to_clip
 from compoclip.rewrites.exclusion import NOT_THINGS, same_thing
 from compoclip.rewrites.graph_edits import (
     ATTR,
@@ -65,60 +54,7 @@ from compoclip.rewrites.legality import noun_refusal
 from compoclip.rewrites.mosaic import usable_subgraphs
 from compoclip.rewrites.reading import Reading, read
 
-NO_ITEM = "no photo gives an item of PARTS; are the captions English sentences?"
-
-
-def _meta(name: str, title: str, citation: str, parts: dict[str, str], chance: Any) -> Meta:
-    return Meta(
-        id=name,
-        title=title,
-        citation=citation,
-        source="any captioned photos: BLIP's or Karpathy's JSON, .jsonl, Flickr8k's token file",
-        licence="the data's own",
-        access="open",
-        files=(f"{name}/captions.json",),
-        images=(f"{name}/images",),
-        parts=tuple(parts),
-        chance=chance,
-        skills=parts,
-    )
-
-
 # --- Captioned photos. ---
-
-
-@dataclass(frozen=True)
-class OwnPhotos:
-    """Captioned photos in the order of the file, or of the list of names."""
-
-    photos: tuple[Captioned, ...]
-    path: Path
-    folder: Path
-
-    @classmethod
-    def of(
-        cls,
-        data: Loading,
-        annotations: Path | None,
-        split_file: Path | None,
-        most: int | None = None,
-    ) -> OwnPhotos:
-        """Open them. most: wanted items of each sub-task, None for all.
-
-        Raises CompoclipError for absent or malformed files, UsageError for a file of another kind,
-        and when no item is wanted.
-        """
-        if most is not None and most < 1:
-            raise UsageError(f"{data.name}: most must be at least 1, not {most}")
-        path = annotations or data.root / data.name / "captions.json"
-        folder = data.photos(f"{data.name}/images")
-        data.stated += ["upright"]
-        return cls(_captioned(data, path, split_file), path, folder)
-
-    def image(self, name: str) -> ImageRef:
-        """Return the photo of that name; raise CompoclipError for one outside of the folder."""
-        path = files.image_path(self.folder, name, f"{self.path}: photo {name!r:.80}")
-        return ImageRef(path, upright=True)
 
 
 def _captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Captioned, ...]:
@@ -145,173 +81,6 @@ def _captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Capt
         f"{path}: expected captions in .json or .jsonl, or Flickr8k's .txt with split_file=..."
     )
 
-
-def _state(data: Loading, items: Sequence[Sequence[str]], *stated: str) -> None:
-    """Let the items decide the data hash: they depend on the parser and its words, too."""
-    data.files["items"] = json.dumps(items).encode()
-    data.stated += stated
-
-
-# --- Word order. ---
-
-
-def order(
-    data: Loading,
-    *,
-    annotations: Path | None = None,
-    split_file: Path | None = None,
-    tagger: str = "hanta",
-    workers: int = 1,
-) -> Iterator[Case]:
-    """Yield the order items of captions. tagger, workers: as for ARO."""
-    own = OwnPhotos.of(data, annotations, split_file)
-    data.stated += [tagger_stated(tagger)]
-    for photo, cases in shuffled_captions("order", own.photos, tagger, workers):
-        image = own.image(photo.image)
-        for key, texts in cases:
-            yield Case(key, Form.CHOOSE_TEXT, (image,), texts, "order")
-
-
-ORDER = CaseReader(
-    _meta(
-        "order_own",
-        "Word order (your own photos)",
-        "Yuksekgonul et al., When and why vision-language models behave like bags-of-words, and "
-        "what to do about it?, ICLR 2023; the captions' own",
-        {"order": "order"},
-        {"": 1 / 5},
-    ),
-    order,
-    ties=TiePolicy.FIRST,
-    empty="no captions; put one photo a row there",
-)
-
-# --- Hard positives. ---
-
-_HARD_VERSION = "hard_positives_own 1"
-_POSITIVES = ("synonym", "and-swap")
-_NEGATIVES = {
-    "replace_object": ("crepe-atom", "atom:object"),
-    "replace_attribute": ("crepe-atom", "atom:attribute"),
-    "replace_relation": ("crepe-atom", "atom:relation"),
-    "swap_object": ("crepe-swap", "swap:object"),
-    "swap_attribute": ("crepe-swap", "swap:attribute"),
-}
-"""Sub-task -> the rewrite that makes its negatives, and the rule of those that are meant."""
-_NEGATIVE_DRAWS = 6  # negatives of a caption that are looked at, for one of the rule
-
-
-@dataclass(frozen=True)
-class _Reworded:
-    """A caption, put otherwise and made false."""
-
-    caption: str
-    positive: Rewritten
-    negative: Rewritten
-
-    @property
-    def texts(self) -> tuple[str, str, str]:
-        return self.caption, self.positive.text, self.negative.text
-
-
-def hard_positives(
-    data: Loading,
-    *,
-    annotations: Path | None = None,
-    split_file: Path | None = None,
-    seed: int = 42,
-    most: int = 1000,
-) -> Iterator[Case]:
-    """Yield items of captions. most: items of each sub-task. seed: of all that is drawn."""
-    own, tagger = OwnPhotos.of(data, annotations, split_file, most), get_tagger()
-    items: list[tuple[str, str, _Reworded]] = []
-    made = Counter[str]()
-    for photo in random.Random(seed).sample(own.photos, len(own.photos)):
-        wanted = [part for part in data.parts if made[part] < most]
-        for part in set(data.parts).difference(wanted):
-            data.left_out[f"photos beyond the first {most} with an item of {part}"] += 1
-        if not wanted:
-            continue
-        captions = [parse(text, tagger) for text in photo.captions]
-        readings = [read(each) for each in captions]
-        for part in wanted:
-            found = _item(captions, readings, part, rng_for(seed, photo.image, 0, part))
-            if found is None:
-                data.left_out[f"photos without an item of {part}"] += 1
-                continue
-            made[part] += 1
-            items.append((part, photo.image, found))
-    drawn = [[part, name, *each.texts] for part, name, each in items]
-    _state(data, drawn, _HARD_VERSION, f"seed {seed}", f"most {most}")
-    for part, name, each in items:
-        image = own.image(name)
-        labels = {"positive": each.positive.rule, "negative": each.negative.rule}
-        yield Case(f"{part}/{name}", Form.TRIPLE, (image,), each.texts, part, labels=labels)
-
-
-def _item(
-    captions: Sequence[Caption], readings: Sequence[Reading], part: str, rng: random.Random
-) -> _Reworded | None:
-    """An item of the first caption, in a drawn order, that can be put otherwise and made false."""
-    name, rule = _NEGATIVES[part]
-    for caption in rng.sample(captions, len(captions)):
-        positive = _positive(caption, rng)
-        if positive is None:
-            continue
-        for _ in range(_NEGATIVE_DRAWS):
-            negative = get_rewrite(name)(caption, rng)
-            if isinstance(negative, Refused):
-                break
-            if negative.rule == rule and not _names_new_word(negative.text, caption.text, readings):
-                return _Reworded(caption.text, positive, negative)
-    return None
-
-
-def _positive(caption: Caption, rng: random.Random) -> Rewritten | None:
-    for name in rng.sample(_POSITIVES, len(_POSITIVES)):
-        found = get_rewrite(name)(caption, rng)
-        if isinstance(found, Rewritten):
-            return found
-    return None
-
-
-def _names_new_word(negative: str, caption: str, readings: Sequence[Reading]) -> bool:
-    """Whether a caption of the photo names a word that the negative puts in."""
-    new = set(negative.lower().split()) - set(caption.lower().split())
-    return any(reading.holds(word.strip(".,")) for reading in readings for word in new)
-
-
-def hard_positive_rules(data: Loading) -> dict[str, Aggregate]:
-    """Return the means over the sub-tasks of each family that have items, of three metrics."""
-    there = {case.subtask for case in data.cases}
-    return {
-        f"{name}_{metric}" if metric else name: Aggregate(parts, metric=metric or None)
-        for name in ("replace", "swap")
-        if (parts := tuple(p for p in data.parts if p in there and p.startswith(name)))
-        for metric in ("", "original", "brittleness")
-    }
-
-
-HARD_POSITIVES = CaseReader(
-    _meta(
-        "hard_positives_own",
-        "Hard positives (your own photos)",
-        "Kamath et al., The Hard Positive Truth about Vision-Language Compositionality, ECCV 2024; "
-        "the captions' own",
-        dict.fromkeys(_NEGATIVES, "invariance"),
-        {
-            "/original": 1 / 2,
-            "/second": 1 / 2,
-            "/augmented": 1 / 3,
-            "/brittleness": 1 / 3,
-            "/both_below": 1 / 3,
-        },
-    ),
-    hard_positives,
-    rules=hard_positive_rules,
-    headline="replace",
-    empty=NO_ITEM,
-)
 
 # --- Half-truths. ---
 
@@ -510,8 +279,12 @@ def half_truths(
     most: int = 1000,
 ) -> Iterator[Case]:
     """Yield items of captions. most: items of each kind. seed: of all that is drawn."""
-    own, tagger = OwnPhotos.of(data, annotations, split_file, most), get_tagger()
-    photos = [_Photo(each.image, each.captions, tagger) for each in own.photos]
+    files.require_positive(data.name, "most", most)
+    path, tagger = annotations or data.root / data.name / "captions.json", get_tagger()
+    folder = data.photos(f"{data.name}/images")
+    data.stated += ["upright"]
+    captioned = _captioned(data, path, split_file)
+    photos = [_Photo(each.image, each.captions, tagger) for each in captioned]
     order = random.Random(seed).sample(photos, len(photos))
     items: list[tuple[str, str, _HalfTruth]] = []
     for kind in data.parts:
@@ -532,9 +305,12 @@ def half_truths(
             made += 1
             items.append((kind, photo.name, found))
     drawn = [[kind, name, each.short, each.full, each.half] for kind, name, each in items]
-    _state(data, drawn, _HALF_VERSION, f"seed {seed}", f"most {most}")
+    # The items depend on the parser and its words, too.
+    data.files["items"] = json.dumps(drawn).encode()
+    data.stated += [_HALF_VERSION, f"seed {seed}", f"most {most}"]
     for kind, name, each in items:
-        image = own.image(name)
+        photo_path = files.image_path(folder, name, f"{path}: photo {name!r:.80}")
+        image = ImageRef(photo_path, upright=True)
         texts = (each.short, each.full, each.half)
         labels = {"foil": each.foil}
         yield Case(f"{kind}/{name}", Form.HALF_TRUTH, (image,), texts, kind, labels=labels)
@@ -550,15 +326,21 @@ def half_truth_rules(data: Loading) -> dict[str, Aggregate]:
 
 
 HALF_TRUTHS = CaseReader(
-    _meta(
-        "half_truth_own",
-        "Half-truths (your own photos)",
-        "CS-CLIP, arXiv 2602.23906, 2026; the captions' own",
-        {"entity": "addition", "relation": "addition"},
-        {"/ht": 1 / 2, "/cor": 1 / 6, "/full": 1 / 2},
+    Meta(
+        id="half_truth_own",
+        title="Half-truths (your own photos)",
+        citation="CS-CLIP, arXiv 2602.23906, 2026; the captions' own",
+        source="any captioned photos: BLIP's or Karpathy's JSON, .jsonl, Flickr8k's token file",
+        licence="the data's own",
+        access="open",
+        files=("half_truth_own/captions.json",),
+        images=("half_truth_own/images",),
+        parts=("entity", "relation"),
+        chance={"/ht": 1 / 2, "/cor": 1 / 6, "/full": 1 / 2},
+        skills={"entity": "addition", "relation": "addition"},
     ),
     half_truths,
     rules=half_truth_rules,
     headline="ht",
-    empty=NO_ITEM,
+    empty="no photo gives an item of PARTS; are the captions English sentences?",
 )

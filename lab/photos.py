@@ -10,6 +10,7 @@ latter are copied).
     FOLDER/Flickr8k.token.txt       five captions each
     FOLDER/Flickr_8k.trainImages.txt, devImages.txt, testImages.txt
     FOLDER/photos.jsonl             the train photos as a table: image, caption
+    FOLDER/dev.jsonl, test.jsonl    the others, from which `rewrites:FILE` makes items
     FOLDER/sides.jsonl              the same, and every caption that tells left from right five
                                     times: image, caption, neg_caption (of its mirror image), mirror
     FOLDER/data.json                what it was made from
@@ -51,23 +52,24 @@ TOKENS, TABLE, SIDES = "Flickr8k.token.txt", "photos", "sides"
 SPLITS = ("train", "dev", "test")
 _CUTS = ("flickr8k", "flickr8k_more")
 _ABOUT = "data.json"
-_OWN_CAPTIONS = Path(__file__).with_name("own_captions.py").resolve()
 _REMEDY = "name the folder that holds photos/flickr8k and photos/flickr8k_more"
 
 # --- The benchmarks: ids in the suite. Those of captions alone choose learning rates as well. ---
 
-RETRIEVAL, ORDER, HARD = "photo-retrieval", "photo-order", "photo-hard-positives"
-OWN = (RETRIEVAL, ORDER, HARD)
-_HARD: dict[str, Any] = {"skills": (), "benchmarks": (HARD,)}
+RETRIEVAL, REWRITES = "photo-retrieval", "photo-rewrites"
+OWN = (RETRIEVAL, REWRITES)
+_MADE = {  # column -> sub-task and metric of the rewrites; negation needs no image
+    "object": ("replace_object", "accuracy"),
+    "attribute": ("replace_attribute", "accuracy"),
+    "binding": ("swap_attribute", "accuracy"),
+    "relation": ("replace_relation", "accuracy"),
+    "role": ("swap_object", "accuracy"),
+    "order": ("order", "accuracy"),
+    "augmented": ("paraphrase", "augmented"),
+    "brittleness": ("paraphrase", "brittleness"),
+}
 _COLUMNS = (
-    Column("object", metric="original", subtask="replace_object", **_HARD),
-    Column("attribute", metric="original", subtask="replace_attribute", **_HARD),
-    Column("binding", metric="original", subtask="swap_attribute", **_HARD),
-    Column("relation", metric="original", subtask="replace_relation", **_HARD),
-    Column("role", metric="original", subtask="swap_object", **_HARD),
-    Column("order", (), "accuracy", benchmarks=(ORDER,)),
-    Column("augmented", metric="augmented", **_HARD),
-    Column("brittleness", metric="brittleness", **_HARD),
+    *(Column(name, (), metric, part, (REWRITES,)) for name, (part, metric) in _MADE.items()),
     Column("SC", (), "accuracy", benchmarks=("sugarcrepe",)),
     Column("SC++", (), "augmented", benchmarks=("sugarcrepe_pp",)),
     Column("TOT-replace", (), "augmented", "replace_*", ("sugarcrepe_pp_tot",)),
@@ -140,7 +142,7 @@ class Photos(Ground):
         """How many photos are held out, and how many items there are."""
         return (
             f"photos of {SIDE} pixels, {self.dev} train photos held out for the choice of rates, "
-            f"at most {settings.items} hard positives a sub-task, image tower frozen"
+            f"at most {settings.items} rewrites a sub-task, image tower frozen"
         )
 
     def measured(self, settings: LabSettings, choosing: bool) -> tuple[str, ...]:
@@ -156,13 +158,11 @@ class Photos(Ground):
 def _of_captions(photos: Path, split: str, items: int) -> list[dict[str, Any]]:
     """The benchmarks made of the captions of a split."""
     files = {"annotations": str(photos / TOKENS), "split_file": str(photos / _list_of(split))}
+    table = {"annotations": str(photos / f"{split}.jsonl"), "most": items}
+    images = str(photos / "images")
     return [
-        {"name": name, "id": id, "images": str(photos / "images"), "options": {**files, **more}}
-        for name, id, more in (
-            ("retrieval:flickr8k", RETRIEVAL, {}),
-            (f"{_OWN_CAPTIONS}:order_own", ORDER, {}),
-            (f"{_OWN_CAPTIONS}:hard_positives_own", HARD, {"most": items}),
-        )
+        {"name": "retrieval:flickr8k", "id": RETRIEVAL, "images": images, "options": files},
+        {"name": "rewrites", "id": REWRITES, "images": str(photos), "options": table},
     ]
 
 
@@ -262,7 +262,7 @@ def write_photos(folder: Path, data: Path, dev: int) -> None:
         "dev": dev,
         "side": SIDE,
         "quality": QUALITY,
-        "tables": list(Photos.tables),
+        "tables": [*Photos.tables, *SPLITS[1:]],
     }
     if (folder / _ABOUT).is_file():
         if read_json(folder / _ABOUT) != made_from:
@@ -274,23 +274,26 @@ def write_photos(folder: Path, data: Path, dev: int) -> None:
     with new_folder(folder) as new:
         (new / "images").mkdir()
         lists: dict[str, list[str]] = {split: [] for split in SPLITS}
-        tokens, table, sides = [], [], []
+        tokens, sides = [], []
+        tables: dict[str, list[str]] = {split: [] for split in SPLITS}
         for path, photo in track(iter(everything), "reducing photos", len(everything), "photos"):
             name = f"{Path(photo.image).stem}.webp"
             (new / "images" / name).write_bytes(_reduced(path))
             split = split_of[photo.image]
             lists[split].append(name)
             tokens += [f"{name}#{k}\t{text}\n" for k, text in enumerate(photo.captions)]
+            row = {"image": f"images/{name}", "caption": photo.captions}
+            tables[split].append(json.dumps(row) + "\n")
             if split == "train":
-                row = {"image": f"images/{name}", "caption": photo.captions}
-                table.append(json.dumps(row) + "\n")
                 for text in photo.captions:
                     if other := other_side(text):
                         told = {**row, "caption": [text], "neg_caption": other, "mirror": True}
                         sides.append((json.dumps(told) + "\n") * _TIMES)
         (new / TOKENS).write_text("".join(tokens), encoding="utf-8")
-        (new / f"{TABLE}.jsonl").write_text("".join(table), encoding="utf-8")
-        (new / f"{SIDES}.jsonl").write_text("".join(table + sides), encoding="utf-8")
+        written = {TABLE if split == "train" else split: rows for split, rows in tables.items()}
+        written[SIDES] = tables["train"] + sides
+        for table, rows in written.items():
+            (new / f"{table}.jsonl").write_text("".join(rows), encoding="utf-8")
         for split, names in lists.items():
             (new / _list_of(split)).write_text("".join(f"{name}\n" for name in names))
         (new / _ABOUT).write_text(json.dumps(made_from, indent=1))

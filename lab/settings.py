@@ -125,30 +125,7 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
     it, its arms come behind theirs. Raises CompoclipError, naming the file, when it is missing or
     malformed, has unknown fields, or names arms, methods' tables or columns that do not exist.
     """
-    return settings_of(_merged(path), str(path), quick)
-
-
-def _merged(path: Path) -> Any:
-    """What a settings file and those that it is like hold."""
-    own = read_json(path, damaged="fix the file")
-    if not isinstance(own, dict) or "like" not in own:
-        return own
-    names = own.pop("like")
-    known = isinstance(names, list) and all(
-        isinstance(name, str) and name == Path(name).name and name for name in names
-    )
-    _require(known, f"{path}: 'like' must be a list of names of files beside it")
-    parts = {each: read_json(each, damaged="fix the file") for each in map(path.with_name, names)}
-    parts[path] = own
-    for where, part in parts.items():
-        good = isinstance(part, dict) and isinstance(part.get("arms", []), list)
-        _require(good, f"{where}: no settings of a lab; fix the file")
-    values = {name: value for part in parts.values() for name, value in part.items()}
-    return {**values, "arms": [arm for part in parts.values() for arm in part.get("arms", [])]}
-
-
-def settings_of(data: Any, where: str, quick: bool = False) -> LabSettings:
-    """The settings in what a JSON file holds; see `read_settings`. where: its name, in errors."""
+    data, where = _merged(path), str(path)
     if not isinstance(data, dict):
         raise CompoclipError(f"{where}: not an object; fix the file")
     values = dict(data)
@@ -189,6 +166,25 @@ def settings_of(data: Any, where: str, quick: bool = False) -> LabSettings:
         arms=tuple(settings.arm(name) for name in names),
         effects=tuple(e for e in settings.effects if {e.arm, e.against} <= known),
     )
+
+
+def _merged(path: Path) -> Any:
+    """What a settings file and those that it is like hold."""
+    own = read_json(path, damaged="fix the file")
+    if not isinstance(own, dict) or "like" not in own:
+        return own
+    names = own.pop("like")
+    known = isinstance(names, list) and all(
+        isinstance(name, str) and name == Path(name).name and name for name in names
+    )
+    _require(known, f"{path}: 'like' must be a list of names of files beside it")
+    parts = {each: read_json(each, damaged="fix the file") for each in map(path.with_name, names)}
+    parts[path] = own
+    for where, part in parts.items():
+        good = isinstance(part, dict) and isinstance(part.get("arms", []), list)
+        _require(good, f"{where}: no settings of a lab; fix the file")
+    values = {name: value for part in parts.values() for name, value in part.items()}
+    return {**values, "arms": [arm for part in parts.values() for arm in part.get("arms", [])]}
 
 
 def _record(kind: type[T], row: Any, where: str) -> T:

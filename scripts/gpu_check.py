@@ -37,7 +37,7 @@ from torch.profiler import ProfilerActivity, profile
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.harness import surroundings
+from bench.harness import number_text, surroundings, timed
 from bench.host import PARTS, StepTimes, cycled, train_steps
 from bench.made import narrow_model, photo_files, world_captions, write_samples
 from compoclip.benchmarks.case import ImageRef, Retrieval
@@ -125,7 +125,7 @@ class Run:
         """Add a row, and say it."""
         row = {"what": what, "value": value, "unit": unit, "target": target}
         self.figures.setdefault(self.section, []).append(row)
-        self.say(f"{self.section}: {what}: {shown(value)} {unit}")
+        self.say(f"{self.section}: {what}: {number_text(value)} {unit}")
 
     def say(self, text: str) -> None:
         """Print, and keep in the log."""
@@ -154,14 +154,7 @@ class Run:
         repeats = repeats or self.size.repeats
         if repeats > 1:
             work()
-        taken = []
-        for _ in range(repeats):
-            self.wait()
-            start = time.perf_counter()
-            work()
-            self.wait()
-            taken.append(1000 * (time.perf_counter() - start))
-        return median(taken)
+        return median(1000 * timed(work, self.device)[0] for _ in range(repeats))
 
     def model(self) -> LoadedModel:
         """Random weights, on the CPU."""
@@ -532,13 +525,6 @@ def activities(run: Run) -> list[ProfilerActivity]:
     return [ProfilerActivity.CUDA if run.cuda else ProfilerActivity.CPU]
 
 
-def shown(value: Any) -> str:
-    """Three figures that matter."""
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
 def page(run: Run, seconds: dict[str, float]) -> str:
     """The figures as Markdown."""
     lines = ["## Measured on a GPU" if run.cuda else "## Measured on a CPU, in small", ""]
@@ -548,7 +534,7 @@ def page(run: Run, seconds: dict[str, float]) -> str:
         lines += [f"**{name}**, {seconds[name]:.0f} s. {about}", "", "| what | | aimed at |"]
         lines.append("|---|---|---|")
         for row in rows:
-            value = f"{shown(row['value'])} {row['unit']}".strip().replace("|", "/")
+            value = f"{number_text(row['value'])} {row['unit']}".strip().replace("|", "/")
             lines.append(f"| {row['what']} | {value} | {row['target']} |")
         lines.append("")
     for name, reasons in run.failed.items():

@@ -77,12 +77,7 @@ WRITERS: dict[str, tuple[str, Writer]] = {
     "tabs": ("flickr30k_positions:left_right*", write_positions),
 }
 OWN: dict[str, tuple[str, Writer]] = {
-    "captions": (own_captions.HALF, lambda root: own_captions.write_own(root, own_captions.HALF)),
-    "order": (own_captions.ORDER, lambda root: own_captions.write_own(root, own_captions.ORDER)),
-    "hard positives": (
-        own_captions.HARD,
-        lambda root: own_captions.write_own(root, own_captions.HARD),
-    ),
+    "captions": (own_captions.HALF, own_captions.write_own),
     "boxes": (
         own_boxes.SPEC,
         lambda root: write_json(root / "positions_own" / "boxes.json", own_boxes.coco()),

@@ -34,7 +34,6 @@ from lab.page import (
     table_text,
     write_section,
 )
-from lab.screen import RUNS, design, read_screen
 from lab.settings import Arm, Effect, LabSettings, read_settings
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "lab.json"
@@ -84,13 +83,6 @@ def test_every_arm_of_the_settings_about_compo_can_be_made(name: str, data: Path
     methods = [method_of(arm, data) for arm in settings.arms]
     assert sum(method.name == "compo" for method in methods) > 4
     assert settings.arm(settings.control) in settings.arms
-
-
-@pytest.mark.parametrize("name", ["screen", "screen-2", "screen-photos"])
-def test_every_run_of_the_screenings_can_be_made(name: str, data: Path) -> None:
-    settings, screen = read_screen(RECIPES.with_name(f"compo-{name}.json"))
-    arms = [screen.arm(run, settings.ground.tables[0]) for run in range(2 * RUNS)]
-    assert len({repr(method_of(arm, data)) for arm in arms}) == len({*design(len(screen.factors))})
 
 
 def test_every_recipe_has_an_arm_or_is_left_out(data: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -141,8 +142,8 @@ SETTINGS = LabSettings(
     seeds=(3,),
     effects=(Effect("a claim", "triplet", BASE, ("t2i",), "kept"),),
     scenes=24,
-    items=6,
-    choice_items=4,
+    items=2,
+    choice_items=2,
     steps=2,
     batch_size=8,
     lrs=(1e-4, 1e-3),
@@ -155,11 +156,13 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("lab.pool.Workers", Here)
+    monkeypatch.setattr("lab.run.differences", partial(differences, resamples=50))
     out = tmp_path / "lab"
     with pytest.raises(UsageError, match="no arm 'nobody'; there are: clip-ft, triplet"):
         run_lab(SETTINGS, out, ["nobody"])
     with pytest.raises(CompoclipError, match="nothing is finished yet"):
-        run_lab(SETTINGS, out, budget=0)
+        run_lab(SETTINGS, out, budget=0, workers=1)
 
     text = run_lab(SETTINGS, out, workers=1)
     said = capsys.readouterr().err
@@ -196,7 +199,6 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     before = kept.stat().st_mtime_ns
     shutil.rmtree(run["triplet"])
     shutil.rmtree(out / "results" / run["triplet"].name)
-    monkeypatch.setattr("lab.pool.Workers", Here)
     run_lab(SETTINGS, out, ["triplet"], workers=1)
     said = capsys.readouterr().err
     assert "learning rates: 5 jobs of 6 finished before" in said
@@ -209,4 +211,4 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     assert again["rates"] == numbers["rates"]
 
     with pytest.raises(CompoclipError, match="made with other settings"):
-        run_lab(replace(SETTINGS, steps=3), out)
+        run_lab(replace(SETTINGS, steps=3), out, workers=1)

@@ -410,14 +410,6 @@ def test_requests_that_are_turned_away(server: Server) -> None:
     )
 
 
-def test_names_that_are_allowed(loaded: LoadedModel) -> None:
-    with serving(Service("bundled", loaded), names=("clip.example.org",)) as server:
-        assert ask(server, "GET", "/health", Host="clip.example.org")[0] == 200
-        status, _, answer = ask(server, "GET", "/health", Host="other.example.org")
-        assert status == 403
-        assert "serve --names" in answer["error"]["message"]
-
-
 def test_a_body_that_is_too_large_is_told_so_while_it_is_sent(loaded: LoadedModel) -> None:
     """Without reading on, the client would see a reset connection instead of the reason."""
     with serving(Service("bundled", loaded), body=1000) as server:

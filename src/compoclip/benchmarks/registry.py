@@ -26,12 +26,12 @@ from compoclip.errors import CompoclipError, UsageError, closest
 
 GROUP = "compoclip.benchmarks"
 _MOVED = {
-    "order_own": "own_captions.py:order_own",
-    "hard_positives_own": "own_captions.py:hard_positives_own",
-    "half_truth_own": "own_captions.py:half_truth_own",
-    "positions_own": "own_boxes.py",
+    "order_own": "rewrites:FILE:order",
+    "hard_positives_own": "rewrites:FILE",
+    "half_truth_own": "lab/own_captions.py:half_truth_own",
+    "positions_own": "lab/own_boxes.py",
 }
-"""Removed benchmark -> its place in the folder lab of the repository."""
+"""Removed benchmark -> what has its place: another one, or a file of the repository."""
 
 
 def benchmark_names() -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def reader(name: str) -> Reader:
         return readers()[name]
     point = own.installed("benchmarks").get(name)
     if point is None:
-        moved = f"{name} is no longer part of the package; say lab/{_MOVED.get(name)}"
+        moved = f"{name} is no longer part of the package; say {_MOVED.get(name)}"
         hint = moved if name in _MOVED else closest(name, benchmark_names())
         raise UsageError(f"no benchmark {name!r}; {hint}")
     thing = own.imported(point, "benchmark")

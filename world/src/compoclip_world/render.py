@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class Pen:
 
     def draw(self, kind: str) -> None:
         """Draw the icon of a kind."""
-        shapes = {
+        shapes: dict[str, Callable[..., None]] = {
             "polygon": self.polygon, "star": self.star, "petals": self.petals,
             "ellipse": self.ellipse, "rect": self.rect, "slice": self.slice, "line": self.line,
             "arc": self.arc, "dot": self.dot, "block": self.block,

@@ -54,7 +54,7 @@ _TABLES: dict[str, Any] = yaml.safe_load(
 
 
 def _frozen(value: Any) -> Any:
-    """Return the value with tuples in the place of lists."""
+    """Return the value with tuples for lists."""
     if isinstance(value, dict):
         return {key: _frozen(each) for key, each in value.items()}
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
