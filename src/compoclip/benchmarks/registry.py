@@ -25,13 +25,6 @@ from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
 from compoclip.errors import CompoclipError, UsageError, closest
 
 GROUP = "compoclip.benchmarks"
-_MOVED = {
-    "order_own": "own_captions.py:order_own",
-    "hard_positives_own": "own_captions.py:hard_positives_own",
-    "half_truth_own": "own_captions.py:half_truth_own",
-    "positions_own": "own_boxes.py",
-}
-"""Removed benchmark -> its place in the folder lab of the repository."""
 
 
 def benchmark_names() -> tuple[str, ...]:
@@ -64,9 +57,7 @@ def reader(name: str) -> Reader:
         return readers()[name]
     point = own.installed("benchmarks").get(name)
     if point is None:
-        moved = f"{name} is no longer part of the package; say lab/{_MOVED.get(name)}"
-        hint = moved if name in _MOVED else closest(name, benchmark_names())
-        raise UsageError(f"no benchmark {name!r}; {hint}")
+        raise UsageError(f"no benchmark {name!r}; {closest(name, benchmark_names())}")
     thing = own.imported(point, "benchmark")
     made = thing if isinstance(thing, Reader) else _made_of(vars(thing))
     if made is None:
