@@ -13,35 +13,12 @@ from pathlib import Path
 import pytest
 
 from benchmark_files import made_suite
-from compoclip.benchmarks.case import Benchmark, Classification, Form, Retrieval
-from compoclip.benchmarks.registry import SUITES, benchmark_names, meta
+from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.targets import Target, read_suite
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.run import require_data
 from official import BUILDERS
 
-COMPOSITIONALITY = (  # of the plan, with the form of its items
-    ("aro", Form.CHOOSE_TEXT),
-    ("crepe_syst", Form.CHOOSE_TEXT),
-    ("crepe_prod", Form.CHOOSE_TEXT),
-    ("eqben", Form.GROUP),
-    ("imagecode", Form.CHOOSE_IMAGE),
-    ("sugarcrepe", Form.CHOOSE_TEXT),
-    ("sugarcrepe_pp", Form.TRIPLE),
-    ("sugarcrepe_pp_tot", Form.TEXT_ONLY),
-    ("svo_probes", Form.CHOOSE_IMAGE),
-    ("valse", Form.CHOOSE_TEXT),
-    ("vl_checklist", Form.CHOOSE_TEXT),
-    ("whatsup", Form.CHOOSE_TEXT),
-    ("winoground", Form.GROUP),
-    ("spec", Form.CHOOSE_TEXT),
-    ("hard_positives", Form.TRIPLE),
-    ("colorswap", Form.GROUP),
-    ("mmvp_vlm", Form.GROUP),
-    ("cola", Form.GROUP),
-    ("vsr", Form.BINARY),
-    ("bivlc", Form.GROUP),
-)
 PICTURES = (".png", ".jpg", ".npy")
 MADE = tuple(name for name in benchmark_names() if name in BUILDERS)
 FOLDERS = sorted(
@@ -65,47 +42,6 @@ def bare(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def targets(root: Path) -> dict[str, Target]:
     return {target.spec: target for target in read_suite(root / "suite.json")}
-
-
-def forms(found: Benchmark) -> set[Form]:
-    content = found.content
-    return {case.form for case in content} if isinstance(content, tuple) else set()
-
-
-def test_the_world_makes_known_benchmarks(root: Path) -> None:
-    made = {spec.partition(":")[0] for spec in targets(root)}
-    assert made <= set(benchmark_names())
-    assert {name for name, _ in COMPOSITIONALITY} <= made
-
-
-@pytest.mark.parametrize(("name", "form"), COMPOSITIONALITY)
-def test_the_official_form_and_rules(root: Path, name: str, form: Form) -> None:
-    found = targets(root)[name].load()
-    assert form in forms(found)
-    assert found.headline in found.aggregates
-    assert {"micro", "macro"} <= set(found.aggregates)
-    assert found.skills
-    require_data([found], allow_partial=False)
-
-
-def test_rules_by_their_common_names(root: Path) -> None:
-    rules = {name: targets(root)[name].load().aggregates for name, _ in COMPOSITIONALITY}
-    ruled = {name for name, found in rules.items() if "vl_compo" in found}
-    assert ruled == {*SUITES["comp"], "colorswap", "mmvp_vlm"}
-    own = {name for name, found in rules.items() if "paper" in found}
-    assert own == {
-        *("aro", "bivlc", "cola", "colorswap", "imagecode", "mmvp_vlm", "sugarcrepe"),
-        "winoground",
-    }
-    assert rules["winoground"]["paper"] == rules["winoground"]["group"]
-    assert rules["cola"]["paper"].metric == rules["mmvp_vlm"]["paper"].metric == "image"
-
-
-def test_sets_of_classes_and_captions(root: Path) -> None:
-    loaded = [target.load().content for target in targets(root).values()]
-    assert sum(isinstance(content, Retrieval) for content in loaded) == 3
-    metrics = {content.metric for content in loaded if isinstance(content, Classification)}
-    assert {"accuracy", "map11"} <= metrics
 
 
 def annotations(root: Path, folder: str) -> Iterator[Path]:

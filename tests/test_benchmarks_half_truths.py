@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from benchmark_files import refuses
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark, meta
@@ -135,6 +136,11 @@ class Bytes(FakeEncoder):
     def encode_images(self, images: Any) -> np.ndarray:
         read = Members()
         return np.stack([self._feature(read(i.path, i.member).hex()) for i in images])
+
+
+def test_paths_instead_of_pictures_are_refused(tmp_path: Path) -> None:
+    write_table(tmp_path, "coco_qwen", [row(0, image="1.jpg")])
+    refuses("'image' holds no encoded pictures", "", "half_truths:coco_qwen", tmp_path)
 
 
 def test_published_rows_name_scores_that_are_there(tmp_path: Path) -> None:

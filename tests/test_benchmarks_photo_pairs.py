@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from compoclip.benchmarks.targets import find_in
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder, features_from, score_items
+from evaluation_helpers import FakeEncoder
 
 QUICK = Options(allow_partial=True, resamples=20)
 
@@ -204,23 +203,6 @@ def test_naturalbench_as_published_in_an_archive(tmp_path: Path, inner: str) -> 
     (unpacked,) = evaluate("m", OfBytes(), [folder], tmp_path / "unpacked", QUICK)
     for name in ("text", "image", "group"):
         assert packed.aggregates[name].value == unpacked.aggregates[name].value
-
-
-def test_naturalbench_scores_by_hand(tmp_path: Path) -> None:
-    write_json(tmp_path / "naturalbench" / "metadata.json", [pair(0)])
-    found = load_benchmark("naturalbench_retrieval", tmp_path)
-    (case,) = found.content
-    one, two = (str(each.path) for each in case.images)
-
-    def got(table: list[list[float]]) -> Counter[str]:
-        scores = {k: dict(zip(case.texts, line)) for k, line in zip((one, two), table)}
-        items = score_items(found.content, features_from(scores), ties=found.ties)
-        return Counter(name for name, each in items.outcomes.items() if each.used[0])
-
-    assert got([[0.5, 0.4], [0.3, 0.6]]) == Counter(("text", "image", "group"))
-    assert got([[0.5, 0.4], [0.6, 0.7]]) == Counter(("text",))
-    assert got([[0.5, 0.6], [0.3, 0.7]]) == Counter(("image",))
-    assert got([[0.5, 0.5], [0.3, 0.7]]) == Counter(("image",))  # a tie is wrong
 
 
 @pytest.mark.parametrize(

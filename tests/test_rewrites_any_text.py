@@ -19,6 +19,7 @@ from compoclip.captions.types import MOST_CHARACTERS, MOST_TOKENS, beginning
 from compoclip.rewrites.base import (
     Refused,
     Rewritten,
+    fits_context,
     get_pair_rewrite,
     get_rewrite,
     pair_rewrite_names,
@@ -32,6 +33,9 @@ from compoclip.rewrites.mosaic import sample_graph_texts
 #: dictionaries. A caption of 20 words takes 30,000, one of 150 some 100,000; what grows with a
 #: power of the length takes many millions.
 MOST_CALLS = 1_000_000
+
+#: Rewrites that give a part of the caption, in words of their own.
+PARTS = ("graph-", "noun-phrase", "unit")
 
 NOUNS = sorted(
     word_set("cat dog horse mat bed tennis ball surfboard teddy bear men shorts bread plate")
@@ -80,6 +84,15 @@ def calls(work: Callable[[], Any]) -> int:
     return count
 
 
+def assert_edits_account_for_all(text: str, result: Rewritten) -> None:
+    old = new = 0
+    for edit in result.edits:
+        assert text[old : edit.start] == result.text[new : edit.new_start]
+        assert edit.start <= edit.end
+        old, new = edit.end, edit.new_end
+    assert text[old:] == result.text[new:]
+
+
 def check(text: str, number: int = 0) -> None:
     """Parse a text and make every rewrite of it."""
     caption = parse(text)
@@ -91,6 +104,9 @@ def check(text: str, number: int = 0) -> None:
         assert isinstance(result, Rewritten | Refused), name
         if isinstance(result, Rewritten):
             assert not same_to_clip(result.text, caption.text), name
+            assert fits_context(result.text), name
+            if not name.startswith(PARTS):
+                assert_edits_account_for_all(caption.text, result)
             made.append((caption.text, result.text))
         else:
             assert result.reason
@@ -124,6 +140,8 @@ def test_any_text_is_rewritten_or_refused(text: str, number: int) -> None:
         " ".join(f"{a} near {b}," for a in NOUNS for b in NOUNS),
         " ".join(f"a {a} chases the {b} and" for a in NOUNS for b in NOUNS),
         "x" * 100_000,
+        "A DOG ON A BIG RED MAT",
+        "\x00 \ud800 a dog\r\non 😀 a mat, isn't it?",
         "a,b." * 25_000,
         "1.1." * 25_000 + "a",
         "?!" * 20_000,

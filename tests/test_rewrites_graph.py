@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rewrite_truth import judge_rewrites
 
 from compoclip.captions.parser import parse, parse_many
 from compoclip.captions.types import Caption, SceneGraph
@@ -249,13 +248,6 @@ def test_limits_are_kept(positives: int, negatives: int, graph_filter: str) -> N
             assert {r for _, r in texts.refused} == {ENOUGH_POSITIVES}
 
 
-def test_the_seed_fixes_the_texts() -> None:
-    first = [sample_graph_texts(CAT, rng_for(7, str(i), 0, "graph")) for i in range(20)]
-    again = [sample_graph_texts(CAT, rng_for(7, str(i), 0, "graph")) for i in reversed(range(20))]
-    assert first == again[::-1]
-    assert len({texts.negatives for texts in first}) > 10
-
-
 def share(weights: tuple[float, float, float], caption: Caption) -> dict[str, float]:
     drawn = Counter(
         sample_graph_texts(caption, random.Random(seed), weights, 1, 1, WORDS, graph_filter="none")
@@ -283,12 +275,6 @@ def test_categories_are_drawn_by_weight_among_those_that_are_not_empty() -> None
     bare = share((0.0, 0.3, 0.5), half)
     assert bare[REL] == pytest.approx(0.375, abs=0.06)
     assert bare[OBJ] == 0.0
-
-
-def test_zero_weight_means_none_of_that_category() -> None:
-    for seed in range(20):
-        texts = sample_graph_texts(CAT, random.Random(seed), (0.0, 1.0, 0.0), vocabulary=WORDS)
-        assert {n.rewrite for n in texts.negatives} == {REL}
 
 
 @pytest.mark.parametrize("weights", [(0.0, 0.0, 0.0), (-0.1, 0.5, 0.6)])
@@ -354,13 +340,6 @@ def test_rewrites_draw_from_all_candidates() -> None:
     assert len(positives) == 7
 
 
-def test_few_graph_negatives_are_true_of_the_scene() -> None:
-    judged = judge_rewrites(480, names=CATEGORIES)
-    for name in CATEGORIES:
-        assert judged[name].judged > 10
-    assert sum(j.true for j in judged.values()) < 0.03 * sum(j.judged for j in judged.values())
-
-
 def _captions(shared_data: Path, number: int) -> Sequence[Caption]:
     path = shared_data / "annotations" / "coco_karpathy" / "coco_karpathy_test.json"
     rows = json.loads(path.read_text(encoding="utf-8"))
@@ -381,14 +360,3 @@ def test_real_captions_keep_the_promises(shared_data: Path) -> None:
                 assert 0 <= edit.new_start <= edit.new_end <= len(result.text)
     assert made["negatives"] > 4.5 * len(captions)
     assert made["none"] < 0.1 * len(captions)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "😀😀", "a\nb\nc", "dog " * 200, "«un chat» sur l'herbe", "\x00 red \ud800 cat"]
-)
-def test_odd_captions_never_crash(text: str) -> None:
-    caption = parse(text)
-    texts = sample_graph_texts(caption, random.Random(0))
-    check(texts, caption, 3, 6)
-    for name in (*CATEGORIES, POSITIVE):
-        get_rewrite(name)(caption, random.Random(0))

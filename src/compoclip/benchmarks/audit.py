@@ -160,7 +160,7 @@ def differences(edited: Benchmark, original: Benchmark) -> Differences:
         name: sum(any(normal(a, name) != normal(b, name) for a, b in zip(*both)) for both in shared)
         for name in NORMALISATIONS
     }
-    own, others = len(mine.keys() - theirs.keys()), len(theirs.keys() - mine.keys())
+    own, others = len(mine) - len(shared), len(theirs) - len(shared)
     return Differences(edited.name, original.name, len(shared), own, others, rows)
 
 
@@ -337,15 +337,14 @@ def audit(benchmark: Benchmark, *, decoding: bool = False) -> Audit:
     level.
     """
     content = benchmark.content
-    found: list[Found]
     if isinstance(content, Cases):
         found = [*(each for case in content for each in _case(case)), *_repeats(content)]
         pictured = [(case.subtask, case.id, case.images) for case in content]
     else:
+        gallery = isinstance(content, Retrieval)
+        found = [*(_gallery(content) if isinstance(content, Retrieval) else _classes(content))]
         named = list(zip(image_names(content.images), zip(content.images)))
-        galleries = isinstance(content, Retrieval)
-        found = list(_gallery(content) if isinstance(content, Retrieval) else _classes(content))
-        parts = ["i2t"] if galleries else list(content.counts())
+        parts = ["i2t"] if gallery else content.counts()
         pictured = [(part, *each) for part in parts for each in named]
     found += audit_images(pictured, decoding)
     return Audit(

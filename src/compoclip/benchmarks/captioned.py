@@ -171,7 +171,9 @@ def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random
         return Case(key, Form.CHOOSE_TEXT, images, texts, part) if moved else None
     labels, true = {}, [text]
     if made["positives"]:
-        name, positive = _first(caption, made["positives"], rng)
+        names = rng.sample(made["positives"], len(made["positives"]))
+        made_so = ((name, get_rewrite(name)(caption, rng)) for name in names)
+        name, positive = next((e for e in made_so if isinstance(e[1], Rewritten)), ("", None))
         if positive is None:
             return None
         labels["positive"] = name
@@ -187,17 +189,6 @@ def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random
         form = Form.TRIPLE if made["positives"] else Form.CHOOSE_TEXT
         return Case(key, form, images, (*true, false.text), part, labels=labels)
     return None
-
-
-def _first(
-    caption: Caption, names: Sequence[str], rng: random.Random
-) -> tuple[str, Rewritten | None]:
-    """The first text that one of the rewrites makes, in a sampled order."""
-    for name in rng.sample(names, len(names)):
-        found = get_rewrite(name)(caption, rng)
-        if isinstance(found, Rewritten):
-            return name, found
-    return "", None
 
 
 def _known_errors(used: set[str]) -> str:

@@ -442,35 +442,19 @@ class Meta:
     def to_json(self) -> dict[str, object]:
         """Return the facts for listings, ready for JSON."""
         sources = self.sources
-        located = {
-            target: {
-                "path": target,
-                "blake2b": self.hashes.get(target),
-                "url": source.url or None,
-                "size": source.size or None,
-                "md5": source.md5 or None,
-            }
-            for target in (*self.files, *self.images)
-            for source in [sources.get(target) or RemoteFile(target, "")]
-        }
+
+        def located(target: str) -> dict[str, object]:
+            source = sources.get(target) or RemoteFile(target, "")
+            known = {name: getattr(source, name) or None for name in ("url", "size", "md5")}
+            return {"path": target, "blake2b": self.hashes.get(target), **known}
+
+        plain = ("id", "title", "citation", "items", "family", "requires", "licence", "status")
         return {
-            "id": self.id,
-            "title": self.title,
-            "citation": self.citation,
-            "items": self.items,
+            **{name: getattr(self, name) for name in (*plain, "access", "source", "size")},
+            **{name: list(getattr(self, name)) for name in ("parts", "archives", "optional")},
             "expected": dict(self.expected),
-            "parts": list(self.parts),
-            "family": self.family,
-            "requires": self.requires,
-            "licence": self.licence,
-            "status": self.status,
-            "access": self.access,
-            "source": self.source,
-            "files": [located[file] for file in self.files],
-            "archives": list(self.archives),
-            "optional": list(self.optional),
-            "images": [located[folder] for folder in self.images],
-            "size": self.size,
+            "files": [located(file) for file in self.files],
+            "images": [located(folder) for folder in self.images],
         }
 
 

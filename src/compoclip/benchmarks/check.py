@@ -115,10 +115,8 @@ def check(
         if count.here < count.expected:
             problems.append(f"{part}: {count.here} of {count.expected} items")
         if count.here > count.expected:
-            problems.append(
-                f"{part}: {count.here} items, the official files hold {count.expected}; is a file "
-                "there twice?"
-            )
+            known = f"the official files hold {count.expected}; is a file there twice?"
+            problems.append(f"{part}: {count.here} items, {known}")
     refs = list(dict.fromkeys(ref for benchmark in loaded for ref in benchmark.content.images))
     folders, missing = _photos(refs, about, root, images)
     absent = set(missing)

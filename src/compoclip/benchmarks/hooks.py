@@ -114,19 +114,19 @@ def vsr_rules(data: Loading) -> Rules:
     parts = data.parts
     balanced = [Aggregate((part,), macro_by="label", metric="accuracy") for part in parts]
     rules = {"balanced_accuracy": Aggregate(tuple(balanced))}
-    counts = Counter((case.subtask, case.labels["relation"]) for case in data.cases)
-    kinds = Counter(
-        (s, r) for s, r, _ in {(c.subtask, c.labels["relation"], c.truth) for c in data.cases}
-    )
+    truths: dict[tuple[str, str], list[int]] = {}
+    for case in data.cases:
+        truths.setdefault((case.subtask, case.labels["relation"]), []).append(case.truth)
     both = {
-        part: [name for s, name in kinds if s == part and kinds[s, name] == 2] for part in parts
+        part: [name for (s, name), told in truths.items() if s == part and len({*told}) == 2]
+        for part in parts
     }
     if all(both.values()):
         means = [Aggregate((part,), macro_by="relation") for part in parts]
         rules["relations"] = Aggregate(tuple(means))
     for part in parts:
         for name, rule in each_value(data, (part,), "relation").items():
-            if name in both[part] and counts[part, name] >= _LEAST:
+            if name in both[part] and len(truths[part, name]) >= _LEAST:
                 rules[f"{part}: {name}"] = rule
     return rules
 
@@ -177,11 +177,8 @@ def _controlled(rows: list[Row], kinds: Mapping[str, str]) -> Iterator[Row]:
 def whatsup_groups(data: Loading) -> Rules:
     """Return the shares of pairs and sets, where the files hold any."""
     labels = {label for case in data.cases for label in case.labels}
-    return {
-        each: Aggregate(tuple(_POSITIONS), metric=each)
-        for each in ("pair", "set")
-        if each in labels
-    }
+    there = [each for each in ("pair", "set") if each in labels]
+    return {each: Aggregate(tuple(_POSITIONS), metric=each) for each in there}
 
 
 # --- VL-CheckList. ---
@@ -316,17 +313,11 @@ def hard_positives(
         for (index, where, row), (_, there, twin) in zip(rows, twins):
             for key in ("image_id", "false_caption"):
                 mine, theirs = files.field(row, key, where), files.field(twin, key, there)
-                problem = (
-                    f"{key} {theirs!r:.80} differs from {mine!r:.80} in the row it belongs to in "
-                )
-                problem += f"the data folder; {aligned}"
-                require(str(mine) == str(theirs), there, problem)
+                problem = f"{key} {theirs!r:.80} differs from {mine!r:.80} of the data folder"
+                require(str(mine) == str(theirs), there, f"{problem}; {aligned}")
             name = files.text(row, "image_path", where).removeprefix("data/")
             box = files.box(row, where) if part == "swap" else None
             image = ImageRef(files.image_path(photos, name, where), box)
-            texts = (
-                files.text(row, "true_caption", where),
-                files.text(twin, "true_caption", there),
-                files.text(row, "false_caption", where),
-            )
+            true, false = files.texts(row, ("true_caption", "false_caption"), where)
+            texts = (true, files.text(twin, "true_caption", there), false)
             yield Case(f"{part}/{index}", Form.TRIPLE, (image,), texts, part)

@@ -155,18 +155,15 @@ def eqben(rows: Rows, data: Loading, *, cap: int | None = None, jpg: bool = Fals
         data.stated.append(f"cap {cap}")
         data.expected = {name: min(count, cap) for name, count in data.expected.items()}
     data.stated += ["jpg"] * jpg
+
+    def digest(row: Row) -> bytes:
+        return hashlib.blake2b(f"{row.part}/{row.key}".encode(), digest_size=8).digest()
+
     for items in found.values():
-        kept = items
-        if cap is not None:
-            smallest = sorted(items, key=lambda row: _digest(f"{row.part}/{row.key}"))[:cap]
-            chosen = {row.key for row in smallest}
-            kept = [row for row in items if row.key in chosen]
-        data.left_out[f"items beyond the cap of {cap} a sub-task"] += len(items) - len(kept)
-        yield from kept
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.blake2b(key.encode(), digest_size=8).digest()
+        taken = items if cap is None else sorted(items, key=digest)[:cap]
+        smallest = {row.key for row in taken}
+        data.left_out[f"items beyond the cap of {cap} a sub-task"] += len(items) - len(smallest)
+        yield from (row for row in items if row.key in smallest)
 
 
 # --- NaturalBench-Retrieval, NegRefCOCOg. ---
@@ -182,16 +179,14 @@ def naturalbench(rows: Rows, data: Loading) -> Iterator[Row]:
                 with zipfile.ZipFile(row.path) as opened:  # read_members has been through it
                     listed = [name for name in opened.namelist() if "__MACOSX" not in name]
                 members = {PurePosixPath(each).name: each for each in listed if each[-1] != "/"}
-            for name in names:
-                there = PurePosixPath(name).name in members
-                row.require(there, f"the archive holds no {name!r:.80}; fetch it again")
-            inside = [members[PurePosixPath(name).name] for name in names]
+            inside = [members.get(PurePosixPath(name).name, "") for name in names]
+            for name, member in zip(names, inside):
+                row.require(member, f"the archive holds no {name!r:.80}; fetch it again")
             row.images = tuple(ImageRef(row.path, member=each) for each in inside)
         else:
             folder = data.images or row.path.parent / "images"
-            short = [name.removeprefix("images/") for name in names]
-            paths = [files.image_path(folder, name, row.where) for name in short]
-            row.images = tuple(map(ImageRef, paths))
+            short = (name.removeprefix("images/") for name in names)
+            row.images = tuple(ImageRef(files.image_path(folder, n, row.where)) for n in short)
         yield row
 
 
@@ -258,8 +253,8 @@ def asked_of_pair(images: Sequence[ImageRef], texts: tuple[str, str]) -> Iterato
 
 def positions_rules(data: Loading) -> Rules:
     """Return the means of single questions and, apart from them, of pairs."""
-    single = tuple(part for part in data.parts if not part.endswith(PAIRS))
     pairs = tuple(part for part in data.parts if part.endswith(PAIRS))
+    single = tuple(part for part in data.parts if part not in pairs)
     rules = {score: Aggregate(pairs, metric=score) for score in ("group", "text", "image") if pairs}
     if single:  # questions and pairs have no common mean
         rules |= {"accuracy": Aggregate(single), "macro": Aggregate(single)}

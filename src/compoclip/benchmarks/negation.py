@@ -74,16 +74,14 @@ class PlainUnpickler(pickle._Unpickler):
 def read_plain_pickle(path: Path) -> Any:
     """Return the value of a pickle of plain data: alone, or as torch.save wraps (or wrapped) it."""
     try:
-        size = path.stat().st_size
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 inner = [each for each in archive.infolist() if each.filename[-9:] == "/data.pkl"]
                 good = len(inner) == 1 and inner[0].file_size <= _MOST_PICKLED
                 require(good, path, f"no archive of torch.save; {files.OFFICIAL}")
-                with archive.open(inner[0]) as stream:
-                    return PlainUnpickler(io.BytesIO(stream.read(inner[0].file_size))).load()
+                return PlainUnpickler(io.BytesIO(archive.read(inner[0]))).load()
         problem = f"more than {_MOST_PICKLED >> 20} MiB; {files.OFFICIAL}"
-        require(size <= _MOST_PICKLED, path, problem)
+        require(path.stat().st_size <= _MOST_PICKLED, path, problem)
         stream = io.BytesIO(path.read_bytes())
         value = PlainUnpickler(stream).load()
         if value == _MAGIC:  # then the protocol and facts about the machine come before the value

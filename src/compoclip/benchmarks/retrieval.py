@@ -29,9 +29,10 @@ both directions' R@1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Aggregate, Benchmark, ImageRef, Meta, Retrieval, TiePolicy
@@ -59,10 +60,27 @@ class Captioned:
     captions: tuple[str, ...]
 
 
+Row = tuple[str, str, Sequence[str]]
+"""Place in the file for messages, photo, captions."""
+
+
+def _photos(rows: Iterable[Row], empty: str, path: Path) -> tuple[Captioned, ...]:
+    """Return the photos; refuse one without captions or listed twice, and a file without any."""
+    found: dict[str, Captioned] = {}
+    for where, name, captions in rows:
+        _require_new(name, captions, name in found, where)
+        found[name] = Captioned(name, tuple(captions))
+    require(found, path, empty)
+    return tuple(found.values())
+
+
 def _require_new(name: str, captions: Sequence[str], known: bool, where: str) -> None:
-    """Raise CompoclipError for a photo without captions or one that is known already."""
     wrong = "is listed twice" if captions else "has no caption"
     require(captions and not known, where, f"photo {name!r:.80} {wrong}")
+
+
+def _list(row: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    return files.items(files.field(row, key, where), f"{where}: {key!r}")
 
 
 def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Captioned, ...]:
@@ -72,32 +90,24 @@ def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Ca
     """
     value = files.read_json(path, remedy)
     karpathy = isinstance(value, dict)
-    rows = files.items(files.field(value, "images", str(path)) if karpathy else value, str(path))
-    found: dict[str, tuple[str, ...]] = {}
-    for index, item in enumerate(rows):
-        where = f"{path}: row {index}"
-        row = files.record(item, where)
-        if karpathy:
-            if files.text(row, "split", where) != split:
-                continue
-            name = files.text(row, "filename", where)
-            if "filepath" in row:
-                name = f"{files.text(row, 'filepath', where)}/{name}"
-            sentences = files.items(files.field(row, "sentences", where), f"{where}: 'sentences'")
-            captions = tuple(
-                files.text(files.record(each, f"{where}: sentence {k}"), "raw", where)
-                for k, each in enumerate(sentences)
-            )
-        else:
-            listed = files.items(files.field(row, "caption", where), f"{where}: 'caption'")
-            name = files.text(row, "image", where)
-            captions = tuple(
-                files.nonempty(text, f"{where}: caption {k}") for k, text in enumerate(listed)
-            )
-        _require_new(name, captions, name in found, where)
-        found[name] = captions
-    require(found, path, f"no photos{f' of split {split!r}' if karpathy else ''}")
-    return tuple(Captioned(name, captions) for name, captions in found.items())
+    listed = files.items(files.field(value, "images", str(path)) if karpathy else value, str(path))
+
+    def rows() -> Iterator[Row]:
+        for index, item in enumerate(listed):
+            where = f"{path}: row {index}"
+            row = files.record(item, where)
+            if not karpathy:
+                texts = enumerate(_list(row, "caption", where))
+                captions = [files.nonempty(text, f"{where}: caption {k}") for k, text in texts]
+                yield where, files.text(row, "image", where), captions
+            elif files.text(row, "split", where) == split:
+                keys = ("filepath", "filename") if "filepath" in row else ("filename",)
+                said = enumerate(_list(row, "sentences", where))
+                sentences = [files.record(each, f"{where}: sentence {k}") for k, each in said]
+                captions = [files.text(each, "raw", where) for each in sentences]
+                yield where, "/".join(files.texts(row, keys, where)), captions
+
+    return _photos(rows(), f"no photos{f' of split {split!r}' if karpathy else ''}", path)
 
 
 def read_flickr8k(
@@ -114,6 +124,7 @@ def read_flickr8k(
         require(name not in names, f"{split}: line {number}", twice)
         if name:
             names[name] = {}
+    require(names, split, "no photo names")
     outside = 0
     for number, line in enumerate(files.read_text(tokens, remedy).split("\n"), start=1):
         if not line.strip():
@@ -130,7 +141,6 @@ def read_flickr8k(
         captions[k] = files.nonempty(match["caption"], f"{where}: the caption")
     bare = next((name for name, captions in names.items() if not captions), None)
     require(bare is None, tokens, f"no caption for photo {bare!r:.80} of {split}")
-    require(names, split, "no photo names")
     photos = (Captioned(name, tuple(each[k] for k in sorted(each))) for name, each in names.items())
     return tuple(photos), {"captions of photos outside the split": outside}
 
@@ -190,38 +200,36 @@ def read_counterfactuals(
 _FIRST = 1000
 
 
+def _long_rows(name: str, path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield (place for messages, photo, caption)."""
+    if name == "urban1k":
+        for each in sorted(path.glob("*.txt")):
+            yield str(each), f"{each.stem}.jpg", files.read_text(each).split("\n")[0]
+    elif name == "docci":
+        for number, row in files.read_jsonl(path):
+            where = f"{path}: line {number}"
+            if files.text(row, "split", where) == "test":
+                yield where, *files.texts(row, ("image_file", "description"), where)[:2]
+    else:
+        for index, value in enumerate(files.items(files.read_json(path), str(path))[:_FIRST]):
+            where = f"{path}: row {index}"
+            row = files.record(value, where)
+            turns = _list(row, "conversations", where)
+            require(len(turns) > 1, where, f"no answer in 'conversations'; {files.OFFICIAL}")
+            caption = files.text(files.record(turns[1], where), "value", where)
+            yield where, files.text(row, "image", where), caption
+
+
 def read_long(name: str, path: Path) -> tuple[tuple[Captioned, ...], dict[str, Path]]:
     """Return the photos of a set of long captions, and the files that hold them, by name.
 
     path: the file; of Urban1k the folder. Raises CompoclipError for photos listed twice, and for
     files without any.
     """
-    paths, found = {"captions": path}, list[tuple[str, str, str]]()
-    if name == "urban1k":
-        paths = {each.name: each for each in sorted(path.glob("*.txt"))}
-        for each in paths.values():
-            found.append((str(each), f"{each.stem}.jpg", files.read_text(each).split("\n")[0]))
-    elif name == "docci":
-        for number, row in files.read_jsonl(path):
-            where = f"{path}: line {number}"
-            if files.text(row, "split", where) == "test":
-                caption = files.text(row, "description", where)
-                found.append((where, files.text(row, "image_file", where), caption))
-    else:
-        for index, row in enumerate(files.items(files.read_json(path), str(path))[:_FIRST]):
-            where = f"{path}: row {index}"
-            turns = files.items(
-                files.field(files.record(row, where), "conversations", where), where
-            )
-            require(len(turns) > 1, where, f"no answer in 'conversations'; {files.OFFICIAL}")
-            caption = files.text(files.record(turns[1], where), "value", where)
-            found.append((where, files.text(row, "image", where), caption))
-    require(found, path, f"no captions; {files.OFFICIAL}")
-    photos: dict[str, Captioned] = {}
-    for where, image, caption in found:
-        _require_new(image, (caption,), image in photos, where)
-        photos[image] = Captioned(image, (files.nonempty(caption.strip(), where),))
-    return tuple(photos.values()), paths
+    rows = ((w, image, [files.nonempty(t.strip(), w)]) for w, image, t in _long_rows(name, path))
+    photos = _photos(rows, f"no captions; {files.OFFICIAL}", path)
+    texts = {each.name: each for each in sorted(path.glob("*.txt"))}
+    return photos, texts if name == "urban1k" else {"captions": path}
 
 
 # --- The sets. ---

@@ -68,12 +68,9 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
     Of more than MOST_ITEMS the ones with the smallest hash of their id are used. Deterministic.
     Empty for benchmarks whose texts are all true (pairs of images, retrieval, classification).
     """
-    parts: dict[str, list[Case]] = {}
-    for case in benchmark.content.cases:
-        if case.form is Form.BINARY or case.form in _TRUE_TEXTS:
-            parts.setdefault(case.subtask, []).append(case)
     found = []
-    for subtask, cases in parts.items():
+    fits = (Form.BINARY, *_TRUE_TEXTS)
+    for subtask, cases in _by_part(benchmark, lambda case: case.form in fits).items():
         kept = sorted(cases, key=lambda case: _digest(case.id))[:MOST_ITEMS]
         measure = _statements if kept[0].form is Form.BINARY else _choices
         score = measure(kept) if len(kept) >= LEAST_ITEMS else None
@@ -81,6 +78,13 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
             metric, both, chance = score
             found.append(Solvability(subtask, metric, *both, chance, len(kept), len(cases)))
     return found
+
+
+def _by_part(benchmark: Benchmark, fits: Callable[[Case], bool]) -> dict[str, list[Case]]:
+    parts: dict[str, list[Case]] = {}
+    for case in filter(fits, benchmark.content.cases):
+        parts.setdefault(case.subtask, []).append(case)
+    return parts
 
 
 # --- Rules of thumb. ---
@@ -114,13 +118,13 @@ class RuleOfThumb:
 
 def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
     """Return how far "take the shorter text" and "take the larger box" get, by sub-task."""
-    parts: dict[str, list[Case]] = {}
-    for case in benchmark.content.cases:
+
+    def fits(case: Case) -> bool:
         boxes = case.form is Form.CHOOSE_IMAGE and all(ref.box for ref in case.images)
-        if boxes or case.form in _TRUE_TEXTS:
-            parts.setdefault(case.subtask, []).append(case)
+        return boxes or case.form in _TRUE_TEXTS
+
     found = []
-    for subtask, cases in parts.items():
+    for subtask, cases in _by_part(benchmark, fits).items():
         boxes = cases[0].form is Form.CHOOSE_IMAGE
         judged = []  # outcome, share of a random order, how much longer a wrong text is
         for case in cases:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -250,31 +250,29 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
     return [Target(spec, root, images) for spec in found]
 
 
+_KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "int": ("-?[0-9]{1,18}", int, "a whole number"),
+    "float": (r"[0-9]{0,9}\.?[0-9]{1,9}", float, "a number"),
+    "bool": ("(?i:true|false)", lambda text: text.lower() == "true", "true or false"),
+}
+"""Type of an option -> how its text looks, what reads it, what it is called."""
+
+
 def _options(spec: str, given: Mapping[str, Any], base: Path, where: str) -> dict[str, Any]:
     """Return texts as what the reader's options are: paths below `base`, numbers, yes or no."""
     types = option_types(split_spec(spec)[0])
-    options = {}
+    options = dict(given)
     for key, value in given.items():
         kind = types.get(key, "")
         if not isinstance(value, str):
-            options[key] = value
-        elif "None" in kind and value.lower() == "none":
+            continue
+        if "None" in kind and value.lower() == "none":
             options[key] = None
         elif "Path" in kind:
             options[key] = base / _path(value)
-        elif "int" in kind:
-            number = re.fullmatch("-?[0-9]{1,18}", value)
-            problem = f"{key} must be a whole number, not '{value:.40}'"
-            require(number, f"{where:.200}", problem, UsageError)
-            options[key] = int(value)
-        elif "float" in kind:
-            number = re.fullmatch(r"[0-9]{0,9}\.?[0-9]{1,9}", value)
-            require(number, where, f"{key} must be a number, not '{value:.40}'", UsageError)
-            options[key] = float(value)
-        elif "bool" in kind:
-            good = value.lower() in ("true", "false")
-            require(good, where, f"{key} must be true or false, not '{value}'", UsageError)
-            options[key] = value.lower() == "true"
-        else:
-            options[key] = value
+        elif known := next((each for each in _KINDS if each in kind), ""):
+            pattern, read, what = _KINDS[known]
+            problem = f"{key} must be {what}, not '{value:.40}'"
+            require(re.fullmatch(pattern, value), f"{where:.200}", problem, UsageError)
+            options[key] = read(value)
     return options

@@ -345,12 +345,9 @@ class Transform:
             old = relation_words(slot.positive.relations[0])
             return (relation_candidates(words, old) if self.valid else words.relations,)
         if slot.rule == JOIN:
-            relations = words.relations
-            if self.valid:
-                relations = tuple(
-                    each for each in relations if sense_of(each).preposition not in TRUE_EVERYWHERE
-                )
-            return relations, words.attributes, words.objects
+            vague = TRUE_EVERYWHERE if self.valid else ()
+            kept = (each for each in words.relations if sense_of(each).preposition not in vague)
+            return tuple(kept), words.attributes, words.objects
         if slot.rule == NEW_ATTRIBUTE and not self.valid:
             return (words.attributes,)
         if slot.rule == NEW_ATTRIBUTE:

@@ -25,7 +25,7 @@ from compoclip.captions.subgraphs import (
     worded,
 )
 from compoclip.captions.tagger import lemma_of
-from compoclip.captions.types import Caption, SceneGraph, Span, Token
+from compoclip.captions.types import Caption, GraphObject, SceneGraph, Span, Token
 from compoclip.rewrites.base import token_key
 from compoclip.rewrites.relations import (
     PLACING_VERBS,
@@ -192,26 +192,27 @@ class Reading:
         """Return the token keys of the caption and of its sub-graphs."""
         return frozenset(map(token_key, (self.caption.text, *map(phrase, self.subgraphs))))
 
+    @property
+    def _objects(self) -> Sequence[GraphObject]:
+        return self.caption.graph.objects if self.caption.graph else ()
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the name of each object in lemmas, in lower case."""
-        objects = self.caption.graph.objects if self.caption.graph else ()
-        return tuple(node.name.lower() for node in objects)
+        return tuple(node.name.lower() for node in self._objects)
 
     @cached_property
     def attributes(self) -> tuple[tuple[str, ...], ...]:
         """Return the attributes of each object except numbers, in lower case."""
-        objects = self.caption.graph.objects if self.caption.graph else ()
         return tuple(
             tuple([a.name.lower() for a in node.attributes if a.kind != "number"])
-            for node in objects
+            for node in self._objects
         )
 
     @cached_property
     def plural(self) -> tuple[bool, ...]:
         """Return whether each object is named in the plural."""
-        objects = self.caption.graph.objects if self.caption.graph else ()
-        last = [tokens_in(self.caption, node.span)[-1:] for node in objects]
+        last = [tokens_in(self.caption, node.span)[-1:] for node in self._objects]
         return tuple(any(token.tag in _PLURAL_TAGS for token in tokens) for tokens in last)
 
     @cached_property
@@ -241,10 +242,9 @@ class Reading:
     def described(self, index: int) -> tuple[int, ...]:
         """Return the objects with the word at token `index` as attribute."""
         start = self.caption.tokens[index].start
-        objects = self.caption.graph.objects if self.caption.graph else ()
         found = [
             number
-            for number, node in enumerate(objects)
+            for number, node in enumerate(self._objects)
             for a in node.attributes
             if a.span.start <= start < a.span.end
         ]
@@ -254,13 +254,8 @@ class Reading:
         """Return the pairs of objects that the words at tokens [first, stop) relate."""
         start, end = self.caption.tokens[first].start, self.caption.tokens[stop - 1].end
         relations = self.caption.graph.relations if self.caption.graph else ()
-        return tuple(
-            [
-                (each.subject, each.object)
-                for each in relations
-                if each.span.start < end and start < each.span.end
-            ]
-        )
+        here = (each for each in relations if each.span.start < end and start < each.span.end)
+        return tuple([(each.subject, each.object) for each in here])
 
     def holds(self, word: str) -> bool:
         """Return whether the caption contains the word or phrase, in the singular or plural."""

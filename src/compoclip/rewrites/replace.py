@@ -246,13 +246,13 @@ def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
             unlikely |= {each for each, _ in options if "posture" in families(each, "VERB")}
         if lemma == "ride" and not transitive:
             unlikely |= {"run", "walk"}
-        options = tuple([each for each in options if each[0] not in unlikely])
         if after == "with":
-            options = tuple([each for each in options if each[0] not in _NOT_WITH])
-        elif after in _REFLEXIVE:
-            options = ()
+            unlikely |= _NOT_WITH
         if token.tag == "VBN" or not acts(s, index):
-            options = tuple([each for each in options if not families(each[0], "VERB") & _BODILY])
+            unlikely |= {each for each, _ in options if families(each, "VERB") & _BODILY}
+        if after in _REFLEXIVE:
+            options = ()
+        options = tuple([each for each in options if each[0] not in unlikely])
         yield Element("relation", index, index + 1, "VERB", token.tag, options)
 
 

@@ -207,12 +207,8 @@ class GraphPart:
         """
         transform = Transform(self.reading, default_vocabulary())
         if self.graph.relations:
-            slots = [
-                Slot(REL, SWAP_OBJECTS, self.graph),
-                Slot(REL, NEW_RELATION, self.graph),
-                Slot(REL, NEW_OBJECT, self.graph, 0),
-                Slot(REL, NEW_OBJECT, self.graph, 1),
-            ]
+            rules = ((SWAP_OBJECTS, 0), (NEW_RELATION, 0), (NEW_OBJECT, 0), (NEW_OBJECT, 1))
+            slots = [Slot(REL, rule, self.graph, node) for rule, node in rules]
         else:
             slots = [Slot(REL, NEW_OBJECT, self.graph)]
             attributes = len(self.graph.objects[0].attributes)
