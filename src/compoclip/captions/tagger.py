@@ -129,7 +129,10 @@ COARSE = Patterns("wt", _LISTS.rows("coarse tags"), SETS, _CODE)
 def coarse_tags(lows: list[str], tags: list[str]) -> list[str]:
     """Return the universal part of speech of each token, by its Penn tag or a row of `COARSE`."""
     columns = [low.replace("’", "'") for low in lows], tags
-    return [COARSE.first(columns, i) or PENN_TO_UPOS.get(tag, "X") for i, tag in enumerate(tags)]
+    return [
+        (COARSE[word] and COARSE.first(columns, i)) or PENN_TO_UPOS.get(word[1], "X")
+        for i, word in enumerate(zip(*columns))  # few words have rows
+    ]
 
 
 # --- Lemmas: lemminflect's dictionary and rules, with the words it gets wrong in captions. ---

@@ -136,7 +136,8 @@ class KeptFeatures:
             raise CompoclipError(self._bad[row])
         part, place = divmod(row, self._per_part)
         if part not in self._maps:
-            self._maps[part] = safe_open(self._path(part), "pt").get_slice(_TENSOR)
+            file: Any = safe_open(self._path(part), "pt")
+            self._maps[part] = file.get_slice(_TENSOR)
         features: torch.Tensor = self._maps[part][place, crop]
         return features
 
