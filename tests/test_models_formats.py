@@ -46,7 +46,7 @@ def test_what_a_format_cannot_do_is_one_line(tmp_path: Path) -> None:
     model = load_model("bundled")
     with pytest.raises(UsageError, match="is no adapter, and peft is a form of adapters"):
         save_model(model, tmp_path / "out", form="peft")
-    with pytest.raises(UsageError, match=f"form 'gguf' is not one of {', '.join(known_forms())}"):
+    with pytest.raises(UsageError, match=f"no form 'gguf'; known: {', '.join(known_forms())}"):
         save_model(model, tmp_path / "out", form="gguf")
     (tmp_path / "onnx").mkdir()
     (tmp_path / "onnx" / "image.onnx").write_bytes(b"")

@@ -75,7 +75,7 @@ def too_few(photos: int) -> str:
 
 @dataclass(frozen=True)
 class Results:
-    """The result file `<out>/<model>/<benchmark>.json`; per-item outcomes are Parquet next to it.
+    """The result file `<out>/<model>/<benchmark>.json`; outcomes per item are Parquet next to it.
 
     scores: sub-task -> metric -> Score, the sub-task's main metric first and "positive_score", the
     mean cosine of matching pairs, last. aggregates: rule name -> Score. rules: the rule of each
