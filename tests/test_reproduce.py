@@ -166,12 +166,16 @@ def test_malformed_protocols(text: str, message: str, tmp_path: Path) -> None:
 
 
 def planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str = "fsc-clip", **options: Any
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str = "fsc-clip",
+    memory: float = 1e11,
+    **options: Any,
 ) -> dict[str, Any]:
     """The plan on a machine of `SPEED` with 1 TB of disk and 100 GB of memory."""
     usage = type("usage", (), {"free": 10**12})
     monkeypatch.setattr(reproduce, "measure", lambda *_: SPEED)
-    monkeypatch.setattr(reproduce, "_memory", lambda device: options.pop("memory", 1e11))
+    monkeypatch.setattr(reproduce, "_memory", lambda device: memory)
     monkeypatch.setattr(reproduce.shutil, "disk_usage", lambda path: usage)
     data = tmp_path / "data"
     return make_plan(
