@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from list_bundles import PAGE, bundles, listed
 
 from compoclip.benchmarks.entries import official_hash
 from compoclip.benchmarks.files import file_hash
@@ -24,7 +25,6 @@ from compoclip.evaluation.bundle import BUNDLE, _digest, verify_bundle
 from compoclip.evaluation.results import load_results
 from report_study import make_study
 
-COMMUNITY = Path(__file__).resolve().parents[1] / "results" / "community"
 RESULT = "results/negclip/hard_positives.json"
 ITEMS = "results/negclip/hard_positives.parquet"
 
@@ -237,8 +237,9 @@ def test_hash_of_official_annotations(shared_data: Path) -> None:
     assert official_hash("retrieval", ["coco/i2t"]) == ""
 
 
-def test_community_bundles_are_verified() -> None:
-    places = [path.parent for path in COMMUNITY.rglob(BUNDLE)]
-    places += [path for path in COMMUNITY.rglob("*") if path.name.endswith((".zip", ".tar.gz"))]
-    assert (COMMUNITY / "README.md").is_file()
+def test_community_bundles_are_verified_and_listed() -> None:
+    places = bundles()
+    assert places
     assert [line for path in places for line in verify_bundle(path).wrong] == []
+    assert all(path.stat().st_size < 2e6 for path in places if path.is_file())
+    assert PAGE.read_text(encoding="utf-8").endswith(listed())

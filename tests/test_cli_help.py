@@ -78,6 +78,7 @@ CHANGED = {
     "list": "+json",
     "evaluate": "+image-prompt +text-prompt +trust-remote-code",
     "compare": "+details",
+    "reproduce": "+budget +captions +data +device +images +json +on +out +url-base +yes",
     "bundle": "+against +json +out +results",
     "verify": "+json",
     "rewrite": "+images +licence +split +to",

@@ -37,6 +37,7 @@ NOT_RUN = {
     "compoclip push": "uploads; tested in test_models_hub",
     "python -m bench": "real sizes; each stage is tested in test_bench",
     "compoclip data fetch": "downloads; tested against a local server",
+    "compoclip reproduce": "downloads and trains; tested in test_reproduce",
     "compoclip bundle": "needs a run and results of its model; tested in test_bundle",
     "compoclip verify": "needs a bundle; tested in test_bundle",
     "docs/corpora.md": "needs folders of shards; each form is run in test_corpora_run",

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -61,18 +62,40 @@ def test_mosaic_clip_configurations_have_the_published_size(tower: str, million:
     assert model.preprocess.size == (224, 224)
 
 
+def code_cells(name: str) -> list[str]:
+    """The code of a notebook, which is kept without outputs."""
+    notebook = json.loads((EXAMPLES / name).read_text(encoding="utf-8"))
+    cells = [each for each in notebook["cells"] if each["cell_type"] == "code"]
+    return ["".join(each["source"]) for each in cells]
+
+
+def test_the_gpu_notebook_runs_tiny(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["notebook", "--tiny"])
+    install, *cells = code_cells("free_gpu.ipynb")
+    assert install.startswith("%pip install")
+    (tmp_path / "cells.py").write_text("\n\n".join(cells))
+    runpy.run_path(str(tmp_path / "cells.py"))
+    printed = capsys.readouterr().out
+    assert "compo against base (base), on the same items" in printed
+    assert "compo against negclip (base), on the same items" in printed
+    for recipe in ("negclip", "compo"):
+        record = read_log(tmp_path / "free-gpu" / "runs" / recipe / "train.jsonl")
+        assert record[-1]["step"] == 3  # 48 scenes by 16
+
+
 @pytest.mark.slow
 def test_the_notebook_runs_top_to_bottom(tmp_path: Path) -> None:
     notebook = json.loads((EXAMPLES / "own_loss.ipynb").read_text(encoding="utf-8"))
     cells = [each for each in notebook["cells"] if each["cell_type"] == "code"]
-    assert [each["execution_count"] for each in cells] == list(
-        range(1, len(cells) + 1)
-    )  # shipped run
+    assert [each["execution_count"] for each in cells] == [*range(1, len(cells) + 1)]  # shipped run
     outputs = json.dumps([each["outputs"] for each in cells])
     assert "mean of headlines" in outputs
     assert "image/png" in outputs
     assert not re.search("/tmp/|/home/|error", outputs)
-    sources = ["".join(each["source"]) for each in cells]
+    sources = code_cells("own_loss.ipynb")
     (loss,) = (each for each in sources if each.startswith("def "))
     assert len(loss.splitlines()) <= 10
     seen = "print(sorted(models['mine'].loaded.provenance['sources']), len(results))"

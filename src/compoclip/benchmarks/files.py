@@ -219,8 +219,8 @@ def photo(folder: Path, row: Mapping[str, Any], key: str, where: str) -> ImageRe
 
 
 def file_hash(path: Path, kind: str = "blake2b") -> str:
-    """Return the blake2b (128 bit, hex) of a file's bytes, as in `Meta.hashes`, or its md5."""
-    made: Any = partial(hashlib.md5, usedforsecurity=False)
+    """Return a hash of a file's bytes: blake2b (128 bit, as in `Meta.hashes`), md5 or sha256."""
+    made: Any = partial(hashlib.new, kind, usedforsecurity=False)
     if kind == "blake2b":
         made = partial(hashlib.blake2b, digest_size=16)
     try:

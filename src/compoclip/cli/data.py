@@ -293,13 +293,9 @@ def fetch_main(argv: Sequence[str]) -> int:
         if not jobs:
             break
         note(shown(jobs, options.data, options.url_base))
-        if not options.yes:
-            if not sys.stdin.isatty():
-                raise UsageError("asked before fetching, but there is nobody to ask; say --yes")
-            print("Fetch this? [y/N] ", end="", file=sys.stderr, flush=True)
-            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-                note(f"nothing {'more ' * bool(done)}was fetched")
-                return 1
+        if not options.yes and not agreed("Fetch this?"):
+            note(f"nothing {'more ' * bool(done)}was fetched")
+            return 1
         for job in jobs:
             with byte_progress(job.source.target) as progress:
                 line = fetch(job, options.data, url_base=options.url_base, progress=progress)
@@ -316,6 +312,14 @@ def fetch_main(argv: Sequence[str]) -> int:
     if lack.by_hand and not done:
         raise CompoclipError("nothing that is lacking can be fetched for you; see the lines above")
     return 0
+
+
+def agreed(question: str) -> bool:
+    """Ask on the terminal; raise UsageError where nobody can answer."""
+    if not sys.stdin.isatty():
+        raise UsageError("asked before fetching, but there is nobody to ask; say --yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def shown(jobs: Sequence[FetchJob], root: Path, url_base: str | None) -> str:

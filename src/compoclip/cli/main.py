@@ -69,6 +69,7 @@ VERBS = {
     "new": ("write a template of a method, rewrite, loss or benchmark", "new"),
     "evaluate": ("measure models on benchmarks", "evaluate"),
     "compare": ("paired comparison of results, with significance", "compare"),
+    "reproduce": ("reproduce a paper: download, train, measure, bundle", "reproduce"),
     "bundle": ("put results, their items, the run and hashes together for others", "bundle"),
     "verify": (
         "compute the scores and tests of a bundle again, and check its hashes",

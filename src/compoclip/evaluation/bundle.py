@@ -5,6 +5,7 @@
     BUNDLE/comparison.json           the run's model compared with the others, if its base is there
     BUNDLE/results/MODEL/NAME.json   results as `evaluate` wrote them, items beside them
     BUNDLE/run/                      configuration, log, fingerprint and record of the run
+    BUNDLE/plan.json                 of a bundle that `reproduce` made: its protocol
 
 Everything that can be computed from these files is computed again by `verify_bundle`. A bundle has
 no signature: that weights gave these scores is shown only by those who evaluate the weights.
@@ -45,21 +46,30 @@ from compoclip.evaluation.forms.form import first_wins
 from compoclip.evaluation.items import POLICIES, Items, Outcomes
 from compoclip.evaluation.published.beside import beside, entries_of
 from compoclip.evaluation.published.beside import shown as table_text
+from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.results import Results, file_stem, load_items, load_results
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.tables import comparison_text, results_text
 from compoclip.files import new_folder, read_json, require_new_folder, write_atomically, write_json
+from compoclip.methods.registry import recipe_card
 from compoclip.models.config import RECORD, read_object, read_record, sound
 from compoclip.training.log import LOG, read_log
 from compoclip.version import __version__
 
-BUNDLE, COMPARISON, PAGE = "bundle.json", "comparison.json", "page.md"
+BUNDLE, COMPARISON, PAGE, PLAN = "bundle.json", "comparison.json", "page.md", "plan.json"
 _SCHEMA = 1
 _CLOSE = 1e-6  # of scores, intervals and p-values: another machine may round otherwise
 
 
-def write_bundle(run: Path, results: Path, out: Path, against: Sequence[str] = ()) -> Path:
+def write_bundle(
+    run: Path,
+    results: Path,
+    out: Path,
+    against: Sequence[str] = (),
+    plan: Mapping[str, Any] | None = None,
+    first: str = "",
+) -> Path:
     """Write a result bundle.
 
     Args:
@@ -67,6 +77,8 @@ def write_bundle(run: Path, results: Path, out: Path, against: Sequence[str] = (
         results: What `evaluate` wrote of the run's model and of any others, its base above all.
         out: New folder, or file that ends in .zip.
         against: Names of published tables that the page shows the results in.
+        plan: The plan of `reproduce` that the run followed.
+        first: Begins the page.
 
     Returns:
         `out`.
@@ -109,7 +121,8 @@ def write_bundle(run: Path, results: Path, out: Path, against: Sequence[str] = (
                 shutil.copyfile(file, folder / "run" / file.name)
         copied = load_results(folder / "results")
         compared = _compared(copied, folder)
-        texts = [f"```\n{results_text(each)}\n```" for each in copied]
+        texts = [first.rstrip()] * bool(first)
+        texts += [f"```\n{results_text(each)}\n```" for each in copied]
         texts += [comparison_text(each, "markdown", len(compared)) for each in compared]
         texts += [
             table_text(table, beside(table, entries_of(copied), allow_partial=True), "markdown")
@@ -118,6 +131,8 @@ def write_bundle(run: Path, results: Path, out: Path, against: Sequence[str] = (
         (folder / PAGE).write_text("\n\n".join(texts) + "\n", encoding="utf-8")
         if compared:
             write_json(folder / COMPARISON, [asdict(each) for each in compared])
+        if plan is not None:
+            write_json(folder / PLAN, plan)
         manifest = {
             "bundle": _SCHEMA,
             "compoclip": __version__,
@@ -321,6 +336,8 @@ def _run_problems(folder: Path, found: Sequence[Results]) -> Iterator[str]:
         named = str(parsed_config(text, run / CONFIG).get("method"))
         if not own.is_file(named) and named != method.partition("+")[0]:  # "+": composed
             yield f"run/{CONFIG}: is of the method {named}, the model of {method}"
+        if (folder / PLAN).is_file():
+            yield from _unplanned(read_object(folder / PLAN), parsed_config(text, run / CONFIG))
     if (run / FILE).is_file():
         values = Fingerprint.load(run).values
         for key, value in (("method", method), ("weights", identity.base)):
@@ -331,6 +348,19 @@ def _run_problems(folder: Path, found: Sequence[Results]) -> Iterator[str]:
         told = dict(provenance.get("run", {}))
         if last != told.get("steps") and not told.get("ended_early"):
             yield f"run/{LOG}: ends at step {last}, the run at {told.get('steps')}"
+
+
+def _unplanned(plan: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where a run is not the one that a protocol of the package, or the plan, prescribes."""
+    name = plan.get("protocol")
+    wanted = {"method": plan.get("recipe"), **plan.get("settings", {})}
+    if name in protocol_names():
+        known = protocol(str(name))
+        wanted |= {"method": known.recipe, **recipe_card(known.recipe).defaults, **known.settings}
+        wanted["model"] = known.model
+    for key, value in wanted.items():
+        if config.get(key) not in (None, value):
+            yield f"run/{CONFIG}: {key} is {config[key]}, the protocol {name} has {value}"
 
 
 def _result_problems(results: Results, report: Verified) -> Iterator[str]:

@@ -1,0 +1,34 @@
+"""`compoclip reproduce NAME`: a paper's experiment from the downloads to a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from compoclip.benchmarks.fetch import FetchJob, fetch
+from compoclip.cli.data import agreed, byte_progress
+from compoclip.cli.options import parse
+from compoclip.console import columns, note, tell
+from compoclip.files import require_writable
+from compoclip.reproduce import ReproduceOptions, reproduce, stated
+
+
+def main(argv: Sequence[str]) -> int:
+    """State what it takes, ask, run all stages, print the page."""
+    options = parse(ReproduceOptions, "reproduce", argv)
+    require_writable(options.out)
+
+    def agree(plan: Mapping[str, Any]) -> bool:
+        note(columns(stated(plan)))
+        return options.yes or agreed("Start this?")
+
+    def get(job: FetchJob) -> None:
+        with byte_progress(job.source.target) as progress:
+            note(fetch(job, options.data, url_base=options.url_base, progress=progress))
+
+    bundle = reproduce(options, agree, get)
+    if bundle is None:
+        return 1
+    text = (options.out / "page.md").read_text(encoding="utf-8")
+    told = f"{text}\n{bundle}: compoclip verify {bundle} checks it"
+    return tell(options.json, {"bundle": str(bundle), "page": text}, told)

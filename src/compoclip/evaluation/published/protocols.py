@@ -1,0 +1,113 @@
+"""Protocols that `compoclip reproduce` follows: entries of `protocols.yaml`, or a user's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from compoclip.config import is_a
+from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.files import read_text
+
+_FILE = Path(__file__).with_name("protocols.yaml")
+
+
+@dataclass(frozen=True)
+class TrainingPhotos:
+    """Training data of a protocol; `protocols.yaml` explains the fields."""
+
+    number: int
+    captions: str = ""
+    photos: tuple[str, ...] = ()
+    images: str = ""
+    sentences: int = 1
+    small: tuple[str, ...] = ()
+    small_number: int = 0
+    by_hand: str = ""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """An experiment of a paper; `protocols.yaml` explains the fields."""
+
+    name: str
+    recipe: str
+    model: str
+    data: TrainingPhotos
+    table: str
+    base: tuple[str, ...]
+    row: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    small: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def protocol_names() -> tuple[str, ...]:
+    """Return the names of the protocols in the package, in the order of their file."""
+    return tuple(name for name in _content(_FILE) if not name.startswith("_"))
+
+
+def protocol(name: str) -> Protocol:
+    """Return a protocol.
+
+    Args:
+        name: One of `protocol_names`, or the path of a YAML file whose last entry is the protocol.
+
+    Returns:
+        The protocol.
+
+    Raises:
+        UsageError: Unknown name.
+        CompoclipError: The file is missing or malformed.
+    """
+    if not name.endswith((".yaml", ".yml")):
+        if name not in protocol_names():
+            raise UsageError(f"no protocol '{name}'; {closest(name, protocol_names())}")
+        return _read(_FILE, name)
+    return _read(Path(name), next(reversed(_content(Path(name)))))
+
+
+def work(benchmark: str) -> tuple[int, int] | None:
+    """Return the numbers of photos and texts that a benchmark encodes; None where not counted."""
+    counted = _content(_FILE)["_work"].get(benchmark)
+    return tuple(counted) if counted else None
+
+
+@cache
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        raise CompoclipError(f"{path}: not valid YAML ({error})".replace("\n", " ")) from error
+    if not isinstance(data, dict) or not data or not all(isinstance(k, str) for k in data):
+        raise CompoclipError(f"{path}: expected NAME: {{recipe: ..., model: ..., ...}}")
+    return data
+
+
+def _read(path: Path, name: str) -> Protocol:
+    data = _content(path)
+    try:
+        entry = dict(data[name])
+        places = {**_content(_FILE)["_data"], **data.get("_data", {})}
+        entry["data"] = _built(TrainingPhotos, places[entry["data"]])
+        found: Protocol = _built(Protocol, {"name": name, **entry})
+        return found
+    except (KeyError, TypeError, ValueError) as error:
+        raise CompoclipError(
+            f"{path}: {name} is malformed ({error}); see protocols.yaml of the package"
+        ) from error
+
+
+def _built(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """Make a dataclass of YAML values, lists as tuples; TypeError for a value of another type."""
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    for name, hint in get_type_hints(kind).items():
+        plain = hint in (int, str, tuple[str, ...])
+        if plain and name in given and not is_a(given[name], hint):
+            raise TypeError(f"{name}: {given[name]!r:.80} is of the wrong type")
+    return kind(**given)

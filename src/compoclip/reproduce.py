@@ -1,0 +1,658 @@
+"""Reproduce a paper: fetch, train, evaluate and bundle as a protocol says.
+
+A composition of `data fetch`, `train`, `evaluate` and `bundle`, each of which resumes by itself.
+
+    OUT/plan.json      protocol, settings, downloads and the estimate, stated before the start
+    OUT/photos.json    the photos of a smaller protocol (--budget)
+    OUT/run, OUT/results, OUT/page.md, OUT/NAME.zip
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import resource
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+from compoclip.benchmarks.check import check
+from compoclip.benchmarks.download import Expected
+from compoclip.benchmarks.fetch import FetchJob, find_missing
+from compoclip.benchmarks.files import file_hash
+from compoclip.benchmarks.registry import SUITES, meta
+from compoclip.benchmarks.sources import shared
+from compoclip.config import Shown
+from compoclip.console import note
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.published.protocols import Protocol, TrainingPhotos, protocol, work
+from compoclip.files import only_writer, read_json, write_json, write_text
+from compoclip.methods.registry import recipe_card
+from compoclip.request import TrainRequest
+from compoclip.run import EvaluateOptions, evaluate, train
+
+if TYPE_CHECKING:
+    import torch
+
+    from compoclip.evaluation.results import Results
+
+PLAN = "plan.json"
+_FEWEST, _MODELS = 500, 2  # photos of the smallest protocol; base and tuned model are measured
+_SAVE = 600  # seconds of training between states, at most
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """Reproduce a paper: download, train with its settings, measure on its columns, bundle.
+
+    Measures this machine for a minute, states downloads, time, memory and disk, and asks. Every
+    stage resumes: repeat the command after an interruption. OUT/page.md has the numbers beside the
+    paper's, OUT/NAME.zip is a bundle for compoclip verify. Benchmarks that cannot be fetched are
+    measured where they lie in --data, else left out and named.
+
+    Examples:
+        compoclip reproduce fsc-clip --out fsc --data /data
+        compoclip reproduce fsc-clip --out fsc-small --data /data --budget 6h
+
+    Args:
+        name: fsc-clip, fsc-clip-lora, negclip, hard-positives, clic or compo; or a YAML file of
+            yours, as protocols.yaml of the package.
+        out: Folder for everything but the data.
+        data: Data root, in the default layout; downloads go there.
+        captions: Training data in place of the protocol's, in a form that train --data takes.
+        images: Folder that image paths in --captions are relative to.
+        on: Benchmarks to measure on in place of the protocol's, named as for data fetch.
+        budget: Time for a smaller protocol under a name of its own, such as 6h or 90m: as many
+            photos as fit, fp16 on GPUs, few columns.
+        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
+        url_base: A mirror, which replaces scheme and host of all addresses but the weights'.
+        yes: Do not ask.
+        json: Print the plan and the result as JSON.
+    """
+
+    name: Annotated[str, Shown("NAME", positional=True)]
+    out: Path
+    data: Path = Path("data")
+    captions: str | None = None
+    images: Path | None = None
+    on: Annotated[tuple[str, ...], Shown("BENCHMARK ...")] = ()
+    budget: str = ""
+    device: str = "auto"
+    url_base: str | None = None
+    yes: bool = False
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class MachineSpeed:
+    """Speed and memory of training and encoding on this machine, see `measure`.
+
+    Args:
+        step: Seconds of a step beside its images.
+        image: Seconds per image of a step.
+        fixed: Bytes of memory beside the images.
+        per_image: Bytes per image encoded at once.
+        again: Factor on the time with gradient caching.
+        photo: Seconds to read and encode a photo for evaluation.
+        text: Seconds to encode a text.
+        parameters: Number of parameters of the model.
+    """
+
+    step: float
+    image: float
+    fixed: float
+    per_image: float
+    again: float
+    photo: float
+    text: float
+    parameters: int
+
+
+# --- The plan. ---
+
+
+def make_plan(options: ReproduceOptions) -> dict[str, Any]:
+    """Return everything that `reproduce` will do, JSON-ready, with what it costs.
+
+    Raises:
+        UsageError: Unknown protocol, wrong budget, training data that has to be named.
+        CompoclipError: The machine has too little memory or disk, or the budget is too small.
+    """
+    from compoclip.ranks import device_named
+
+    chosen = protocol(options.name)
+    data = chosen.data
+    if data.by_hand and not (options.captions and options.images):
+        raise UsageError(f"{chosen.name}: needs {data.by_hand}; name them: --captions and --images")
+    limit = _seconds(options.budget) if options.budget else 0.0
+    device = device_named(options.device)
+    usual = chosen.small if limit else chosen.benchmarks
+    named = [spec for each in options.on or usual for spec in SUITES.get(each, (each,))]
+    jobs, benchmarks, left_out = _missing(named, options.data)
+    own = options.captions is not None
+    precision = _precision(device, bool(limit))
+    if not benchmarks:
+        raise CompoclipError(f"nothing to measure on; {next(iter(left_out.values()), '')}")
+    published = {**recipe_card(chosen.recipe).defaults, **chosen.settings}
+    note(f"measuring {chosen.model} with {chosen.recipe} on {device} for the estimate")
+    speed = measure(chosen, published["batch_size"], device, precision)
+    batch = int(published["batch_size"])
+    micro, memory = _micro_batch(speed, batch, device)
+    images = (
+        published["epochs"] * (speed.again if micro else 1) * (speed.image + speed.step / batch)
+    )  # seconds per photo of the training data
+    counts = {spec: _work(spec) for spec in benchmarks}
+    evaluating = _MODELS * sum(p * speed.photo + t * speed.text for p, t in counts.values())
+    number, name = data.number, chosen.name
+    if limit:
+        number = _photos(data, limit - evaluating, images, batch)
+        name = f"{name}-{number}-{precision}"
+    folders = data.small if limit and number <= data.small_number else data.photos
+    if not own:
+        jobs = {**_training_jobs(data, folders, options.data), **jobs}
+    steps = max(1, round(published["epochs"] * (number // batch)))
+    per_step = images * batch / published["epochs"]
+    sizes = [job.source.size for job in jobs.values()]
+    weights = 4 * speed.parameters
+    packed = max((job.source.size for job in jobs.values() if job.source.archive), default=0)
+    plan = {
+        "name": name,
+        "protocol": chosen.name,
+        **{k: getattr(chosen, k) for k in ("recipe", "model", "table", "base", "row")},
+        "published": {name: published[name] for name in ("epochs", "batch_size", "lr")},
+        "settings": {**chosen.settings, "precision": precision, "micro_batch": micro},
+        "photos": number,
+        "of_photos": data.number,
+        "captions": options.captions or str(options.data / data.captions),
+        "images": str(options.images or options.data / data.images),
+        "folders": [] if own else list(folders),
+        "benchmarks": benchmarks,
+        "left_out": left_out,
+        "downloads": {
+            target: {"bytes": job.source.size, "checked_by": job.checked_by}
+            for target, job in jobs.items()
+        },
+        "device": str(device),
+        "save_every": min(500, max(1, round(_SAVE / per_step))),
+        "estimate": {
+            "training_seconds": round(steps * per_step, 1),
+            "evaluating_seconds": round(evaluating, 1),
+            "memory_bytes": round(memory),
+            "download_bytes": sum(sizes) + weights,
+            "unknown_sizes": sizes.count(0),
+            "disk_bytes": sum(sizes) + packed + 6 * weights,  # state, two models, the hub's copy
+        },
+        "speed": asdict(speed),
+    }
+    free = shutil.disk_usage(_there(options.data)).free
+    if free < (needed := plan["estimate"]["disk_bytes"]):
+        raise CompoclipError(
+            f"{options.data}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
+        )
+    return plan
+
+
+def stated(plan: Mapping[str, Any]) -> list[list[str]]:
+    """Return rows for people: what will be done, and what it takes."""
+    cost = plan["estimate"]
+    settings = {**plan["published"], **plan["settings"]}
+    known = f"{settings['epochs']:g} epochs of {plan['photos']:,} photos"
+    if plan["name"] != plan["protocol"]:
+        known += f" of {plan['of_photos']:,}, not the published protocol"
+    micro = f", {settings['micro_batch']} at a time" if settings["micro_batch"] else ""
+    batch = f"batches of {settings['batch_size']}{micro}"
+    unknown = cost["unknown_sizes"]
+    more = f", and {unknown} files of unknown size" if unknown else ""
+    download = _time(cost["download_bytes"] / 1e7)
+    time = f"{_time(cost['training_seconds'])} to train, {_time(cost['evaluating_seconds'])}"
+    return [
+        ["protocol", f"{plan['name']}: {plan['recipe']} from {plan['model']}"],
+        ["training", f"{known}, {batch}, {settings['precision']}, on {plan['device']}"],
+        ["columns", f"{plan['table']}: {', '.join(plan['benchmarks']) or 'nothing'}"],
+        *([f"left out: {spec}", why] for spec, why in plan["left_out"].items()),
+        ["download", f"{cost['download_bytes'] / 1e9:.2f} GB with the weights{more}"],
+        ["disk", f"{cost['disk_bytes'] / 1e9:.2f} GB"],
+        ["memory", f"{cost['memory_bytes'] / 1e9:.2f} GB"],
+        ["time", f"{time} to measure; {download} to download at 10 MB/s"],
+    ]
+
+
+def _time(seconds: float) -> str:
+    unit, one = next(((u, s) for u, s in (("h", 3600), ("min", 60)) if seconds >= s), ("s", 1))
+    return f"{seconds / one:.1f} {unit}"
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", text)
+    if match is None:
+        raise UsageError(f"--budget {text}: write minutes, hours or days: 90m, 6h, 2d")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _photos(data: TrainingPhotos, seconds: float, each: float, batch: int) -> int:
+    """Return the largest number of photos, 500 times a power of two, that is trained in time."""
+    least = max(_FEWEST, batch)
+    if seconds < least * each:
+        raise CompoclipError(
+            f"--budget: {least} photos, the fewest, take {_time(least * each)} to train here and "
+            f"{_time(max(0.0, seconds))} are left beside measuring; give more"
+        )
+    number = least
+    while 2 * number <= data.number and 2 * number * each <= seconds:
+        number *= 2
+    return number
+
+
+def _work(spec: str) -> tuple[int, int]:
+    """Return photos and texts to encode: as counted, else two texts per item."""
+    items = meta(spec.partition(":")[0]).items or 5000
+    return work(spec) or (items, 2 * items)
+
+
+def _precision(device: torch.device, small: bool) -> str:
+    import torch
+
+    if device.type == "cpu":
+        return "fp32"
+    bf16 = device.type != "cuda" or torch.cuda.get_device_capability(device)[0] >= 8
+    return "fp16" if small or not bf16 else "bf16"
+
+
+def _micro_batch(speed: MachineSpeed, batch: int, device: torch.device) -> tuple[int, float]:
+    """Return images at a time (0: the whole batch), and bytes of memory."""
+    free = 0.9 * _memory(device)
+
+    def needed(images: int) -> float:
+        return speed.fixed + images * speed.per_image
+
+    if needed(batch) <= free:
+        return 0, needed(batch)
+    fit = [2**k for k in range(12) if 2**k < batch and needed(2**k) <= free]
+    if not fit:
+        raise CompoclipError(f"{free / 1e9:.1f} GB of memory are free, one image needs more")
+    return fit[-1], needed(fit[-1])
+
+
+def _memory(device: torch.device) -> float:
+    """Return the bytes of memory that a run may take."""
+    import torch
+
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
+    with suppress(OSError):
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        if match := re.search(r"MemAvailable:\s+(\d+) kB", text):
+            return 1024.0 * int(match[1]) + _peak(device, reset=False)
+    return 8e9
+
+
+def _there(path: Path) -> Path:
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.is_dir())
+
+
+# --- Downloads. ---
+
+
+def _missing(
+    specs: Sequence[str], root: Path
+) -> tuple[dict[str, FetchJob], list[str], dict[str, str]]:
+    """Return what to fetch, the benchmarks to measure, and why others are left out."""
+    jobs: dict[str, FetchJob] = {}
+    benchmarks: list[str] = []
+    left_out: dict[str, str] = {}
+    for spec in specs:
+        with suppress(CompoclipError):
+            if check(spec, root).complete:
+                benchmarks.append(spec)
+                continue
+        try:
+            found = find_missing([spec], root)
+        except CompoclipError as error:
+            left_out[spec] = str(error).removeprefix(f"{spec}: ")
+            continue
+        if found.by_hand:
+            left_out[spec] = found.by_hand[0]
+            continue
+        benchmarks.append(spec)
+        jobs |= {job.source.target: job for job in found.jobs}
+    return jobs, benchmarks, left_out
+
+
+def _training_jobs(data: TrainingPhotos, folders: Sequence[str], root: Path) -> dict[str, FetchJob]:
+    """Return what is missing of the training data, not whole, or not the official file."""
+    jobs: dict[str, FetchJob] = {}
+    for target in (data.captions, *folders):
+        source = shared()[target]
+        job = FetchJob(source, Expected(source.size, source.md5), "training data")
+        place = root / target
+        if source.archive:
+            whole = place.is_dir() and not any(place.parent.glob(f"{place.name}.*"))
+        else:
+            whole = place.is_file() and source.md5 in ("", file_hash(place, "md5"))
+        jobs |= {} if whole else {target: job}
+    return jobs
+
+
+def verified_weights(model: str) -> str:
+    """Download the weights that a model names; return how the file was verified.
+
+    Raises:
+        CompoclipError: They cannot be had, or are not the file that the hub announces.
+    """
+    import open_clip
+    from huggingface_hub import try_to_load_from_cache
+
+    from compoclip.models.checkpoint import load_model
+
+    load_model(model)
+    name, _, tag = model.partition(":")
+    repository = ""
+    if name == "hf-hub":
+        repository = tag
+    elif name in open_clip.list_models():
+        repository = str(open_clip.get_pretrained_cfg(name, tag).get("hf_hub", "")).rstrip("/")
+    for file in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
+        place = try_to_load_from_cache(repository, file) if repository else None
+        if isinstance(place, str):
+            digest = Path(place).resolve().name  # the hub's name of a large file is its SHA-256
+            if len(digest) == 64 and file_hash(Path(place), "sha256") != digest:
+                raise CompoclipError(f"{place}: not the file that the hub has; delete it")
+            return f"sha256 {digest}" if len(digest) == 64 else "nothing known"
+    return "nothing known"
+
+
+# --- The measurement. ---
+
+
+def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -> MachineSpeed:
+    """Train a few steps on made photos with random weights, encode photos and texts, and time it.
+
+    Two batch sizes give the costs per step and per image, in time and memory.
+    """
+    from compoclip.benchmarks.case import ImageRef
+    from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.models.checkpoint import load_model
+    from compoclip.ranks import silent
+    from compoclip.training.log import LOG, read_log
+
+    few = 64 if device.type == "cuda" else 4
+    few = max(1, min(few, most // 2))
+    steps = 8 if device.type == "cuda" else 3
+    name, _, tag = chosen.model.partition(":")
+    random = tag and name not in ("hf-hub", "random")
+    model = f"random:{name}" if random else chosen.model
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        photos, texts = _made(folder, 4 * few, chosen.data.sentences)
+
+        def step(batch: int, micro: int = 0) -> tuple[float, float]:
+            out = folder / f"{batch}-{micro}"
+            shutil.rmtree(out, ignore_errors=True)
+            values = {
+                **chosen.settings,
+                "data": str(folder / "made.jsonl"),
+                "images": folder,
+                "model": model,
+                "out": out,
+                "device": str(device),
+                "precision": precision,
+                "batch_size": batch,
+                "micro_batch": micro,
+                "epochs": 1000.0,
+                "max_steps": steps,
+                "log_every": 1,
+            }
+            request = TrainRequest.of(chosen.recipe, values)
+            _peak(device, reset=True)
+            with silent():
+                train(request.options, request.composed())
+            ends = [each["seconds"] for each in read_log(out / LOG)]
+            times = sorted(b - a for a, b in pairwise(ends))
+            return times[len(times) // 2], _peak(device, reset=False)
+
+        step(few)  # what only the first run loads
+        (one, low), (two, high) = step(few), step(2 * few)
+        again = step(2 * few, few)[0] / two
+        loaded = load_model(model, device=device)
+        encoder = ModelEncoder(loaded)
+        with encoder.evaluating():
+
+            def timed(encode: Callable[[], object]) -> float:
+                encode()
+                begin = monotonic()
+                encode()
+                return (monotonic() - begin) / len(photos)
+
+            refs = [ImageRef(each) for each in photos]
+            photo = timed(
+                lambda: encoder.start_images([encoder.read_image(each) for each in refs])()
+            )
+            text = timed(lambda: encoder.start_texts(texts)())
+    per_image, image = max(0.0, high - low) / few, max(0.0, two - one) / few
+    return MachineSpeed(
+        step=max(0.0, one - few * image),
+        image=image or two / (2 * few),
+        fixed=max(0.0, high - 2 * few * per_image),
+        per_image=per_image,
+        again=max(1.0, again),
+        photo=photo,
+        text=text,
+        parameters=sum(each.numel() for each in loaded.encoder.model.parameters()),
+    )
+
+
+def _made(folder: Path, number: int, sentences: int) -> tuple[list[Path], list[str]]:
+    """Write photos of COCO's size with captions of its length, and made.jsonl that names them."""
+    import json
+
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    words = (("red", "blue", "small", "old"), ("dog", "cat", "man", "boat", "truck"))
+    verbs = ("sitting next to", "standing behind", "looking at", "in front of")
+    photos, texts, rows = [], [], []
+    for k in range(number):
+        coarse = rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)
+        picture = Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC)
+        photos.append(folder / f"{k}.jpg")
+        picture.save(photos[-1], quality=90)
+
+        def thing(words: tuple[tuple[str, ...], ...] = words) -> str:
+            return " ".join(str(rng.choice(each)) for each in words)
+
+        said = [f"A {thing()} {rng.choice(verbs)} a {thing()}." for _ in range(sentences)]
+        texts.append(said[0])
+        rows.append(json.dumps({"image": photos[-1].name, "caption": " ".join(said)}))
+    write_text(folder / "made.jsonl", "\n".join(rows) + "\n")
+    return photos, texts
+
+
+def _peak(device: torch.device, *, reset: bool) -> float:
+    """Return the most bytes held since the last reset: of the GPU, or of this process."""
+    import torch
+
+    if device.type == "cuda":
+        if reset:
+            torch.cuda.reset_peak_memory_stats(device)
+        return float(torch.cuda.max_memory_allocated(device))
+    with suppress(OSError):  # Linux
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        text = Path("/proc/self/status").read_text(encoding="ascii")
+        if match := re.search(r"VmHWM:\s+(\d+) kB", text):
+            return 1024.0 * int(match[1])
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+# --- The stages. ---
+
+
+def reproduce(
+    options: ReproduceOptions,
+    agree: Callable[[Mapping[str, Any]], bool],
+    get: Callable[[FetchJob], None],
+) -> Path | None:
+    """Run the stages that are not done; return the bundle.
+
+    Args:
+        options: What to reproduce, and where.
+        agree: Shows the plan, and returns whether to start. Not called when resuming.
+        get: Fetches one file.
+
+    Returns:
+        The bundle, or None if `agree` said no.
+
+    Raises:
+        UsageError: As `make_plan`; OUT holds another protocol.
+        CompoclipError: What downloads, training and evaluation report.
+    """
+    from compoclip.evaluation.bundle import write_bundle
+    from compoclip.evaluation.results import load_results
+
+    out = options.out
+    with only_writer(out, folder=True):
+        if (out / PLAN).is_file():
+            plan = read_json(out / PLAN, damaged="delete it to plan anew")
+            if plan.get("protocol") != protocol(options.name).name:
+                raise UsageError(f"{out}: holds {plan.get('name')}; choose another --out")
+            note(f"{out}: resumes {plan['name']}")
+        else:
+            plan = make_plan(options)
+            if not agree(plan):
+                return None
+            write_json(out / PLAN, plan)
+        if "weights" not in plan:
+            plan["weights"] = verified_weights(plan["model"])
+            write_json(out / PLAN, plan)
+        _fetch_all(plan, options, get)
+        bundle = out / f"{plan['name']}.zip"
+        benchmarks = tuple(plan["benchmarks"])
+        measuring = EvaluateOptions(
+            on=benchmarks, data=options.data, out=out / "results", device=plan["device"]
+        )
+        measuring.benchmarks()  # faults of the data are found before training
+        values = {
+            "save_every": plan["save_every"],
+            **plan["settings"],
+            "data": _training_data(plan, out),
+            "images": Path(plan["images"]),
+            "model": plan["model"],
+            "out": out / "run",
+            "device": plan["device"],
+            "workers": "auto",
+            "resume": (out / "run").is_dir(),
+        }
+        request = TrainRequest.of(plan["recipe"], values)
+        _, summary = train(request.options, request.composed(), config=request.text(repeats=True))
+        tuned = str(out / "run" / "model")
+        evaluate(measuring, {"base": plan["model"], plan["recipe"]: tuned})
+        text = page(plan, load_results(out / "results"), summary.seconds)
+        write_text(out / "page.md", text)
+        if not bundle.is_file():
+            write_bundle(out / "run", out / "results", bundle, [plan["table"]], plan, text)
+    return bundle
+
+
+def _fetch_all(
+    plan: Mapping[str, Any], options: ReproduceOptions, get: Callable[[FetchJob], None]
+) -> None:
+    """Fetch what is missing, then once more photos that only the annotations could name."""
+    done: set[str] = set()
+    data = protocol(options.name).data
+    while True:
+        jobs = _missing(plan["benchmarks"], options.data)[0]
+        if not options.captions:
+            jobs = {**_training_jobs(data, plan["folders"], options.data), **jobs}
+        left = [job for target, job in jobs.items() if target not in done]
+        if not left:
+            return
+        for job in left:
+            get(job)
+            done.add(job.source.target)
+
+
+def _training_data(plan: Mapping[str, Any], out: Path) -> str:
+    """Return what to train on; write the selection of a smaller protocol."""
+    if plan["name"] == plan["protocol"]:
+        return str(plan["captions"])
+    from compoclip.data.sources.open import open_source
+    from compoclip.data.sources.selection import write_selection
+
+    path = out / "photos.json"
+    if not path.is_file():
+        images = Path(plan["images"])
+        ids = [str(each) for each in open_source(plan["captions"], images=images).column("id")]
+        inside = tuple(f"{PurePosixPath(each).name}/" for each in plan["folders"]) or ""
+        able = [each for each in ids if each.startswith(inside)]
+        order = sorted(able, key=lambda each: hashlib.blake2b(each.encode()).digest())
+        without = sorted({*ids} - {*order[: plan["photos"]]})
+        if len(ids) - len(without) < plan["photos"]:
+            raise CompoclipError(f"{plan['captions']}: fewer than {plan['photos']} photos")
+        because = f"photo that {plan['name']} leaves out"
+        write_selection(path, plan["captions"], without, because, images=images)
+    return str(path)
+
+
+# --- The page. ---
+
+
+def page(plan: Mapping[str, Any], results: Sequence[Results], seconds: float) -> str:
+    """Return the numbers beside the paper's, in Markdown.
+
+    Args:
+        plan: As `make_plan` gives it.
+        results: Of "base" and of the recipe.
+        seconds: Of training.
+    """
+    from compoclip.evaluation.published.beside import MeasuredCell, beside, entries_of
+    from compoclip.evaluation.published.read import published_table
+    from compoclip.evaluation.tables import laid_out, span
+
+    table = published_table(plan["table"])
+    printed = {row.labels: row.values for row in table.rows}
+    blank = (None,) * len(table.columns)
+    paper = [printed.get(tuple(plan[each]), blank) for each in ("base", "row")]
+    measured = {each.name: each for each in beside(table, entries_of(results))}
+    here = [getattr(measured.get(each), "cells", blank) for each in ("base", plan["recipe"])]
+
+    def cell(found: MeasuredCell | None) -> str:
+        return f"{100 * found.value:.1f}{found.signs}" if found else "-"
+
+    def judged(value: float | None, found: MeasuredCell | None) -> str:
+        if value is None or found is None or found.low is None or found.high is None:
+            return "-"
+        if 100 * found.low > value:
+            return "above"
+        return "below" if 100 * found.high < value else "within"
+
+    def rows() -> Iterator[list[str]]:
+        for column, *values in zip(table.columns, *paper, *here):
+            old, new, base, tuned = values
+            shown = ["-" if v is None else f"{v:.1f}" for v in (old, new)]
+            low, high = (tuned.low, tuned.high) if tuned else (None, None)
+            interval = span(low, high) if tuned else "-"
+            row = [column.label, shown[0], cell(base), shown[1], cell(tuned), interval]
+            yield [*row, judged(new, tuned)]
+
+    header = ["column", "paper: base", "here: base", "paper", "here", "95 % interval", "here is"]
+    cost = plan["estimate"]
+    rows_of = ", ".join(" ".join(filter(None, plan[each])) for each in ("base", "row"))
+    notes = [f"{table.paper}; {table.title}; rows: {rows_of}"]
+    notes += [f"{name}: {text}" for name, text in stated(plan) if name not in ("disk", "memory")]
+    notes += [
+        f"training took {_time(seconds)}; {_time(cost['training_seconds'])} were estimated",
+        f"weights verified by {plan.get('weights', 'nothing known')}",
+        *(
+            f"{target}: verified by {each['checked_by']}"
+            for target, each in plan["downloads"].items()
+        ),
+    ]
+    return laid_out(list(rows()), header, "markdown", title=f"# {plan['name']}", notes=notes) + "\n"

@@ -1,0 +1,262 @@
+"""`compoclip reproduce` from download to bundle on made files, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from rehearse import Rehearsal, expecting
+
+from compoclip import reproduce
+from compoclip.benchmarks.registry import SUITES, meta
+from compoclip.cli.main import main
+from compoclip.config import parsed_config
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.bundle import _unplanned, verify_bundle
+from compoclip.evaluation.published.protocols import protocol, protocol_names
+from compoclip.evaluation.published.read import published_table
+from compoclip.models.checkpoint import create_model, load_model, save_model
+from compoclip.models.config import read_config
+from compoclip.reproduce import MachineSpeed, ReproduceOptions, make_plan, stated
+from train_helpers import FEW, write_config
+
+Capture = pytest.CaptureFixture[str]
+SPEED = MachineSpeed(
+    step=0.5, image=0.01, fixed=2e9, per_image=5e7, again=1.5, photo=0.005, text=0.001,
+    parameters=150_000_000,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+    folder = tmp_path_factory.mktemp("rehearsal")
+    model = create_model(read_config(write_config(folder / "tiny.json", merges=FEW)))
+    save_model(model, folder / "tiny")
+    weights = {each.name: each.read_bytes() for each in (folder / "tiny").iterdir()}
+    run = {"recipe": "negclip", "model": "hf-hub:made/tiny", "batch": 4, "epochs": 3}
+    return Rehearsal(folder, None, weights, "made/tiny", 24, **run)
+
+
+@pytest.fixture
+def site(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    from huggingface_hub import constants
+
+    made = expecting(rehearsal.expected, rehearsal.official)
+    with made, rehearsal.served() as (url, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        endpoint = environment["HF_ENDPOINT"]
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", f"{environment['HF_HOME']}/hub")
+        yield url
+
+
+class Killed(BaseException):
+    """Raised at a random moment, where SIGKILL would end the process."""
+
+
+def test_from_download_to_bundle_with_ten_kills(
+    rehearsal: Rehearsal, site: str, tmp_path: Path, capsys: Capture
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert main(rehearsal.arguments(whole, site)) == 0
+    printed = capsys.readouterr()
+    assert "memory" in printed.err
+    assert "95 % interval" in printed.out
+    for folder in ("coco", "sugarcrepe"):  # what was fetched is fetched again
+        reproduce.shutil.rmtree(rehearsal.protocol.parent / "data" / folder)
+    out.mkdir()  # planned as before, so that no kill is spent on the measurement
+    plan = json.loads((whole / "plan.json").read_text())
+    del plan["weights"]
+    (out / "plan.json").write_text(json.dumps(plan))
+    words = rehearsal.arguments(out, site)
+
+    def kill(number: int, frame: FrameType | None) -> None:
+        raise Killed
+
+    before = signal.signal(signal.SIGPROF, kill)
+    rng, kills = random.Random(1), 0
+    try:
+        while not (out / "rehearsal.zip").exists():
+            if kills < 10:
+                signal.setitimer(signal.ITIMER_PROF, rng.uniform(0.02, 0.6))
+            try:
+                assert main(words) == 0
+            except Killed:
+                kills += 1
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+    finally:
+        signal.signal(signal.SIGPROF, before)
+    assert kills >= 5  # seconds of the processor, however busy the machine is
+    one, other = (load_model(str(each / "run" / "model")).identity for each in (whole, out))
+    assert one == other  # the same weights as without a kill
+    report = verify_bundle(out / "rehearsal.zip")
+    assert report.wrong == []
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["weights"].startswith("sha256 ")
+    assert plan["downloads"]["coco/val2014"]["checked_by"] == "its md5 checksum"
+    page = (out / "page.md").read_text()
+    assert "| SugarCrepe | 73.1 |" in page
+    assert "training took" in page
+    with zipfile.ZipFile(out / "rehearsal.zip") as bundle:
+        assert bundle.read("page.md").decode().startswith("# rehearsal")
+        config = parsed_config(bundle.read("run/config.yaml").decode(), Path("config.yaml"))
+    assert list(_unplanned(plan, config)) == []
+    changed = {**plan, "settings": {**plan["settings"], "batch_size": 8}}
+    assert list(_unplanned(changed, config)) == [
+        "run/config.yaml: batch_size is 4, the protocol rehearsal has 8"
+    ]
+    claimed = {**plan, "protocol": "fsc-clip"}
+    assert "run/config.yaml: method is negclip, the protocol fsc-clip has fsc-clip" in list(
+        _unplanned(claimed, config)
+    )
+    with pytest.raises(UsageError, match="holds rehearsal; choose another --out"):
+        reproduce.reproduce(
+            ReproduceOptions(name="negclip", out=out), lambda plan: True, lambda job: None
+        )
+
+
+def test_every_protocol_names_what_there_is() -> None:
+    for name in protocol_names():
+        assert name in str(ReproduceOptions.__doc__)
+        found = protocol(name)
+        rows = {row.labels for row in published_table(found.table).rows}
+        assert found.base in rows
+        assert found.row in rows or found.row == ()
+        for spec in (*found.benchmarks, *found.small):
+            for each in SUITES.get(spec, (spec,)):
+                meta(each.partition(":")[0])
+        assert found.data.by_hand or found.data.photos
+    with pytest.raises(UsageError, match=r"no protocol 'fsc'.*fsc-clip"):
+        protocol("fsc")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid YAML"),
+        ("- a", "expected NAME"),
+        ("mine: {recipe: negclip}", "mine is malformed"),
+        ("mine: {recipe: negclip, data: none}", "mine is malformed"),
+        ("mine: {recipe: 3, model: m, data: coco, table: t, base: [], row: [], benchmarks: [], "
+         "small: []}", "recipe: 3 is of the wrong type"),
+        ("mine: {recipe: r, model: m, data: coco, table: t, base: [], row: [], benchmarks: [], "
+         "small: [], more: 1}", "unexpected keyword argument 'more'"),
+    ],
+)  # fmt: skip
+def test_malformed_protocols(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    with pytest.raises(CompoclipError, match=message):
+        protocol(str(path))
+    with pytest.raises(CompoclipError, match=r"no such file|cannot be read"):
+        protocol(str(tmp_path / "none.yaml"))
+
+
+def planned(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str = "fsc-clip",
+    memory: float = 1e11,
+    **options: Any,
+) -> dict[str, Any]:
+    """The plan on a machine of `SPEED` with 1 TB of disk and 100 GB of memory."""
+    usage = type("usage", (), {"free": 10**12})
+    monkeypatch.setattr(reproduce, "measure", lambda *_: SPEED)
+    monkeypatch.setattr(reproduce, "_memory", lambda device: memory)
+    monkeypatch.setattr(reproduce.shutil, "disk_usage", lambda path: usage)
+    data = tmp_path / "data"
+    return make_plan(
+        ReproduceOptions(name=name, out=tmp_path / "o", data=data, device="cpu", **options)
+    )
+
+
+def test_the_estimate_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path, monkeypatch, on=("sugarcrepe", "winoground"))
+    cost = plan["estimate"]
+    # 5 epochs of 442 whole batches of 256: 2210 steps of 0.5 s and 256 images of 0.01 s
+    assert cost["training_seconds"] == pytest.approx(2210 * (0.5 + 2.56))
+    # two models: 1,560 photos of 5 ms and 11,844 texts of 1 ms
+    assert cost["evaluating_seconds"] == pytest.approx(2 * (1560 * 0.005 + 11844 * 0.001), abs=0.1)
+    assert cost["memory_bytes"] == 2e9 + 256 * 5e7
+    assert plan["settings"]["micro_batch"] == 0
+    archives = 815585330 + 13510573713 + 6645013297  # val2017, train2014, val2014
+    annotations = sum(s.size for s in meta("sugarcrepe").remote if not s.archive)
+    assert cost["download_bytes"] == archives + annotations + 4 * 150_000_000
+    assert cost["unknown_sizes"] == 1  # the captions
+    assert plan["benchmarks"] == ["sugarcrepe"]
+    assert "accept the terms" in plan["left_out"]["winoground"]
+    told = dict(stated(plan))
+    assert told["time"].startswith("1.9 h to train, 39.3 s to measure")
+    assert "not the published protocol" not in told["training"]
+    assert plan["downloads"]["coco/coco_karpathy_train.json"]["checked_by"] == "its md5 checksum"
+
+
+def test_little_memory_means_parts_of_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(tmp_path, monkeypatch, on=("sugarcrepe",), memory=6e9)
+    assert plan["settings"]["micro_batch"] == 64  # 2 GB + 64 x 50 MB of 90 % of 6 GB
+    assert plan["estimate"]["memory_bytes"] == 2e9 + 64 * 5e7
+    assert plan["estimate"]["training_seconds"] == pytest.approx(2210 * 1.5 * 3.06)
+    with pytest.raises(CompoclipError, match="one image needs more"):
+        planned(tmp_path, monkeypatch, on=("sugarcrepe",), memory=1e9)
+
+
+def test_a_budget_has_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path, monkeypatch, budget="20m", on=("sugarcrepe",))
+    # 1,200 s less 39.3 s; a photo takes 5 x (0.01 + 0.5 / 256) = 0.0598 s: 16,000 take 956 s
+    assert (plan["name"], plan["photos"]) == ("fsc-clip-16000-fp32", 16000)
+    assert plan["folders"] == ["coco/val2014"]
+    assert "not the published protocol" in dict(stated(plan))["training"]
+    for budget, message in (("1m", "500 photos, the fewest"), ("six", "write minutes, hours")):
+        with pytest.raises(CompoclipError, match=message):
+            planned(tmp_path, monkeypatch, budget=budget, on=("sugarcrepe",))
+
+
+def test_data_by_hand_have_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"RedCaps.*--captions and --images"):
+        planned(tmp_path, monkeypatch, "clic")
+    with pytest.raises(CompoclipError, match="nothing to measure on"):
+        planned(tmp_path, monkeypatch, on=("winoground",))
+
+
+def test_the_photos_of_a_smaller_protocol(tmp_path: Path) -> None:
+    captions = tmp_path / "captions.json"
+    names = [f"{folder}/{k}.jpg" for k in range(20) for folder in ("train2014", "val2014")]
+    captions.write_text(json.dumps([{"image": each, "caption": "a cat"} for each in names]))
+    plan = {"name": "p-8-fp32", "protocol": "p", "captions": str(captions), "photos": 8}
+    plan |= {"images": str(tmp_path), "folders": ["coco/val2014"]}
+    from compoclip.data.sources.open import open_source
+
+    (tmp_path / "out").mkdir()
+    chosen = list(open_source(reproduce._training_data(plan, tmp_path / "out")).column("id"))
+    assert len(chosen) == 8
+    assert all(each.startswith("val2014/") for each in chosen)
+    more = {**plan, "photos": 16}
+    (tmp_path / "more").mkdir()
+    larger = list(open_source(reproduce._training_data(more, tmp_path / "more")).column("id"))
+    assert {*chosen} < {*larger}  # a larger protocol holds the photos of a smaller one
+    with pytest.raises(CompoclipError, match="fewer than 32 photos"):
+        reproduce._training_data({**plan, "photos": 32}, tmp_path)
+
+
+def test_weights_of_another_content_are_refused(
+    site: str, rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reproduce.verified_weights("hf-hub:made/tiny").startswith("sha256 ")
+    monkeypatch.setattr(reproduce, "file_hash", lambda *_: "0" * 64)
+    with pytest.raises(CompoclipError, match="not the file that the hub has"):
+        reproduce.verified_weights("hf-hub:made/tiny")
