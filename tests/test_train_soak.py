@@ -14,6 +14,7 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
+from ranks_helpers import Forked
 from test_data_loader import Pictures, equal, loader
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
@@ -69,7 +70,8 @@ def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return summary
 
     monkeypatch.setattr(soak, "finished", finished)
-    found = soak.soak(soak.Soak(tmp_path / "soak", steps=40, scenes=80))
+    monkeypatch.setattr(soak.subprocess, "Popen", Forked)
+    found = soak.soak(soak.Soak(tmp_path / "soak", steps=16, scenes=32, damaged=0.1))
     assert found.equal_weights
     assert found.equal_counts
     assert found.damaged > 0
