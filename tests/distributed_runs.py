@@ -106,10 +106,12 @@ def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 OPTIM = Optim(epochs=3, batch_size=8, lr=1e-3, warmup=3)
 
 
-def training(ranks: Ranks, folder: Path, name: str, **settings: Any) -> dict[str, Any]:
-    """Log and summary of a run of FSC-CLIP (parsing, rewrites, local losses) on the squares."""
-    method = load_recipe("fsc-clip")(optim=OPTIM)
-    found = run(ranks, folder, folder / name, folder / "data" / "data.tsv", method, **settings)
+def training(
+    ranks: Ranks, folder: Path, name: str, method: str = "fsc-clip", **settings: Any
+) -> dict[str, Any]:
+    """Log and summary of a run (FSC-CLIP: parsing, rewrites, local losses) on the squares."""
+    recipe = load_recipe(method)(optim=OPTIM)
+    found = run(ranks, folder, folder / name, folder / "data" / "data.tsv", recipe, **settings)
     return {"log": found["log"], "summary": found["summary"]}
 
 

@@ -7,8 +7,9 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from multiprocessing.forkserver import ensure_running
@@ -82,6 +83,62 @@ def _main(
     except Exception:
         result = traceback.format_exc()
     pipe.send(result)
+
+
+class Forked:
+    """A command in a process of its own, as of `subprocess.Popen`; forked, it starts in no time."""
+
+    def __init__(
+        self,
+        command: list[str],
+        env: Mapping[str, str] = os.environ,
+        preexec_fn: Callable[[], object] | None = None,
+        **_: object,
+    ) -> None:
+        _start_server()
+        file, self._said = tempfile.mkstemp()
+        os.close(file)
+        words = command[command.index("compoclip") + 1 :]
+        self._process = CONTEXT.Process(
+            target=_command, args=(words, dict(env), self._said, preexec_fn)
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self.poll = lambda: self._process.exitcode
+        self.kill = self._process.kill
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def communicate(self, timeout: float = SECONDS) -> tuple[str, str]:
+        """Wait; nothing, and what it printed on standard error."""
+        self._process.join(timeout)
+        with open(self._said) as file:
+            said = file.read()
+        os.unlink(self._said)
+        return "", said
+
+
+def _command(
+    words: list[str],
+    env: dict[str, str],
+    said: str,
+    before: Callable[[], object] | None,
+) -> None:
+    import torch
+
+    from compoclip.cli.main import main
+
+    torch.set_num_threads(1)
+    os.environ.update(env)
+    multiprocessing.set_start_method("fork", force=True)  # as in a process that was not forked
+    with open(said, "w") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    if before:
+        before()
+    sys.exit(main(words))
 
 
 def torchrun(world: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:

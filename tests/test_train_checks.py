@@ -11,7 +11,6 @@ from PIL import Image
 
 from compoclip.cli.main import main
 from compoclip.data.sources import Sample, Source
-from compoclip.data.sources.open import open_source
 from compoclip.models.checkpoint import create_model, save_model
 from compoclip.models.config import read_config
 from compoclip.training.checks import repeated_share
@@ -114,19 +113,6 @@ def test_what_a_user_should_know_is_a_line(
     assert not [word for word in words if word not in shown], shown
 
 
-def test_equal_captions_are_no_signal_unless_asked_for(folder: Path, tmp_path: Path) -> None:
-    losses = {}
-    for name in ("--mask-duplicates", "--set=mask_duplicates=false"):
-        place = tmp_path / name
-        place.mkdir()
-        more = (FEW, "--set=log_every=1", "--allow-no-negatives", name, "--set=texts.hn_fraction=0")
-        assert trained(folder, place, *more, captions=PLAIN[:1] * 12) == 0
-        log = (place / "run" / "train.jsonl").read_text().splitlines()
-        losses[name] = [json.loads(line)["loss"] for line in log]
-    assert set(losses["--mask-duplicates"]) == {0.0}
-    assert min(losses["--set=mask_duplicates=false"]) > 1
-
-
 class Few(Source):
     """Samples of one's own."""
 
@@ -158,9 +144,3 @@ def test_share_of_repeated_pairs_equals_the_mean_over_pairs() -> None:
 
     shares = [chance(*pair) for pair in combinations(samples, 2)]
     assert repeated_share(Few(samples)) == pytest.approx(sum(shares) / len(shares))
-
-
-def test_rows_of_one_photo_are_no_pairs(tmp_path: Path) -> None:
-    table = tmp_path / "t.csv"
-    table.write_text("image,caption\n" + "".join(f"{i % 3}.png,text {i}\n" for i in range(9)))
-    assert repeated_share(open_source(str(table))) == 0.0

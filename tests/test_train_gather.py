@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import UsageError
 from compoclip.losses.contract import Features
-from compoclip.ranks import SINGLE, PeerLostError, Ranks, launched, peers
+from compoclip.ranks import PeerLostError, Ranks, launched, peers
 from compoclip.training.distributed import RankPeers, gather_rows, without_rows
 from compoclip.training.gradients import GradientMean
 from ranks_helpers import in_ranks
@@ -32,13 +32,6 @@ def test_launched_reads_what_torchrun_sets(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(UsageError, match="start it with torchrun"):
         launched()
-
-
-def test_alone_nothing_is_exchanged() -> None:
-    with SINGLE.agreed(), SINGLE.rank0_first():
-        assert SINGLE.exchange([1]) == [[1]]
-    with pytest.raises(CompoclipError, match="mine"), SINGLE.agreed():
-        raise CompoclipError("mine")
 
 
 class Towers(nn.Module):
@@ -160,11 +153,6 @@ def test_gathered_features_have_the_gradients_of_one_process(world: int, tmp_pat
         ]
     assert found[0]["found"] == []
     assert all("0" in result["found"] for result in found[1:])
-
-
-def test_rows_alone_are_untouched() -> None:
-    features = Towers()(*toy_parts(2)[0])
-    assert gather_rows(features.image, [3], SINGLE) is features.image
 
 
 def test_a_part_without_images_has_no_rows_and_gradients_of_zero() -> None:

@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from compoclip.data.images import BatchBuilder
 from compoclip.data.sources import Source
 from compoclip.data.sources.open import open_source
-from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Features, Layout
 from compoclip.methods.base import LossTerm, Method, Optim
 from compoclip.methods.registry import load_recipe
@@ -124,26 +123,6 @@ def test_a_step_that_is_not_taken_leaves_weights_and_moments(
         assert torch.equal(tensor, states[1][name]), name
 
 
-def test_three_infinite_gradients_end_the_run_and_the_state_before_them_is_kept(
-    tmp_path: Path, source: Source, saved: list[int]
-) -> None:
-    settings = RunSettings(out=tmp_path / "run", save_every=2)
-    ends = r"the gradient was not finite 3 steps in a row up to step 6; .* --resume from .*00002$"
-    with pytest.raises(CompoclipError, match=ends):
-        run_training(new_model(tmp_path), method_with({4, 5, 6}), source, settings)
-    assert saved == [2]
-    again = replace(settings, resume=True, save_every=0)
-    assert run_training(new_model(tmp_path), method_with(set()), source, again).skipped_steps == 0
-
-
-def test_a_state_that_was_due_is_saved_after_the_next_good_step(
-    tmp_path: Path, source: Source, saved: list[int]
-) -> None:
-    settings = RunSettings(out=tmp_path / "run", save_every=4)
-    run_training(new_model(tmp_path), method_with({4, 5}), source, settings)
-    assert saved == [6, 8, 10]
-
-
 def test_states_written_beside_training_are_those_written_in_its_way(
     tmp_path: Path, source: Source, states_stay: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,20 +140,6 @@ def test_states_written_beside_training_are_those_written_in_its_way(
     assert finals[0].keys() == finals[1].keys()
     for name, tensor in finals[0].items():
         assert torch.equal(tensor, finals[1][name]), name
-
-
-def test_a_full_disk_beside_training_ends_the_run(
-    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(loop, "StateWriter", lambda *a, **_: StateWriter(*a, beside=True))
-    monkeypatch.setattr(state, "save_file", full)
-    settings = RunSettings(out=tmp_path / "run", save_every=2)
-    with pytest.raises(CompoclipError, match=r"cannot write .*No space left .*then --resume"):
-        run_training(new_model(tmp_path), method_with(set()), source, settings)
-    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_the_next_batch_is_taken_before_the_optimiser_steps_and_none_after_the_last(

@@ -17,7 +17,7 @@ from compoclip.errors import UsageError
 from compoclip.losses.contract import Role, StatefulLoss
 from compoclip.methods.base import LossTerm, Method, Optim, Trains
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import LoadedModel, create_model, load_model
+from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.lora import Lora, attach_lora
 from compoclip.ranks import SINGLE
@@ -176,12 +176,6 @@ def test_adapters_have_the_gradients_of_the_whole_batch() -> None:
     assert_same(model.encoder, model.tokenizer, load_recipe("fsc-clip")(), batch_for(model), 2)
 
 
-def test_recomputed_activations_change_nothing() -> None:
-    model = loaded()
-    model.encoder.set_grad_checkpointing()
-    assert_same(model.encoder, model.tokenizer, load_recipe("fsc-clip")(), batch_for(model), 2)
-
-
 def test_half_precision_is_that_of_the_plain_step() -> None:
     model, method = loaded(), load_recipe("fsc-clip")()
     batch = batch_for(model)
@@ -266,19 +260,3 @@ def test_batch_norms_are_refused_unless_frozen() -> None:
     frozen = create_model(ModelConfig(resnet(), freeze_batch_norm=True))
     frozen.encoder.train()
     refuse_batch_norm(frozen.encoder.model)
-
-
-def test_a_run_in_pieces_resumes_exactly_and_says_so(world: Path, tmp_path: Path) -> None:
-    options = ("--micro-batch=3", "--grad-checkpointing", "--epochs=1")
-    assert main(arguments(world, "fsc-clip", tmp_path / "whole", *options)) == 0
-    cut = arguments(world, "fsc-clip", tmp_path / "cut", *options)
-    assert main([*cut, "--set=stop_after=2"]) == 0
-    assert main([*cut, "--resume"]) == 0
-    one, other = (load_model(tmp_path / run / "model") for run in ("whole", "cut"))
-    for name, value in one.encoder.model.state_dict().items():
-        assert torch.equal(value, other.encoder.model.state_dict()[name]), name
-    assert one.provenance["micro_batch"] == 3
-    assert one.provenance["grad_checkpointing"] is True
-    no = arguments(world, "clip", tmp_path / "no")
-    assert main([*no, "--micro-batch=-1"]) == 2
-    assert main([*no, "--compile", "--lora"]) == 2

@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file
 from torch import Tensor
 
 from compoclip.captions.parser import parse
@@ -37,16 +36,12 @@ from compoclip.methods.macco.masks import (
     graph_words,
     rectangle,
 )
-from compoclip.methods.registry import load_recipe
 from compoclip.models.preprocess import Preprocess
 from compoclip.models.work import PassInputs
-from compoclip.ranks import SINGLE, Ranks
-from compoclip.training.settings import RunSettings
-from compoclip.training.step import step
-from distributed_runs import OPTIM, beside_one, run, write_base
+from compoclip.ranks import SINGLE
+from distributed_runs import OPTIM, run, write_base
 from losses_oracle import CAPTION, features_for, layout_of
 from models_thin import config, timm_config
-from ranks_helpers import in_ranks
 from test_train_gradcache import batch_for, loaded
 
 DOUBLE = torch.float64
@@ -170,35 +165,6 @@ def hidden_features() -> Features:
         hidden_patches=torch.tensor([0, 2 * 5 + 1, 2 * 5 + 4]),
         hidden_pixels=torch.randn(3, 12, dtype=DOUBLE, generator=generator),
     )
-
-
-def test_predictors_that_know_nothing() -> None:
-    features, layout = hidden_features(), pairs_of(3)
-    sizes = TowerSizes(8, 8, 10, 8, 12)
-    for plan in (TokenPrediction(), PatchPrediction()):
-        head = plan.build(sizes, 0).double()
-        assert len(head.blocks) == plan.layers
-        torch.nn.init.zeros_(head.last.weight)
-        torch.nn.init.zeros_(head.last.bias)
-        value = head.loss(features, layout, [])
-        if isinstance(plan, TokenPrediction):
-            assert value.item() == pytest.approx(math.log(10))
-        else:
-            assert features.hidden_pixels is not None
-            one, *others = features.hidden_pixels.square().mean(1)
-            expected = (one + torch.stack(others).mean()) / 2
-            torch.testing.assert_close(value, expected)
-        if isinstance(plan, PatchPrediction):
-            words = replace(features, masked_image=None, masked_patches=None)
-            assert head.loss(words, layout, []).item() == 0.0
-        nothing = replace(
-            features,
-            hidden_tokens=torch.empty(0, dtype=torch.int64),
-            hidden_ids=torch.empty(0, dtype=torch.int64),
-            hidden_patches=torch.empty(0, dtype=torch.int64),
-            hidden_pixels=torch.empty(0, 12, dtype=DOUBLE),
-        )
-        assert head.loss(nothing, layout, []).item() == 0.0
 
 
 def test_predictors_against_one_query_at_a_time() -> None:
@@ -482,96 +448,6 @@ TERMS = (
 def method_of(terms: Sequence[LossTerm] = TERMS, optim: Optim = OPTIM, **plan: Any) -> Method:
     texts = CaptionPlan(texts=(MaskPlan(**plan),))
     return Method(name="masks", plan=texts, losses=tuple(terms), optim=optim)
-
-
-def with_heads(model: Any, method: Method) -> Any:
-    for name, plan in method.heads.items():
-        model.encoder.heads[name] = plan.build(model.encoder.sizes, 0)
-    return model
-
-
-@pytest.mark.parametrize("images", [True, False])
-def test_a_micro_batch_has_the_gradients_of_the_whole(images: bool) -> None:
-    terms = TERMS if images else TERMS[:2]
-    method = method_of(terms, images=images)
-    model = with_heads(loaded(), method)
-    batch = masked(model, TEXTS, ["red", "on"], [[BOX], (), [(0.0, 0.0, 1.0, 1.0)], [BOX]])
-    found = []
-    for size in (0, 1, 3):
-        model.encoder.zero_grad(set_to_none=True)
-        settings = RunSettings(out=Path(), micro_batch=size)
-        result = step(model.encoder, model.tokenizer, method, batch, settings)
-        grads = {
-            n: p.grad.clone() for n, p in model.encoder.named_parameters() if p.grad is not None
-        }
-        found.append((result.loss, grads))
-    assert "heads.masks.token" in found[0][1]
-    assert ("heads.masks.patch" in found[0][1]) == images
-    for loss, grads in found[1:]:
-        assert loss == pytest.approx(found[0][0], rel=1e-6)
-        assert grads.keys() == found[0][1].keys()
-        for key, gradient in found[0][1].items():
-            largest = max(1.0, gradient.abs().max().item())
-            assert (grads[key] - gradient).abs().max() <= 2e-5 * largest, key
-
-
-def hiding(ranks: Ranks, folder: Path, name: str, expected: Path) -> dict[str, Any]:
-    """The log of a run, and how far its gradients are from those of one process."""
-    method = method_of(optim=replace(OPTIM, lr=0.0))
-    data = folder / "data" / "data.tsv"
-    return beside_one(
-        run(ranks, folder, folder / name, data, method, stop_after=2), ranks, expected
-    )
-
-
-def test_several_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
-    folder, kept = write_base(tmp_path), tmp_path / "expected.pt"
-    alone = hiding(SINGLE, folder, "one", kept)
-    for world_size in (2, 4):
-        for found in in_ranks(world_size, hiding, folder, f"of-{world_size}", kept):
-            assert isinstance(found, dict), found
-            assert found["apart"] < 1e-5
-            for ours, theirs in zip(found["log"], alone["log"], strict=True):
-                for name in ("loss", *(f"loss/{term.name}" for term in TERMS)):
-                    assert ours[name] == pytest.approx(theirs[name], rel=1e-4)
-
-
-def with_damage(ranks: Ranks, folder: Path, name: str) -> dict[str, Any]:
-    data = folder / "data" / "data.tsv"
-    found = run(ranks, folder, folder / name, data, method_of(), max_bad=14, stop_after=3)
-    return {"log": found["log"]}
-
-
-def test_a_part_without_images_does_not_stop_the_others(tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    for image in range(0, 40, 3):
-        (folder / "data" / f"{image}.png").write_bytes(b"damaged")
-    alone = with_damage(SINGLE, folder, "one")
-    four = in_ranks(4, with_damage, folder, "four")  # two samples a process
-    assert isinstance(four[0], dict), four[0]
-    for found, expected in zip(four[0]["log"], alone["log"], strict=True):
-        for name in ("loss", *(f"loss/{term.name}" for term in TERMS)):
-            assert found[name] == pytest.approx(expected[name], rel=1e-3)
-        assert found["skipped"] == expected["skipped"]
-
-
-@pytest.mark.parametrize("lora", [False, True])
-def test_a_resumed_run_is_bit_identical(lora: bool, tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    data = folder / "data" / "data.tsv"
-    method = method_of(optim=replace(OPTIM, epochs=1))
-    if lora:
-        method = method.with_lora(load_recipe("fsc-clip-lora")().lora)  # type: ignore[arg-type]
-    settings: dict[str, Any] = {"micro_batch": 3} if lora else {}
-    run(SINGLE, folder, tmp_path / "whole", data, method, **settings)
-    run(SINGLE, folder, tmp_path / "cut", data, method, stop_after=2, **settings)
-    run(SINGLE, folder, tmp_path / "cut", data, method, resume=True, **settings)
-    one, other = (
-        load_file(tmp_path / name / "model" / "open_clip_model.safetensors")
-        for name in ("whole", "cut")
-    )
-    assert not any("masks" in name or "heads" in name for name in one)
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from compoclip.data.plan import TextPlan
 from compoclip.data.sources import Sample
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.losses.contrastive import negclip_loss
-from compoclip.methods.base import Method, Trains
+from compoclip.methods.base import Trains
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
 from compoclip.models.dual_encoder import DualEncoder
@@ -25,13 +25,11 @@ from compoclip.models.projection import attach_text_map, merge_text_map, text_ma
 from compoclip.training.caches import FrozenTexts
 from compoclip.training.log import read_log
 from compoclip.training.loop import freeze
-from compoclip.training.settings import RunSettings
-from compoclip.training.step import step
 from losses_oracle import CASES, features_for, layout_of
 from losses_oracle import negclip as negclip_loop
 from method_data import arguments
 from models_thin import config
-from test_train_gradcache import TEXTS, batch_for, loaded
+from test_train_gradcache import TEXTS, loaded
 
 FROZEN = Trains(image_tower=False, text_tower=False)
 
@@ -138,15 +136,6 @@ def test_lab_clip_is_negclip_at_a_temperature_of_its_own() -> None:
     assert own.trains == Trains(False, False, True, matrix="projection")
 
 
-def step_of(model: Any, method: Method, micro_batch: int) -> dict[str, Tensor]:
-    settings = RunSettings(out=Path(), micro_batch=micro_batch)
-    model.encoder.model.zero_grad(set_to_none=True)
-    step(model.encoder, model.tokenizer, method, batch_for(model), settings)
-    return {
-        n: p.grad.clone() for n, p in model.encoder.model.named_parameters() if p.grad is not None
-    }
-
-
 @pytest.mark.parametrize("cfg", [config(), config(text={"no_causal_mask": True})])
 def test_remembered_texts_have_the_features_and_the_gradients(cfg: dict[str, Any]) -> None:
     model = with_map(cfg)
@@ -202,29 +191,6 @@ def test_cached_runs_are_the_run_and_encode_each_caption_once(
     torch.testing.assert_close(one["text_projection"], other["text_projection"], atol=1e-4, rtol=0)
     scales = [r["logit_scale"] for r in read_log(tmp_path / "plain" / "train.jsonl")]
     assert scales[0] == pytest.approx(1.0, abs=0.01)
-    # Stopped and gone on with: the same to the last bit.
-    cut = arguments(world, "lab-clip", tmp_path / "cut", "--epochs=3")
-    assert main([*cut, "--set=stop_after=4"]) == 0
-    assert main([*cut, "--resume"]) == 0
-    again = weights(tmp_path / "cut")
-    assert all(torch.equal(again[name], one[name]) for name in one)
-
-
-def test_adapters_do_not_go_with_one_matrix(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments(world, "lab-clip", tmp_path / "no", "--lora")) == 2
-    assert "lab-clip trains one matrix" in capsys.readouterr().err
-
-
-def test_a_micro_batch_has_the_gradient_of_the_whole() -> None:
-    model = with_map()
-    method = load_recipe("lab-clip")()
-    freeze(model.encoder.model, method.trains)
-    whole, pieces = (step_of(model, method, size) for size in (0, 2))
-    assert whole.keys() == pieces.keys()
-    for name, gradient in whole.items():
-        torch.testing.assert_close(pieces[name], gradient, atol=1e-5, rtol=1e-5)
 
 
 def test_remembered_texts_have_a_teacher_of_their_own(world: Path, tmp_path: Path) -> None:

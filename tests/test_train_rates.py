@@ -118,29 +118,6 @@ def test_a_first_step_moves_weights_by_their_learning_rate(world: Path, tmp_path
     assert "lr_text" not in provenance
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        ("--set=lr_image=1e-4", "--set=lr_text=3e-4", "--set=layer_decay=0.7"),
-        ("--set=ema=0.8",),
-        ("--set=ema=0.8", "--lora", "--freeze", "image"),
-    ],
-    ids=["rates", "average", "average of adapters"],
-)
-def test_resumed_bit_for_bit(
-    more: tuple[str, ...], world: Path, tmp_path: Path, states_stay: None
-) -> None:
-    words = ("--epochs=2", *more)
-    assert main(arguments(world, "fsc-clip", tmp_path / "whole", *words)) == 0
-    cut = arguments(world, "fsc-clip", tmp_path / "cut", *words)
-    assert main([*cut, "--set=stop_after=4"]) == 0
-    other = arguments(world, "fsc-clip", tmp_path / "cut", "--epochs=2", "--resume")
-    assert main([*other, *more[1:]]) == 1  # without the first of the options
-    assert main([*cut, "--resume"]) == 0
-    assert_equal(state(tmp_path / "cut" / "model"), state(tmp_path / "whole" / "model"))
-    assert_equal(last(tmp_path / "cut"), last(tmp_path / "whole"))
-
-
 def test_what_is_handed_out_is_the_average_of_the_weights(
     world: Path, tmp_path: Path, states_stay: None
 ) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,10 +14,12 @@ from safetensors.torch import load_file
 import method_data
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError
+from compoclip.models.checkpoint import load_model
 from compoclip.models.config import RECORD
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
 from method_data import write_world
+from ranks_helpers import Forked
 from train_helpers import FEW, write_config, write_data
 
 METHOD = "fsc-clip"  # parsing, rewrites, local losses: everything that could differ
@@ -67,17 +67,15 @@ def account(run: Path) -> dict[str, object]:
     return said
 
 
-@pytest.mark.slow
 def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
-    command = [sys.executable, "-m", "compoclip", *arguments(folder, "killed")]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = Forked(["compoclip", *arguments(folder, "killed")])
     log = folder / "killed" / "train.jsonl"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and (not log.is_file() or len(read_log(log)) < 8):
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     assert not (folder / "killed" / "model").exists()
     assert latest_state(folder / "killed" / "state") is not None
 
@@ -99,6 +97,54 @@ def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -
     assert main(arguments(folder, out, "--resume")) == 0
     assert weights(folder / out) == weights(folder / "whole")
     assert account(folder / out) == account(folder / "whole")
+
+
+# Method, options, and how a tensor begins that the state then has.
+PARTS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "frozen": ("negclip", ("--freeze", "image-trunk", "text:1"), ""),
+    "rates": ("fsc-clip", ("--set=lr_image=1e-4", "--set=layer_decay=0.7"), ""),
+    "pieces": ("fsc-clip", ("--micro-batch=3", "--grad-checkpointing"), ""),
+    "cached features": ("fsc-clip", ("--freeze", "image", "--no-crop", "--cache-frozen"), ""),
+    "average": ("fsc-clip", ("--set=ema=0.8", "--lora", "--freeze", "image"), "average/"),
+    "teacher": ("degla", ("--decay=0.9",), "model/teacher."),
+    "composed": (
+        "fsc-clip",
+        ("--terms", "+degla.distill", "--lora", "--micro-batch=3"),
+        "model/te",
+    ),
+    "head": (
+        "read-clip",
+        ("--decoder=gru", "--reconstruction=0.1"),
+        "model/heads.reconstruction.a",
+    ),
+    "masks": ("macco", ("--micro-batch=3",), "model/heads.masks."),
+    "matrix": ("lab-clip", ("--no-crop",), "model/parametrizations"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_is_resumed_bit_for_bit(
+    part: str, world: Path, tmp_path: Path, states_stay: None
+) -> None:
+    method, options, held = PARTS[part]
+    whole, cut = (
+        method_data.arguments(world, method, tmp_path / run, "--epochs=2", *options)
+        for run in ("whole", "cut")
+    )
+    assert main(whole) == 0
+    assert main([*cut, "--set=stop_after=4"]) == 0
+    state = latest_state(tmp_path / "cut" / "state")
+    assert state is not None
+    assert any(name.startswith(held) for name in load_file(state / "tensors.safetensors"))
+    if options[0].startswith("--set"):
+        assert main([word for word in cut if word != options[0]] + ["--resume"]) == 1
+    assert main([*cut, "--resume"]) == 0
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    assert weights(tmp_path / "cut").keys() == set(
+        load_model(world / "base").encoder.model.state_dict()
+    )
+    logs = [read_log(tmp_path / run / "train.jsonl") for run in ("whole", "cut")]
+    assert [record["loss"] for record in logs[0]] == [record["loss"] for record in logs[1]]
 
 
 @pytest.mark.parametrize("lora", [(), ("--lora",), ("--lora", "--set=merge=false")])

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
 from compoclip.methods.base import LossTerm, Method, Teacher, Trains
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
-from compoclip.models.checkpoint import load_model
-from compoclip.models.config import RECORD
 from compoclip.models.lora import Lora, attach_lora, merge_lora
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.training.log import read_log
 from compoclip.training.loop import freeze
 from compoclip.training.settings import RunSettings
-from compoclip.training.state import latest_state
 from compoclip.training.step import step
 from compoclip.training.teacher import TeacherEncoder
 from distributed_runs import OPTIM, close, run, write_base
 from losses_oracle import CAPTION, NEGATIVE, assert_no_signal
-from method_data import arguments
 from ranks_helpers import in_ranks
 from test_train_gradcache import batch_for, loaded
 
-DISTIL = ("--terms", "+degla.distill")
 DOUBLE = torch.float64
 
 
@@ -69,21 +60,6 @@ def test_values_by_hand() -> None:
     for negatives in ("own", "tiled"):
         loss = teacher_text_contrast(alone, layout, negatives=negatives)  # type: ignore[arg-type]
         assert_no_signal(loss, [alone.text])
-
-
-def test_equal_scores_of_four_negatives() -> None:
-    images, kinds = 3, ("a", "b", "c", "d")
-    owner = torch.arange(images).repeat(5)
-    role = torch.tensor([int(CAPTION)] * images + [int(NEGATIVE)] * 4 * images)
-    rewrite = torch.arange(-1, 4).repeat_interleave(images)
-    text = torch.ones(5 * images, 1, dtype=DOUBLE)
-    layout = Layout(owner, role, rewrite, images, kinds)
-    features = Features(
-        text[:images], text, torch.tensor(1.0), teacher_image=text[:images], teacher_text=text
-    )
-    for negatives in ("own", "tiled"):
-        loss = teacher_text_contrast(features, layout, negatives=negatives)  # type: ignore[arg-type]
-        assert loss.item() == pytest.approx(torch.tensor(5.0).log().item(), abs=1e-6)
 
 
 def test_a_loss_says_that_it_needs_a_teacher() -> None:
@@ -253,46 +229,6 @@ def test_a_frozen_tower_is_not_encoded_twice(monkeypatch: pytest.MonkeyPatch) ->
 # --- Runs. ---
 
 
-def weights(run: Path) -> dict[str, Tensor]:
-    return load_file(run / "model" / "open_clip_model.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("method", "more"),
-    [
-        ("degla", ("--decay=0.9",)),
-        ("fsc-clip", (*DISTIL, "--set", "teacher.decay=0.9")),
-        ("fsc-clip", (*DISTIL, "--lora", "--micro-batch=3")),
-        ("clip-ft", (*DISTIL, "--set", "teacher.decay=1")),
-    ],
-)
-def test_a_resumed_run_is_bit_identical(
-    method: str, more: tuple[str, ...], world: Path, tmp_path: Path
-) -> None:
-    whole, cut = (
-        arguments(world, method, tmp_path / name, "--epochs=2", *more) for name in ("whole", "cut")
-    )
-    assert main(whole) == 0
-    assert main([*cut, "--set=stop_after=4"]) == 0
-    state = latest_state(tmp_path / "cut" / "state")
-    assert state is not None
-    kept = load_file(state / "tensors.safetensors")
-    assert any(name.startswith("model/teacher.") for name in kept)
-    assert main([*cut, "--resume"]) == 0
-    one, other = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert one.keys() == other.keys() == weights_of_base(world)
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    logs = [read_log(tmp_path / name / "train.jsonl") for name in ("whole", "cut")]
-    assert [r["loss"] for r in logs[0]] == [r["loss"] for r in logs[1]]
-    assert any(record["loss/distill"] > 0 for record in logs[0])
-    record = json.loads((tmp_path / "whole" / "model" / RECORD).read_text())
-    assert record["provenance"]["teacher"].keys() == {"decay"}
-
-
-def weights_of_base(world: Path) -> set[str]:
-    return set(load_model(world / "base").encoder.model.state_dict())
-
-
 def trained(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
     method = compose(load_recipe("degla")(optim=OPTIM, decay=0.5))
     found = run(ranks, folder, folder / name, folder / "data" / "data.tsv", method, **settings)
@@ -311,12 +247,6 @@ def test_several_processes_have_the_teacher_of_one(tmp_path: Path) -> None:
         assert close(found, expected) or found == rough
     # The same run in one process goes on from the state of two.
     trained(SINGLE, folder, "two", {"resume": True, "stop_after": 8})
-
-
-def test_a_split_model_has_no_teacher(tmp_path: Path) -> None:
-    folder = write_base(tmp_path)
-    with pytest.raises(UsageError, match="has a teacher beside it: leave --fsdp out"):
-        trained(Ranks(0, 2), folder, "no", {"fsdp": True})
 
 
 def test_terms_without_their_teacher_are_refused(tmp_path: Path) -> None:
