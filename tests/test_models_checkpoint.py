@@ -373,10 +373,11 @@ def test_random_weights_come_from_the_seed_alone() -> None:
     [
         ("ViT-B-32", "architecture without weights: write ViT-B-32:PRETRAINED_TAG"),
         ("nowhere", "no model 'nowhere': expected a checkpoint directory"),
+        ("bundld", "no model 'bundld'; did you mean bundled? It may be a checkpoint directory"),
         ("random:Nope", "open_clip has no architecture 'Nope'"),
         ("Nope@w.pt", "open_clip has no architecture 'Nope'"),
         ("random:ViT-B-23", "no architecture 'ViT-B-23'; did you mean ViT-B-32"),
-        ("ViT-B-32:nope", "no weights 'nope' for ViT-B-32; known: openai"),
+        ("ViT-B-32:nope", "no weights 'nope' for ViT-B-32; did you mean openai?"),
     ],
 )
 def test_unknown_names_say_what_would_work(spec: str, message: str) -> None:
