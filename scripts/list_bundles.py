@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from compoclip.benchmarks.fetch import unpack
+from compoclip.config import CONFIG, parsed_config
 from compoclip.evaluation.bundle import BUNDLE
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.tables import laid_out
@@ -40,6 +41,7 @@ def row(bundle: Path) -> list[str]:
         manifest = read_json(folder / BUNDLE)
         found = load_results(folder / "results")
         facts: dict[str, Any] = manifest["facts"]["run"]
+        config = parsed_config((folder / "run" / CONFIG).read_text(), folder / "run" / CONFIG)
         (of_run, *_) = (e for e in found if e.identity.get("weights") == facts["weights"])
         scores = [
             f"{each.benchmark} {100 * each.aggregates[each.headline].value:.1f}"
@@ -49,8 +51,7 @@ def row(bundle: Path) -> list[str]:
     machine = manifest["machine"]
     where = ", ".join(machine["gpus"]) or f"{machine['cores']} CPU cores"
     name = f"[{bundle.name}]({bundle.relative_to(COMMUNITY).as_posix()})"
-    model = str(of_run.identity["architecture"])
-    return [name, str(facts["method"]), model, where, "; ".join(scores)]
+    return [name, str(facts["method"]), str(config["model"]), where, "; ".join(scores)]
 
 
 def listed() -> str:

@@ -92,7 +92,15 @@ def test_imports_run_downwards_only() -> None:
         allowed = ROOMS[: ROOMS.index(room) + 1] if room else ()
         if name_of(path) == "compoclip.__main__":
             allowed = ROOMS
-        called = ("api", "reproduce", "request", "run", "sweep", "tune")  # by the command line
+        called = (
+            "api",
+            "estimate",
+            "reproduce",
+            "request",
+            "run",
+            "sweep",
+            "tune",
+        )  # by the command line
         if name_of(path) in {f"compoclip.{each}" for each in called}:
             allowed = ROOMS[: ROOMS.index("cli")]
         for line, name in imported(path):

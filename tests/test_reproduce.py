@@ -19,12 +19,13 @@ from compoclip.benchmarks.registry import SUITES, meta
 from compoclip.cli.main import main
 from compoclip.config import parsed_config
 from compoclip.errors import CompoclipError, UsageError
+from compoclip.estimate import MachineSpeed
 from compoclip.evaluation.bundle import _unplanned, verify_bundle
 from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_table
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import read_config
-from compoclip.reproduce import MachineSpeed, ReproduceOptions, make_plan, stated
+from compoclip.reproduce import ReproduceOptions, make_plan, stated
 from train_helpers import FEW, write_config
 
 Capture = pytest.CaptureFixture[str]
@@ -175,7 +176,7 @@ def planned(
     """The plan on a machine of `SPEED` with 1 TB of disk and 100 GB of memory."""
     usage = type("usage", (), {"free": 10**12})
     monkeypatch.setattr(reproduce, "measure", lambda *_: SPEED)
-    monkeypatch.setattr(reproduce, "_memory", lambda device: memory)
+    monkeypatch.setattr("compoclip.estimate._memory", lambda device: memory)
     monkeypatch.setattr(reproduce.shutil, "disk_usage", lambda path: usage)
     data = tmp_path / "data"
     return make_plan(

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import resource
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip.benchmarks.check import check
@@ -31,7 +27,8 @@ from compoclip.benchmarks.sources import shared
 from compoclip.config import Shown
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.published.protocols import Protocol, TrainingPhotos, protocol, work
+from compoclip.estimate import measure, micro_batch
+from compoclip.evaluation.published.protocols import TrainingPhotos, protocol, work
 from compoclip.files import only_writer, read_json, write_json, write_text
 from compoclip.methods.registry import recipe_card
 from compoclip.request import TrainRequest
@@ -90,31 +87,6 @@ class ReproduceOptions:
     json: bool = False
 
 
-@dataclass(frozen=True)
-class MachineSpeed:
-    """Speed and memory of training and encoding on this machine, see `measure`.
-
-    Args:
-        step: Seconds of a step beside its images.
-        image: Seconds per image of a step.
-        fixed: Bytes of memory beside the images.
-        per_image: Bytes per image encoded at once.
-        again: Factor on the time with gradient caching.
-        photo: Seconds to read and encode a photo for evaluation.
-        text: Seconds to encode a text.
-        parameters: Number of parameters of the model.
-    """
-
-    step: float
-    image: float
-    fixed: float
-    per_image: float
-    again: float
-    photo: float
-    text: float
-    parameters: int
-
-
 # --- The plan. ---
 
 
@@ -144,7 +116,7 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     note(f"measuring {chosen.model} with {chosen.recipe} on {device} for the estimate")
     speed = measure(chosen, published["batch_size"], device, precision)
     batch = int(published["batch_size"])
-    micro, memory = _micro_batch(speed, batch, device)
+    micro, memory = micro_batch(speed, batch, device)
     images = (
         published["epochs"] * (speed.again if micro else 1) * (speed.image + speed.step / batch)
     )  # seconds per photo of the training data
@@ -265,34 +237,6 @@ def _precision(device: torch.device, small: bool) -> str:
     return "fp16" if small or not bf16 else "bf16"
 
 
-def _micro_batch(speed: MachineSpeed, batch: int, device: torch.device) -> tuple[int, float]:
-    """Return images at a time (0: the whole batch), and bytes of memory."""
-    free = 0.9 * _memory(device)
-
-    def needed(images: int) -> float:
-        return speed.fixed + images * speed.per_image
-
-    if needed(batch) <= free:
-        return 0, needed(batch)
-    fit = [2**k for k in range(12) if 2**k < batch and needed(2**k) <= free]
-    if not fit:
-        raise CompoclipError(f"{free / 1e9:.1f} GB of memory are free, one image needs more")
-    return fit[-1], needed(fit[-1])
-
-
-def _memory(device: torch.device) -> float:
-    """Return the bytes of memory that a run may take."""
-    import torch
-
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
-    with suppress(OSError):
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        if match := re.search(r"MemAvailable:\s+(\d+) kB", text):
-            return 1024.0 * int(match[1]) + _peak(device, reset=False)
-    return 8e9
-
-
 def _there(path: Path) -> Path:
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.is_dir())
 
@@ -366,130 +310,6 @@ def verified_weights(model: str) -> str:
                 raise CompoclipError(f"{place}: not the file that the hub has; delete it")
             return f"sha256 {digest}" if len(digest) == 64 else "nothing known"
     return "nothing known"
-
-
-# --- The measurement. ---
-
-
-def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -> MachineSpeed:
-    """Train a few steps on made photos with random weights, encode photos and texts, and time it.
-
-    Two batch sizes give the costs per step and per image, in time and memory.
-    """
-    from compoclip.benchmarks.case import ImageRef
-    from compoclip.evaluation.encoder import ModelEncoder
-    from compoclip.models.checkpoint import load_model
-    from compoclip.ranks import silent
-    from compoclip.training.log import LOG, read_log
-
-    few = 64 if device.type == "cuda" else 4
-    few = max(1, min(few, most // 2))
-    steps = 8 if device.type == "cuda" else 3
-    name, _, tag = chosen.model.partition(":")
-    random = tag and name not in ("hf-hub", "random")
-    model = f"random:{name}" if random else chosen.model
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        photos, texts = _made(folder, 4 * few, chosen.data.sentences)
-
-        def step(batch: int, micro: int = 0) -> tuple[float, float]:
-            out = folder / f"{batch}-{micro}"
-            shutil.rmtree(out, ignore_errors=True)
-            values = {
-                **chosen.settings,
-                "data": str(folder / "made.jsonl"),
-                "images": folder,
-                "model": model,
-                "out": out,
-                "device": str(device),
-                "precision": precision,
-                "batch_size": batch,
-                "micro_batch": micro,
-                "epochs": 1000.0,
-                "max_steps": steps,
-                "log_every": 1,
-            }
-            request = TrainRequest.of(chosen.recipe, values)
-            _peak(device, reset=True)
-            with silent():
-                train(request.options, request.composed())
-            ends = [each["seconds"] for each in read_log(out / LOG)]
-            times = sorted(b - a for a, b in pairwise(ends))
-            return times[len(times) // 2], _peak(device, reset=False)
-
-        step(few)  # what only the first run loads
-        (one, low), (two, high) = step(few), step(2 * few)
-        again = step(2 * few, few)[0] / two
-        loaded = load_model(model, device=device)
-        encoder = ModelEncoder(loaded)
-        with encoder.evaluating():
-
-            def timed(encode: Callable[[], object]) -> float:
-                encode()
-                begin = monotonic()
-                encode()
-                return (monotonic() - begin) / len(photos)
-
-            refs = [ImageRef(each) for each in photos]
-            photo = timed(
-                lambda: encoder.start_images([encoder.read_image(each) for each in refs])()
-            )
-            text = timed(lambda: encoder.start_texts(texts)())
-    per_image, image = max(0.0, high - low) / few, max(0.0, two - one) / few
-    return MachineSpeed(
-        step=max(0.0, one - few * image),
-        image=image or two / (2 * few),
-        fixed=max(0.0, high - 2 * few * per_image),
-        per_image=per_image,
-        again=max(1.0, again),
-        photo=photo,
-        text=text,
-        parameters=sum(each.numel() for each in loaded.encoder.model.parameters()),
-    )
-
-
-def _made(folder: Path, number: int, sentences: int) -> tuple[list[Path], list[str]]:
-    """Write photos of COCO's size with captions of its length, and made.jsonl that names them."""
-    import json
-
-    import numpy as np
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    words = (("red", "blue", "small", "old"), ("dog", "cat", "man", "boat", "truck"))
-    verbs = ("sitting next to", "standing behind", "looking at", "in front of")
-    photos, texts, rows = [], [], []
-    for k in range(number):
-        coarse = rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)
-        picture = Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC)
-        photos.append(folder / f"{k}.jpg")
-        picture.save(photos[-1], quality=90)
-
-        def thing(words: tuple[tuple[str, ...], ...] = words) -> str:
-            return " ".join(str(rng.choice(each)) for each in words)
-
-        said = [f"A {thing()} {rng.choice(verbs)} a {thing()}." for _ in range(sentences)]
-        texts.append(said[0])
-        rows.append(json.dumps({"image": photos[-1].name, "caption": " ".join(said)}))
-    write_text(folder / "made.jsonl", "\n".join(rows) + "\n")
-    return photos, texts
-
-
-def _peak(device: torch.device, *, reset: bool) -> float:
-    """Return the most bytes held since the last reset: of the GPU, or of this process."""
-    import torch
-
-    if device.type == "cuda":
-        if reset:
-            torch.cuda.reset_peak_memory_stats(device)
-        return float(torch.cuda.max_memory_allocated(device))
-    with suppress(OSError):  # Linux
-        if reset:
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        text = Path("/proc/self/status").read_text(encoding="ascii")
-        if match := re.search(r"VmHWM:\s+(\d+) kB", text):
-            return 1024.0 * int(match[1])
-    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 # --- The stages. ---

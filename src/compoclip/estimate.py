@@ -1,0 +1,191 @@
+"""Time and memory that a run of `reproduce` takes, from a short measurement of this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from compoclip.errors import CompoclipError
+from compoclip.evaluation.published.protocols import Protocol
+from compoclip.files import write_text
+from compoclip.request import TrainRequest
+from compoclip.run import train
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class MachineSpeed:
+    """Speed and memory on this machine, see `measure`.
+
+    Seconds: step per step beside its images, image per image of a step, photo and text per one
+    that is encoded for evaluation; again is the factor on training of gradient caching. Bytes:
+    fixed beside the images, per_image per image encoded at once. parameters: of the model.
+    """
+
+    step: float
+    image: float
+    fixed: float
+    per_image: float
+    again: float
+    photo: float
+    text: float
+    parameters: int
+
+
+def measure(chosen: Protocol, most: int, device: torch.device, precision: str) -> MachineSpeed:
+    """Train a few steps on made photos with random weights, encode photos and texts, and time it.
+
+    Two batch sizes give the costs per step and per image, in time and memory.
+    """
+    from compoclip.benchmarks.case import ImageRef
+    from compoclip.evaluation.encoder import ModelEncoder
+    from compoclip.models.checkpoint import load_model
+    from compoclip.ranks import silent
+    from compoclip.training.log import LOG, read_log
+
+    few = 64 if device.type == "cuda" else 4
+    few = max(1, min(few, most // 2))
+    steps = 8 if device.type == "cuda" else 3
+    name, _, tag = chosen.model.partition(":")
+    random = tag and name not in ("hf-hub", "random")
+    model = f"random:{name}" if random else chosen.model
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        photos, texts = _made(folder, 4 * few, chosen.data.sentences)
+
+        def step(batch: int, micro: int = 0) -> tuple[float, float]:
+            out = folder / f"{batch}-{micro}"
+            shutil.rmtree(out, ignore_errors=True)
+            values = {
+                **chosen.settings,
+                "data": str(folder / "made.jsonl"),
+                "images": folder,
+                "model": model,
+                "out": out,
+                "device": str(device),
+                "precision": precision,
+                "batch_size": batch,
+                "micro_batch": micro,
+                "epochs": 1000.0,
+                "max_steps": steps,
+                "log_every": 1,
+            }
+            request = TrainRequest.of(chosen.recipe, values)
+            _peak(device, reset=True)
+            with silent():
+                train(request.options, request.composed())
+            ends = [each["seconds"] for each in read_log(out / LOG)]
+            times = sorted(b - a for a, b in pairwise(ends))
+            return times[len(times) // 2], _peak(device, reset=False)
+
+        step(few)  # what only the first run loads
+        (one, low), (two, high) = step(few), step(2 * few)
+        again = step(2 * few, few)[0] / two
+        loaded = load_model(model, device=device)
+        encoder = ModelEncoder(loaded)
+        with encoder.evaluating():
+
+            def timed(encode: Callable[[], object]) -> float:
+                encode()
+                begin = monotonic()
+                encode()
+                return (monotonic() - begin) / len(photos)
+
+            refs = [ImageRef(each) for each in photos]
+            photo = timed(
+                lambda: encoder.start_images([encoder.read_image(each) for each in refs])()
+            )
+            text = timed(lambda: encoder.start_texts(texts)())
+    per_image, image = max(0.0, high - low) / few, max(0.0, two - one) / few
+    return MachineSpeed(
+        step=max(0.0, one - few * image),
+        image=image or two / (2 * few),
+        fixed=max(0.0, high - 2 * few * per_image),
+        per_image=per_image,
+        again=max(1.0, again),
+        photo=photo,
+        text=text,
+        parameters=sum(each.numel() for each in loaded.encoder.model.parameters()),
+    )
+
+
+def _made(folder: Path, number: int, sentences: int) -> tuple[list[Path], list[str]]:
+    """Write photos of COCO's size with captions of its length, and made.jsonl that names them."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    words = (("red", "blue", "small", "old"), ("dog", "cat", "man", "boat", "truck"))
+    verbs = ("sitting next to", "standing behind", "looking at", "in front of")
+    photos, texts, rows = [], [], []
+    for k in range(number):
+        coarse = rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)
+        picture = Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC)
+        photos.append(folder / f"{k}.jpg")
+        picture.save(photos[-1], quality=90)
+
+        def thing(words: tuple[tuple[str, ...], ...] = words) -> str:
+            return " ".join(str(rng.choice(each)) for each in words)
+
+        said = [f"A {thing()} {rng.choice(verbs)} a {thing()}." for _ in range(sentences)]
+        texts.append(said[0])
+        rows.append(json.dumps({"image": photos[-1].name, "caption": " ".join(said)}))
+    write_text(folder / "made.jsonl", "\n".join(rows) + "\n")
+    return photos, texts
+
+
+def _peak(device: torch.device, *, reset: bool) -> float:
+    """Return the most bytes held since the last reset: of the GPU, or of this process."""
+    import torch
+
+    if device.type == "cuda":
+        if reset:
+            torch.cuda.reset_peak_memory_stats(device)
+        return float(torch.cuda.max_memory_allocated(device))
+    with suppress(OSError):  # Linux
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        text = Path("/proc/self/status").read_text(encoding="ascii")
+        if match := re.search(r"VmHWM:\s+(\d+) kB", text):
+            return 1024.0 * int(match[1])
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def micro_batch(speed: MachineSpeed, batch: int, device: torch.device) -> tuple[int, float]:
+    """Return images at a time (0: the whole batch), and bytes of memory."""
+    free = 0.9 * _memory(device)
+
+    def needed(images: int) -> float:
+        return speed.fixed + images * speed.per_image
+
+    if needed(batch) <= free:
+        return 0, needed(batch)
+    fit = [2**k for k in range(12) if 2**k < batch and needed(2**k) <= free]
+    if not fit:
+        raise CompoclipError(f"{free / 1e9:.1f} GB of memory are free, one image needs more")
+    return fit[-1], needed(fit[-1])
+
+
+def _memory(device: torch.device) -> float:
+    """Return the bytes of memory that a run may take."""
+    import torch
+
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
+    with suppress(OSError):
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        if match := re.search(r"MemAvailable:\s+(\d+) kB", text):
+            return 1024.0 * int(match[1]) + _peak(device, reset=False)
+    return 8e9
