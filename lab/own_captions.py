@@ -1,4 +1,4 @@
-"""Benchmarks made from captions of your own photos: word order, hard positives, half-truths.
+"""Benchmarks made from your own captions: word order, hard positives, half-truths, retrieval.
 
     compoclip evaluate MODEL --on lab/own_captions.py:order_own,annotations=captions.json
 
@@ -16,6 +16,8 @@ manner: compare it with others, not with published scores.
 - relation: short "dog", full "dog under chair", half one of "chair under dog" (swap, where that
   says something else), "dog on chair" (antonym: another relation that excludes it), "dog not under
   chair" (negation), another object, subject or attribute.
+
+**among_own** is retrieval in pairs, for any score: one caption of a photo among those of 49 others.
 
 Captions are read from `<root>/NAME/captions.json` (option `annotations`: another file), photos from
 `<root>/NAME/images` (argument `images`). The file is BLIP's or Karpathy's JSON (of the latter the
@@ -185,6 +187,33 @@ ORDER = CaseReader(
     ties=TiePolicy.FIRST,
     empty="no captions; put one photo a row there",
 )
+
+# --- Retrieval in pairs. ---
+
+
+def among(
+    data: Loading,
+    *,
+    annotations: Path | None = None,
+    split_file: Path | None = None,
+    seed: int = 42,
+    most: int = 1000,
+) -> Iterator[Case]:
+    """Yield a caption of each photo with those of 49 others. seed: of all that is sampled."""
+    own = OwnPhotos.of(data, annotations, split_file, most)
+    if len(own.photos) < 50:
+        raise UsageError(f"{own.path}: among_own needs 50 photos, not {len(own.photos)}")
+    order = random.Random(seed).sample(own.photos, len(own.photos))
+    data.stated += [f"seed {seed}", f"most {most}"]
+    for place, photo in enumerate(order[:most]):
+        rest = order[:place] + order[place + 1 :]
+        photos = (photo, *random.Random(f"{seed} {place}").sample(rest, 49))
+        texts = tuple(each.captions[0] for each in photos)
+        yield Case(photo.image, Form.CHOOSE_TEXT, (own.image(photo.image),), texts, "among")
+
+
+_AMONG = ("among_own", "One caption among 50 (your own photos)", "the captions' own")
+AMONG = CaseReader(_meta(*_AMONG, {"among": "retrieval"}, {"": 1 / 50}), among)
 
 # --- Hard positives. ---
 

@@ -27,6 +27,7 @@ from evaluation_helpers import FakeEncoder, features_from, score_items
 
 FILE = Path(__file__).parents[1] / "lab" / "own_captions.py"
 ORDER, HARD, HALF = (f"{FILE}:{name}_own" for name in ("order", "hard_positives", "half_truth"))
+AMONG = f"{FILE}:among_own"
 OWN = (ORDER, HARD, HALF)
 CAPTIONS = [
     {
@@ -83,6 +84,21 @@ def test_an_order_tie_is_right_and_a_better_shuffle_is_not(tmp_path: Path) -> No
     assert outcomes.strict.tolist() == [0.0, 0.0]
     assert outcomes.chance.tolist() == [pytest.approx(1 / 5)] * 2
     assert len(first.texts) == 5
+
+
+def test_a_caption_stands_among_those_of_49_other_photos(tmp_path: Path) -> None:
+    rows = [{"image": f"{k}.jpg", "caption": [f"caption {k}", f"other {k}"]} for k in range(55)]
+    path = write_own(tmp_path, AMONG, rows)
+    found = load_benchmark(AMONG, tmp_path, most=7)
+    assert len(found.content) == 7
+    for case in found.content:
+        own = f"caption {case.images[0].path.stem}"
+        assert (case.form, case.texts[0], len(set(case.texts))) == (Form.CHOOSE_TEXT, own, 50)
+        assert set(case.texts) <= {f"caption {k}" for k in range(55)}
+    assert load_benchmark(AMONG, tmp_path, most=7).content == found.content
+    write_json(path, rows[:49])
+    with pytest.raises(UsageError, match="among_own needs 50 photos, not 49"):
+        load_benchmark(AMONG, tmp_path)
 
 
 def test_hard_positives_say_the_same_and_negatives_do_not(tmp_path: Path) -> None:
