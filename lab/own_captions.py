@@ -1,4 +1,4 @@
-"""Half-truths made from captions of your own photos.
+"""Benchmarks made from captions of your own photos: half-truths, and retrieval in pairs.
 
     compoclip evaluate MODEL --on lab/own_captions.py:half_truth_own,annotations=captions.json
 
@@ -10,12 +10,14 @@
   says something else), "dog on chair" (antonym: another relation that excludes it), "dog not under
   chair" (negation), another object, subject or attribute.
 
-Captions are read from `<root>/half_truth_own/captions.json` (option `annotations`: another file),
-photos from `<root>/half_truth_own/images` (argument `images`). The file is BLIP's or Karpathy's
-JSON (of the latter the photos of the test), a list of {"image": name, "caption": text or texts}
-lines in .jsonl, or Flickr8k's token file in .txt with the option `split_file`. A photo gives at
-most one item of a sub-task, a sub-task has at most `most` items (1,000). The items follow from
-`seed` (42) and the photo's name.
+**among_own** is retrieval in pairs, for any score: one caption of a photo among those of 49 others.
+
+Captions are read from `<root>/NAME/captions.json` (option `annotations`: another file), photos from
+`<root>/NAME/images` (argument `images`). The file is BLIP's or Karpathy's JSON (of the latter the
+photos of the test), a list of {"image": name, "caption": text or texts} lines in .jsonl, or
+Flickr8k's token file in .txt with the option `split_file`. A photo gives at most one item of a
+sub-task, a sub-task has at most `most` items (1,000). The items follow from `seed` (42) and the
+photo's name.
 """
 
 from __future__ import annotations
@@ -81,6 +83,33 @@ def _captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Capt
         f"{path}: expected captions in .json or .jsonl, or Flickr8k's .txt with split_file=..."
     )
 
+
+# --- Retrieval in pairs. ---
+
+
+def among(
+    data: Loading,
+    *,
+    annotations: Path | None = None,
+    split_file: Path | None = None,
+    seed: int = 42,
+    most: int = 1000,
+) -> Iterator[Case]:
+    """Yield a caption of each photo with those of 49 others. seed: of all that is sampled."""
+    own = OwnPhotos.of(data, annotations, split_file, most)
+    if len(own.photos) < 50:
+        raise UsageError(f"{own.path}: among_own needs 50 photos, not {len(own.photos)}")
+    order = random.Random(seed).sample(own.photos, len(own.photos))
+    data.stated += [f"seed {seed}", f"most {most}"]
+    for place, photo in enumerate(order[:most]):
+        rest = order[:place] + order[place + 1 :]
+        photos = (photo, *random.Random(f"{seed} {place}").sample(rest, 49))
+        texts = tuple(each.captions[0] for each in photos)
+        yield Case(photo.image, Form.CHOOSE_TEXT, (own.image(photo.image),), texts, "among")
+
+
+_AMONG = ("among_own", "One caption among 50 (your own photos)", "the captions' own")
+AMONG = CaseReader(_meta(*_AMONG, {"among": "retrieval"}, {"": 1 / 50}), among)
 
 # --- Half-truths. ---
 

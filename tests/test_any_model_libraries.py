@@ -77,6 +77,29 @@ def test_sentence_transformers(made: Path, tmp_path: Path) -> None:
     assert results[0].identity["dtype"] == "float32"
 
 
+def test_a_model_of_mteb(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    library = pytest.importorskip("mteb", reason="needs the extra mteb")
+    datasets = pytest.importorskip("datasets", reason="needs the extra mteb")
+    name = "mteb/baseline-random-encoder"
+    theirs, task = library.get_model(name), library.get_task("SugarCrepe").metadata
+
+    def encoded(kind: str, inputs: list[Any]) -> Any:
+        rows = datasets.Dataset.from_dict({kind: inputs})
+        loader = torch.utils.data.DataLoader(rows, batch_size=1, collate_fn=lambda each: {
+            kind: [each[0][kind]]})  # fmt: skip
+        return theirs.encode(loader, task_metadata=task, hf_split="test", hf_subset="default")
+
+    def score(image: Image.Image, texts: list[str]) -> Any:
+        return (unit(encoded("image", [image])) @ unit(encoded("text", texts)).T)[0]
+
+    results = measured(made, tmp_path, f"mteb:{name}", "--trust-remote-code")
+    require_equal(results, score)
+    assert results[0].identity["libraries"]["mteb"] == library.__version__
+    where = ["--data", str(made / "data"), "--out", str(tmp_path / "x"), "--on", "sugarcrepe"]
+    assert main(["evaluate", f"mteb:{name}", *where, "--allow-partial"]) == 2
+    assert "may run code that comes with weights" in capsys.readouterr().err
+
+
 def test_a_clip_of_transformers(made: Path, tmp_path: Path) -> None:
     model = transformers.CLIPModel.from_pretrained(made / "clip").eval()
     processor = transformers.AutoProcessor.from_pretrained(made / "clip")

@@ -27,6 +27,7 @@ from compoclip.models.config import ModelConfig
 from compoclip.models.conversion import convert, inspect_model
 from compoclip.models.formats.adapters import save_adapter
 from compoclip.models.lora import Lora, attach_lora, lora_parameters
+from compoclip.models.resize import stretched
 from models_thin import config
 
 TEXT = {"vocab_size": 49408, "width": 16, "heads": 2, "layers": 2}
@@ -424,3 +425,52 @@ def load_model_on(folder: Path, base: Path) -> LoadedModel:
     """A PEFT folder that names its base itself."""
     edit_peft(folder, base_model_name_or_path=str(base))
     return load_model(folder)
+
+
+# --- Other numbers of positions. ---
+
+
+def test_positions_are_stretched_behind_the_first_ones() -> None:
+    table = torch.randn(77, 3, generator=torch.Generator().manual_seed(0))
+    found = stretched(table, 248)
+    assert torch.equal(found[:20], table[:20])
+    for row in range(20, 248):  # Long-CLIP: four rows for one, the last three on a straight line
+        low, quarter = divmod(row - 20, 4)
+        low, quarter = (low + 20, quarter) if low + 21 < 77 else (75, quarter + 4)
+        expected = table[low] * (1 - quarter / 4) + table[low + 1] * quarter / 4
+        torch.testing.assert_close(found[row], expected)
+    assert torch.equal(stretched(table, 30), table[:30])
+    assert torch.equal(stretched(table, 77), table)
+
+
+@pytest.mark.parametrize("custom", [False, True])
+def test_a_model_for_longer_texts_and_larger_images(
+    base: Path, tmp_path: Path, custom: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = base
+    if custom:
+        source = tmp_path / "custom"
+        save_model(create_model(ModelConfig({**SMALL, "custom_text": True}), seed=2), source)
+    size = SMALL["vision_cfg"]["image_size"]
+    sizes = ["--context-length", "120", "--image-size", str(2 * size)]
+    assert main(["convert", str(source), str(tmp_path / "big"), "--to", "open-clip", *sizes]) == 0
+    before, after = load_model(source), load_model(tmp_path / "big")
+    assert after.identity.context_length == after.tokenizer.context_length == 120
+    assert after.identity.image_size == (2 * size, 2 * size)
+    assert after.provenance["resized"] == {"context_length": 120, "image_size": 2 * size}
+    ids, short = after.tokenizer(CAPTIONS), before.tokenizer(CAPTIONS)
+    assert ids.shape == (2, 120)
+    with torch.no_grad():  # short texts read the positions that stay
+        torch.testing.assert_close(
+            after.encoder.encode_texts(ids).pooled, before.encoder.encode_texts(short).pooled
+        )
+        pixels = torch.randn(1, 3, 2 * size, 2 * size)
+        ours = after.encoder.encode_images(pixels).pooled
+    theirs, _, _ = open_clip.create_model_and_transforms(
+        f"local-dir:{source}", force_image_size=2 * size
+    )
+    torch.testing.assert_close(ours, theirs.eval().encode_image(pixels).detach())
+    main(["convert", str(base), str(tmp_path / "x"), "--to", "open-clip", "--image-size", "0"])
+    assert "--image-size must be at least 1" in capsys.readouterr().err
+    main(["convert", str(base), str(tmp_path / "x"), "--to", "lora", "--context-length", "90"])
+    assert "resize its base" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import math
 import re
 import tarfile
 from pathlib import Path
@@ -18,6 +19,7 @@ from compoclip.cli.main import main
 from compoclip.corpora.export import LAYOUTS
 from compoclip.data.sources.open import open_source
 from compoclip.rewrites.base import token_key
+from tiny_transformers import write_clip, write_qwen
 
 CAPTIONS = {
     "a.jpg": ["a red cup on a wooden table", "a wooden cup on a red table"],
@@ -183,8 +185,6 @@ def test_sentence_transformers_trains_two_steps(
         "sentence_transformers", reason="needs pip install sentence-transformers"
     )
     pytest.importorskip("accelerate", reason="needs pip install accelerate")
-    from compoclip.models.conversion import convert
-
     made = exported(pairs, tmp_path / "out", "sentence-transformers", capsys)
     file = str(tmp_path / "out" / "train.parquet")
     rows = datasets.load_dataset(
@@ -192,7 +192,7 @@ def test_sentence_transformers_trains_two_steps(
     )
     assert rows.num_rows == made["rows"] > 1
     assert rows[0]["anchor"].size == (40, 40)
-    convert("bundled", tmp_path / "hf", "hf")
+    write_clip(tmp_path / "hf", [text for texts in CAPTIONS.values() for text in texts])
     model = library.SentenceTransformer(str(tmp_path / "hf"), device="cpu")
     before = [each.detach().clone() for each in model.parameters()]
     arguments = library.SentenceTransformerTrainingArguments(
@@ -205,6 +205,54 @@ def test_sentence_transformers_trains_two_steps(
     loss = library.losses.MultipleNegativesRankingLoss(model)
     library.SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss).train()
     assert any((a != b).any() for a, b in zip(before, model.parameters()))
+
+
+def test_swift_trains_two_steps(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    library = pytest.importorskip("swift", reason="needs pip install ms-swift")
+    pytest.importorskip("qwen_vl_utils", reason="needs pip install qwen_vl_utils")
+    made = exported(pairs, tmp_path / "out", "ms-swift", capsys)
+    file = str(tmp_path / "out" / "train.jsonl")
+    rows, _ = library.dataset.load_dataset(file)
+    assert len(rows) == made["rows"]
+    assert rows[0]["messages"] == [{"role": "user", "content": "<image>"}]
+    assert sum(len(row["negative_messages"]) for row in rows) == made["negatives"]
+    assert Path(rows[0]["images"][0]["path"]).is_file()
+    write_qwen(tmp_path / "qwen", [text for texts in CAPTIONS.values() for text in texts])
+    arguments = library.SftArguments(
+        model=str(tmp_path / "qwen"),
+        model_type="qwen3_vl_emb",
+        task_type="embedding",
+        loss_type="infonce",
+        tuner_type="full",
+        torch_dtype="float32",
+        dataset=[file],
+        max_steps=2,
+        per_device_train_batch_size=2,
+        output_dir=str(tmp_path / "run"),
+        use_cpu=True,
+        report_to=[],
+    )
+    log = library.sft_main(arguments)["log_history"]
+    losses = [each["loss"] for each in log if "loss" in each]
+    assert losses
+    assert all(map(math.isfinite, losses))
+    assert list((tmp_path / "run").rglob("checkpoint-2"))
+
+
+def test_pandas_reads_the_table_as_negclip_does(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = pytest.importorskip("pandas", reason="needs pip install pandas")
+    made = exported(pairs, tmp_path / "out", "negclip", capsys)
+    lists = dict.fromkeys(("neg_caption", "neg_image"), ast.literal_eval)
+    rows = library.read_csv(tmp_path / "out" / "train.tsv", sep="\t", converters=lists)
+    assert len(rows) == made["rows"]
+    assert sum(map(len, rows["neg_caption"])) == made["negatives"]
+    assert max(max(each) for each in rows["neg_image"]) < len(rows)
 
 
 def test_open_clip_trains_two_steps(

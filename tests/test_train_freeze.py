@@ -86,6 +86,9 @@ def test_blocks_are_counted_from_the_pixels_and_from_the_tokens() -> None:
     first = frozen_by(network(config()), ("text:2",))["text:2"]
     assert {blocks[name] for name in first} == {0, 1, 2}
     assert len(first) == sum(known[n].part == "text" and blocks[n] <= 2 for n in known)
+    last = frozen_by(network(config()), ("text:3-",))["text:3-"]  # what the front leaves
+    assert {*first, *last} == {name for name, place in known.items() if place.part == "text"}
+    assert not {*first} & {*last}
 
 
 def test_a_frozen_trunk_is_in_eval_mode_and_without_gradient() -> None:
@@ -106,14 +109,16 @@ def test_a_frozen_trunk_is_in_eval_mode_and_without_gradient() -> None:
 
 
 @pytest.mark.parametrize("method", ["fsc-clip", "clic", "dac"])
-@pytest.mark.parametrize("words", [("image-trunk",), ("image", "temperature"), ("text:1",)])
+@pytest.mark.parametrize(
+    "words", [("image-trunk",), ("image", "temperature"), ("text:1",), ("image", "text:2-")]
+)
 def test_a_run_leaves_the_frozen_bit_for_bit(
     method: str, words: tuple[str, ...], world: Path, tmp_path: Path
 ) -> None:
     lora = load_recipe(method)().lora is not None
     run = arguments(world, method, tmp_path / "run", "--set=stop_after=6", "--epochs=1.2")
-    assert main([*run, "--freeze", *words]) == (2 if lora and ":" in words[0] else 0)
-    if lora and ":" in words[0]:
+    assert main([*run, "--freeze", *words]) == (2 if lora and ":" in words[-1] else 0)
+    if lora and ":" in words[-1]:
         return
     before, after = state(world / "base"), state(tmp_path / "run" / "model")
     named = frozen_by(load_model(world / "base").encoder.model, words)

@@ -97,6 +97,7 @@ NEEDS_WORLD = "comes with compoclip-world: run pip install ./world in a checkout
 _EXTRAS = {
     "hf": "transformers peft",
     "language": "openai",
+    "mteb": "mteb datasets",
     "datasets": "datasets",
     "onnx": "onnx onnxscript onnxruntime",
     "track": "tensorboard wandb",

@@ -439,9 +439,9 @@ class EvaluateOptions(Measuring):
 
     Args:
         models: Checkpoint folder, ARCHITECTURE:TAG (open_clip weights), ARCHITECTURE@FILE,
-            hf-hub:ID or "bundled"; ./my_model.py, a file of yours; st:ID or hf:ID, a model of
-            sentence-transformers or transformers, with @REVISION or without; NAME=MODEL gives it a
-            name in the results.
+            hf-hub:ID or "bundled"; ./my_model.py, a file of yours; st:ID, hf:ID or mteb:ID, a model
+            of sentence-transformers, transformers or mteb, with @REVISION or without; NAME=MODEL
+            gives it a name in the results.
         out: Folder for the results.
         score: cosine of features; of pairs, for benchmarks of items only: itm (the matching head of
             BLIP), local or maxsim (tokens against patches), parts (units of the caption against

@@ -12,6 +12,7 @@ from compoclip.cli.options import parse
 from compoclip.config import Shown
 from compoclip.errors import CompoclipError
 from compoclip.files import require_writable
+from compoclip.run import require_least
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,9 @@ def _facts(rows: Sequence[tuple[str, str]]) -> str:
 class ConvertOptions:
     """Write a model in another form. Outputs stay the same; numbers are moved, not changed.
 
+    Only --context-length and --image-size change outputs: they interpolate position embeddings, for
+    a model to train further.
+
     Forms:
         open-clip  checkpoint folder that open_clip and every verb here read
         hf         folder of transformers' CLIPModel (or SiglipModel, or BLIP), with tokenizer and
@@ -99,6 +103,7 @@ class ConvertOptions:
         compoclip convert runs/fsc/model fsc-hf --to hf
         compoclip convert negclip.pth negclip --to open-clip --base ViT-B-32-quickgelu:openai
         compoclip convert ViT-B-32-quickgelu@dac.pt dac --to merged
+        compoclip convert ViT-B-32-quickgelu:openai long --to open-clip --context-length 248
 
     Args:
         source: The model, written as for evaluate; with --base also a weights file alone or a PEFT
@@ -109,6 +114,9 @@ class ConvertOptions:
             the weights are near to it.
         activation: Your word on the activation of weights that do not record it.
         dtype: float16 halves the size of open-clip, merged and the hf forms.
+        context_length: Tokens per text. The first 20 positions stay, the others are stretched, as
+            in Long-CLIP.
+        image_size: Side of images in pixels.
         push_to_hub: Put DST on the Hugging Face hub too, as `compoclip push DST REPO` does.
         json: Print what was written as JSON.
     """
@@ -119,6 +127,8 @@ class ConvertOptions:
     base: str | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
     dtype: Literal["float32", "float16"] = "float32"
+    context_length: int | None = None
+    image_size: int | None = None
     push_to_hub: Annotated[str | None, Shown("REPO")] = None
     json: bool = False
 
@@ -127,6 +137,9 @@ def convert_main(argv: Sequence[str]) -> int:
     """Parse, convert, say what was written."""
     options = parse(ConvertOptions, "convert", argv)
     require_writable(options.destination)
+    for name, least in (("context_length", 2), ("image_size", 1)):
+        if getattr(options, name) is not None:
+            require_least(least, options, name)
     from compoclip.models.conversion import convert
     from compoclip.models.formats import hub
 
@@ -139,6 +152,8 @@ def convert_main(argv: Sequence[str]) -> int:
         base=options.base,
         activation=options.activation,
         dtype=options.dtype,
+        context_length=options.context_length,
+        image_size=options.image_size,
     )
     record = {"source": options.source, "written": str(options.destination), **made}
     facts = {name.replace("_", " "): console.worded(value) for name, value in record.items()}

@@ -228,8 +228,10 @@ class Layout:
         self, peers: Peers, mask_duplicates: bool = False, near_margin: float | None = None
     ) -> Layout:
         """Mark this layout, in place, as a part of a batch shared with other processes."""
-        masks = {"mask_duplicates": mask_duplicates, "near_margin": near_margin}
-        return self.known_as(replace(self.host, peers=peers, **masks))
+        host = replace(
+            self.host, peers=peers, mask_duplicates=mask_duplicates, near_margin=near_margin
+        )
+        return self.known_as(host)
 
     def only(self, kinds: tuple[str, ...]) -> tuple[Tensor, Layout]:
         """Return the indices of captions and of texts of these kinds, and their layout."""

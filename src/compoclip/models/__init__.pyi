@@ -26,4 +26,5 @@ from .preprocess import Preprocess as Preprocess
 from .preprocess import Tokenizer as Tokenizer
 from .projection import attach_text_map as attach_text_map
 from .projection import text_matrix as text_matrix
+from .resize import resized as resized
 from .text_tower import TextFeatures as TextFeatures

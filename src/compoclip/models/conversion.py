@@ -29,6 +29,7 @@ from compoclip.models.checkpoint import (
     writer_of,
 )
 from compoclip.models.config import ModelIdentity, part_of
+from compoclip.models.resize import resized
 
 Scope = Literal["all", "image", "text"]
 WiseLora = Literal["merged", "squared"]
@@ -60,6 +61,8 @@ def convert(
     base: str | None = None,
     activation: str | None = None,
     dtype: str = "float32",
+    context_length: int | None = None,
+    image_size: int | None = None,
 ) -> dict[str, Any]:
     """Write a model in another form.
 
@@ -70,6 +73,8 @@ def convert(
         base: The model before training.
         activation: The activation of weights that do not record it.
         dtype: "float32" or "float16", of the tensors of whole models.
+        context_length: Tokens per text, where that changes; see `resized`.
+        image_size: Side of images in pixels, where that changes.
 
     Returns:
         Facts about the written folder, JSON-ready.
@@ -80,6 +85,8 @@ def convert(
     source, base = plain_spec(source), None if base is None else plain_spec(base)
     for each in formats():
         if each.adapters_only and form in each.forms:
+            if context_length or image_size:
+                raise UsageError(f"--to {form} writes an adapter alone; resize its base")
             adapted = format_of(source).adapted(source, base, activation)
             each.save_adapted(adapted, destination)
             return {
@@ -95,6 +102,8 @@ def convert(
         loaded = load_model(source, activation=activation)
     else:
         loaded = format_of(source).load_on(source, base, activation)
+    if context_length or image_size:
+        loaded = resized(loaded, context_length, image_size)
     identity = save_model(loaded, destination, form=form, dtype=dtype)
     made = writer_of(form, loaded).made(identity, destination)
     return {"form": form, "activation": loaded.identity.activation, **made}

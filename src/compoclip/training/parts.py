@@ -23,8 +23,11 @@ from compoclip.models.lora import Lora, Towers, attach_lora
 from compoclip.training.settings import RunSettings
 from compoclip.training.sharding import repeated_units
 
-_WORD = re.compile(r"(image|text)(-trunk|:[1-9][0-9]*)?|temperature")
-_WORDS = "image, text, image-trunk, text-trunk, image:N, text:N (its first N blocks) or temperature"
+_WORD = re.compile(r"(image|text)(-trunk|:[1-9][0-9]*-?)?|temperature")
+_WORDS = (
+    "image, text, image-trunk, text-trunk, image:N, text:N (its first N blocks), image:N-, text:N- "
+    "(block N and what follows) or temperature"
+)
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def _frozen(word: str, known: Mapping[str, LayerPlace]) -> list[str]:
     refuse(
         {
             f"--freeze {word}: the {part} tower has {blocks} blocks": (
-                colon and int(count) > blocks
+                colon and int(count.rstrip("-")) > blocks
             ),
             f"--freeze {word}: the {part} tower has no projection apart from its trunk: freeze all "
             f"of it (--freeze {part}), or its first blocks (--freeze {part}:N)": (
@@ -147,6 +150,8 @@ def _frozen(word: str, known: Mapping[str, LayerPlace]) -> list[str]:
             ),
         }
     )
+    if colon and count.endswith("-"):
+        return [name for name, place in own.items() if place.block >= int(count[:-1])]
     if colon:
         return [name for name, place in own.items() if place.block <= int(count)]
     return [name for name, place in own.items() if not (trunk and place.projection)]
