@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -83,33 +83,6 @@ def _captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Capt
         f"{path}: expected captions in .json or .jsonl, or Flickr8k's .txt with split_file=..."
     )
 
-
-# --- Retrieval in pairs. ---
-
-
-def among(
-    data: Loading,
-    *,
-    annotations: Path | None = None,
-    split_file: Path | None = None,
-    seed: int = 42,
-    most: int = 1000,
-) -> Iterator[Case]:
-    """Yield a caption of each photo with those of 49 others. seed: of all that is sampled."""
-    own = OwnPhotos.of(data, annotations, split_file, most)
-    if len(own.photos) < 50:
-        raise UsageError(f"{own.path}: among_own needs 50 photos, not {len(own.photos)}")
-    order = random.Random(seed).sample(own.photos, len(own.photos))
-    data.stated += [f"seed {seed}", f"most {most}"]
-    for place, photo in enumerate(order[:most]):
-        rest = order[:place] + order[place + 1 :]
-        photos = (photo, *random.Random(f"{seed} {place}").sample(rest, 49))
-        texts = tuple(each.captions[0] for each in photos)
-        yield Case(photo.image, Form.CHOOSE_TEXT, (own.image(photo.image),), texts, "among")
-
-
-_AMONG = ("among_own", "One caption among 50 (your own photos)", "the captions' own")
-AMONG = CaseReader(_meta(*_AMONG, {"among": "retrieval"}, {"": 1 / 50}), among)
 
 # --- Half-truths. ---
 
@@ -372,4 +345,49 @@ HALF_TRUTHS = CaseReader(
     rules=half_truth_rules,
     headline="ht",
     empty="no photo gives an item of PARTS; are the captions English sentences?",
+)
+
+
+# --- Retrieval in pairs. ---
+
+
+def among(
+    data: Loading,
+    *,
+    annotations: Path | None = None,
+    split_file: Path | None = None,
+    seed: int = 42,
+    most: int = 1000,
+) -> Iterator[Case]:
+    """Yield a caption of each photo with those of 49 others. most: items. seed: of sampling."""
+    files.require_positive(data.name, "most", most)
+    path = annotations or data.root / data.name / "captions.json"
+    folder = data.photos(f"{data.name}/images")
+    photos = _captioned(data, path, split_file)
+    if len(photos) < 50:
+        raise UsageError(f"{path}: among_own needs 50 photos, not {len(photos)}")
+    order = random.Random(seed).sample(photos, len(photos))
+    data.stated += ["upright", f"seed {seed}", f"most {most}"]
+    for place, photo in enumerate(order[:most]):
+        rest = order[:place] + order[place + 1 :]
+        others = random.Random(f"{seed} {place}").sample(rest, 49)
+        texts = tuple(each.captions[0] for each in (photo, *others))
+        photo_path = files.image_path(folder, photo.image, f"{path}: photo {photo.image!r:.80}")
+        image = ImageRef(photo_path, upright=True)
+        yield Case(photo.image, Form.CHOOSE_TEXT, (image,), texts, "among")
+
+
+AMONG = CaseReader(
+    replace(
+        HALF_TRUTHS.meta,
+        id="among_own",
+        title="One caption among 50 (your own photos)",
+        citation="the captions' own",
+        files=("among_own/captions.json",),
+        images=("among_own/images",),
+        parts=("among",),
+        chance={"": 1 / 50},
+        skills={"among": "retrieval"},
+    ),
+    among,
 )
