@@ -173,11 +173,12 @@ def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random
     if made["positives"]:
         names = rng.sample(made["positives"], len(made["positives"]))
         made_so = ((name, get_rewrite(name)(caption, rng)) for name in names)
-        name, positive = next((e for e in made_so if isinstance(e[1], Rewritten)), ("", None))
-        if positive is None:
+        positives = ((name, each.text) for name, each in made_so if isinstance(each, Rewritten))
+        name, positive = next(positives, ("", ""))
+        if not positive:
             return None
         labels["positive"] = name
-        true.append(positive.text)
+        true.append(positive)
     names = [name for name in made["negatives"] for _ in range(_DRAWS)]
     for name in rng.sample(names, len(names)) if len(made["negatives"]) > 1 else names:
         false = get_rewrite(name)(caption, rng)

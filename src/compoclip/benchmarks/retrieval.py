@@ -209,7 +209,8 @@ def _long_rows(name: str, path: Path) -> Iterator[tuple[str, str, str]]:
         for number, row in files.read_jsonl(path):
             where = f"{path}: line {number}"
             if files.text(row, "split", where) == "test":
-                yield where, *files.texts(row, ("image_file", "description"), where)[:2]
+                photo, caption = files.texts(row, ("image_file", "description"), where)
+                yield where, photo, caption
     else:
         for index, value in enumerate(files.items(files.read_json(path), str(path))[:_FIRST]):
             where = f"{path}: row {index}"
