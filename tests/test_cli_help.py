@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.cli import options
 from compoclip.cli.main import OLD, Verbs, all_verbs, main
 from compoclip.cli.options import processes
 from compoclip.cli.train import KEYS, USUAL
@@ -144,7 +143,7 @@ def test_verbs_of_the_last_release_answer_with_a_line(capsys: pytest.CaptureFixt
 
 
 def test_auto_is_all_cores_where_the_work_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "available_cores", lambda: 6)
+    monkeypatch.setattr("compoclip.workers.available_cores", lambda: 6)
     assert processes("auto", 4096, 4096) == 6
     assert processes("auto", 4095, 4096) == 1
     assert processes(3, 1, 4096) == 3

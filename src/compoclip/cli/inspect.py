@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import Printing, parse
 from compoclip.config import Shown
 from compoclip.errors import CompoclipError
 from compoclip.files import require_writable
 
 
 @dataclass(frozen=True)
-class InspectOptions:
+class InspectOptions(Printing):
     """Show a checkpoint's architecture, activation and its source, sizes and origin.
 
     Weights files do not record their activation, and the wrong one loses accuracy. --base measures
@@ -29,14 +29,12 @@ class InspectOptions:
         checkpoint: Folder, weights file, ARCHITECTURE@FILE, ARCHITECTURE:TAG, hf-hub:ID or
             "bundled".
         base: A model to compare the weights with.
-        activation: Your word on the activation of weights that do not record it.
-        json: Print it as JSON.
+        activation: The activation of weights that do not record it.
     """
 
     checkpoint: Annotated[str, Shown("CKPT", positional=True)]
     base: str | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -81,7 +79,7 @@ def _facts(rows: Sequence[tuple[str, str]]) -> str:
 
 
 @dataclass(frozen=True)
-class ConvertOptions:
+class ConvertOptions(Printing):
     """Write a model in another form. Outputs stay the same; numbers are moved, not changed.
 
     Forms:
@@ -107,10 +105,9 @@ class ConvertOptions:
         to: The form to write.
         base: What the weights were trained from. It names the architecture, and the activation if
             the weights are near to it.
-        activation: Your word on the activation of weights that do not record it.
+        activation: The activation of weights that do not record it.
         dtype: float16 halves the size of open-clip, merged and the hf forms.
         push_to_hub: Put DST on the Hugging Face hub too, as `compoclip push DST REPO` does.
-        json: Print what was written as JSON.
     """
 
     source: Annotated[str, Shown("SRC", positional=True)]
@@ -120,7 +117,6 @@ class ConvertOptions:
     activation: Literal["gelu", "quick_gelu"] | None = None
     dtype: Literal["float32", "float16"] = "float32"
     push_to_hub: Annotated[str | None, Shown("REPO")] = None
-    json: bool = False
 
 
 def convert_main(argv: Sequence[str]) -> int:
@@ -153,7 +149,7 @@ def convert_main(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class PushOptions:
+class PushOptions(Printing):
     """Put a model folder on the Hugging Face hub: weights (safetensors), configuration, tokenizer
     and model card, in one commit, and nothing else that lies in the folder.
 
@@ -171,7 +167,6 @@ class PushOptions:
             with a table of them, and with the entries that the hub shows beside a model.
         private: Make a new repository private.
         message: Message of the commit.
-        json: Print what was uploaded as JSON.
     """
 
     folder: Annotated[Path, Shown("FOLDER", positional=True)]
@@ -179,7 +174,6 @@ class PushOptions:
     results: Annotated[tuple[Path, ...], Shown("RESULTS ...")] = ()
     private: bool = False
     message: str = ""
-    json: bool = False
 
 
 def push_main(argv: Sequence[str]) -> int:
