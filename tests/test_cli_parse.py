@@ -88,57 +88,6 @@ def test_counts_as_json_and_a_rerun_goes_on(
     }
 
 
-def test_workers_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordfile, "BATCH", 2)
-    table = tmp_path / "c.csv"
-    rows = [f'n{i},"a red dog, number {i}, near a cat"' for i in range(7)]
-    table.write_text("id,title\n" + "\n".join(rows) + "\n")
-    results = []
-    for workers in ("1", "2"):
-        out = tmp_path / f"{workers}.jsonl"
-        assert run(table, "-o", out, "--column", "title", "--workers", workers) == 0
-        results.append(out.read_bytes())
-    assert results[0] == results[1]
-    assert [json.loads(line)["id"] for line in results[0].splitlines()] == [
-        f"n{i}" for i in range(7)
-    ]
-
-
-def test_errors_are_one_line(
-    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    empty = tmp_path / "empty.txt"
-    empty.write_text("")
-    foreign = tmp_path / "foreign.jsonl"
-    foreign.write_text("not ours\n")
-    for arguments, code, message in (
-        (["a dog", "-o", "x.jsonl"], 2, "-o is for files"),
-        ([text_file], 2, "name the file to write"),
-        ([text_file, "-o", text_file], 2, "is the input itself"),
-        ([text_file, "-o", tmp_path / "o.jsonl", "--workers", "0"], 2, "--workers"),
-        ([tmp_path / "missing.txt", "-o", tmp_path / "o.jsonl"], 1, "no such file"),
-        ([empty, "-o", tmp_path / "o.jsonl"], 2, "holds no captions"),
-        ([text_file, "-o", foreign], 2, "does not say how it was made"),
-        (["a dog", "--tagger", "other"], 2, "unknown tagger"),
-        ([text_file, "-o", text_file / "o.jsonl"], 1, "cannot be written"),
-    ):
-        assert run(*arguments) == code
-        shown = capsys.readouterr()
-        assert message in shown.err
-        assert shown.err.count("\n") == 1
-    assert foreign.read_text() == "not ours\n"
-
-
-def test_another_input_is_refused(
-    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.jsonl"
-    assert run(text_file, "-o", out) == 0
-    text_file.write_text("a cat\n")
-    assert run(text_file, "-o", out) == 2
-    assert "was made with other settings (source was" in capsys.readouterr().err
-
-
 def test_bench_parse(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["parse", "--captions", str(text_file), "--repeats", "1"]
     assert bench(arguments) == 0
