@@ -97,15 +97,6 @@ def test_encoding_hashes_no_weights_and_notices_changed_ones(
     assert model.identity.base == before.weights
 
 
-def test_pictures_with_transparency_are_read_like_files(
-    base: compoclip.Model, tmp_path: Path
-) -> None:
-    image = Image.new("RGBA", (40, 30), (200, 30, 30, 90))
-    image.save(tmp_path / "a.png")
-    of_file, of_picture = base.encode_images([tmp_path / "a.png", image])
-    np.testing.assert_array_equal(of_file, of_picture)
-
-
 @pytest.mark.parametrize(
     ("images", "captions", "message"),
     [
@@ -129,12 +120,6 @@ def test_wrong_input_is_said_in_one_line(
 ) -> None:
     with pytest.raises(compoclip.CompoclipError, match=message):
         base.score(images, captions)
-
-
-def test_lists_of_any_kind_will_do(base: compoclip.Model, world: Path) -> None:
-    images, captions = [world / "0.png"], ["a red star", "a mug"]
-    expected = base.score(images, captions)
-    np.testing.assert_array_equal(base.score(iter(images), np.array(captions)), expected)  # type: ignore[arg-type]
 
 
 def test_a_picture_that_turns_out_to_be_damaged(base: compoclip.Model, tmp_path: Path) -> None:
@@ -274,30 +259,6 @@ def test_the_functions_do_what_the_methods_of_a_model_do(
     ):
         with pytest.raises(compoclip.UsageError, match="name the models, either"):
             wrong()
-
-
-def test_adapters_take_their_own_rate_unless_told(
-    base: compoclip.Model, world: Path, tmp_path: Path
-) -> None:
-    data = str(world / "plain.jsonl")
-    run = tmp_path / "run"
-    options = compoclip.TrainOptions(data=data, out=run, lora=True, stop_after=1, log_every=1)
-    base.train("clip-ft", options, epochs=1, batch_size=8, warmup=0, lr=1e-3)
-    lines = (run / "train.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["lr"] == 1e-3
-
-
-def test_settings_of_another_model_are_refused(
-    base: compoclip.Model, world: Path, tmp_path: Path
-) -> None:
-    options = compoclip.TrainOptions(data="x", out=tmp_path / "run", model="other")
-    with pytest.raises(compoclip.UsageError, match="leave model out"):
-        base.train("negclip", options)
-    options = compoclip.TrainOptions(data="x", out=tmp_path / "run")
-    with pytest.raises(compoclip.UsageError, match="no option 'learning_rate'; known: "):
-        base.train("negclip", options, learning_rate=1e-3)
-    with pytest.raises(compoclip.UsageError, match="leave models and activation out"):
-        base.evaluate(compoclip.EvaluateOptions(on=("sugarcrepe",), models=("bundled",)))
 
 
 def test_a_model_is_saved_and_loaded_again(base: compoclip.Model, tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ def test_demo_runs_end_to_end_and_resumes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("compoclip_world.demo.available_cores", lambda: 1)  # starts no process
     out = tmp_path / "demo"
     arguments = [
         "demo",
         f"--out={out}",
-        "--scenes=64",
-        "--batch-size=32",
-        "--items-per-task=8",
+        "--scenes=16",
+        "--batch-size=8",
+        "--items-per-task=2",
         "--methods",
         "fsc-clip",
     ]

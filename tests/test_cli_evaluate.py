@@ -10,11 +10,9 @@ import pytest
 from PIL import Image
 
 from compoclip import run
-from compoclip.benchmarks.case import Cases
 from compoclip.benchmarks.targets import find_in, parse_targets, read_suite
 from compoclip.cli.main import main
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.models.checkpoint import create_model, load_model, save_model
@@ -102,19 +100,6 @@ def test_a_lower_precision_is_measured_anew_and_named(model, root, tmp_path, cap
     assert len(list((tmp_path / "out/.features").iterdir())) == 4  # of two towers, in two ways
     with pytest.raises(SystemExit):
         main([*arguments, "--precision", "fp16"])
-
-
-def test_real_features_do_not_depend_on_the_batch_size(model, root):
-    (target,) = parse_targets(["sugarcrepe"], root)
-    content = target.load().content
-    encoder = ModelEncoder(load_model(model))
-    one = encode_contents(encoder, [content], EncodeOptions(batch_size=1))
-    many = encode_contents(encoder, [Cases(reversed(content))], EncodeOptions(batch_size=50))
-    for ref, row in one.image_rows.items():
-        assert one.images[row] == pytest.approx(many.images[many.image_rows[ref]], abs=1e-6)
-    for text, row in one.text_rows.items():
-        assert one.texts[row] == pytest.approx(many.texts[many.text_rows[text]], abs=1e-6)
-    assert np.linalg.norm(one.texts, axis=1) == pytest.approx(np.ones(len(one.texts)), abs=1e-5)
 
 
 def test_texts_with_the_same_tokens_share_a_key_and_cut_texts_are_known(model):
@@ -269,14 +254,6 @@ def test_malformed_suites_name_the_file(tmp_path, text):
     (tmp_path / "suite.json").write_text(text)
     with pytest.raises(CompoclipError, match=r"suite\.json"):
         read_suite(tmp_path / "suite.json")
-
-
-def test_several_on_name_all_their_benchmarks(model, root, tmp_path, capsys):
-    arguments = ["evaluate", "--on", "sugarcrepe:add_obj,id=a", "sugarcrepe:add_att,id=b"]
-    arguments += ["--data", str(root), "--on=sugarcrepe:swap_obj,id=c", "--out", str(tmp_path)]
-    assert main([*arguments, str(model)]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"\n{name} (" in shown for name in "abc")
 
 
 def test_names_of_models(model):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.cli import options
 from compoclip.cli.main import OLD, Verbs, all_verbs, main
 from compoclip.cli.options import processes
 from compoclip.cli.train import KEYS, USUAL
@@ -165,7 +164,7 @@ def test_an_unknown_choice_is_answered_with_the_closest(
 
 
 def test_auto_is_all_cores_where_the_work_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "available_cores", lambda: 6)
+    monkeypatch.setattr("compoclip.workers.available_cores", lambda: 6)
     assert processes("auto", 4096, 4096) == 6
     assert processes("auto", 4095, 4096) == 1
     assert processes(3, 1, 4096) == 3

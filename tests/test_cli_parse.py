@@ -89,22 +89,6 @@ def test_counts_as_json_and_a_rerun_goes_on(
     }
 
 
-def test_workers_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordfile, "BATCH", 2)
-    table = tmp_path / "c.csv"
-    rows = [f'n{i},"a red dog, number {i}, near a cat"' for i in range(7)]
-    table.write_text("id,title\n" + "\n".join(rows) + "\n")
-    results = []
-    for workers in ("1", "2"):
-        out = tmp_path / f"{workers}.jsonl"
-        assert run(table, "-o", out, "--column", "title", "--workers", workers) == 0
-        results.append(out.read_bytes())
-    assert results[0] == results[1]
-    assert [json.loads(line)["id"] for line in results[0].splitlines()] == [
-        f"n{i}" for i in range(7)
-    ]
-
-
 def test_errors_are_one_line(
     text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.console import counted, table, time_left, track
+from compoclip.console import table, time_left, track
 
 
 @pytest.fixture
@@ -42,15 +42,6 @@ def test_minutes_are_counted_from_one_and_a_half() -> None:
         "89 s left",
         "2 min left",
         "10 min left",
-    ]
-
-
-def test_numbers_agree_with_their_nouns() -> None:
-    assert [counted(number, "shard") for number in (0, 1, 2, 1234)] == [
-        "0 shards",
-        "1 shard",
-        "2 shards",
-        "1,234 shards",
     ]
 
 

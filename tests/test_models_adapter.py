@@ -6,13 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
-import open_clip
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import (
     LoadedModel,
     create_model,
@@ -104,23 +103,6 @@ def checkpoint_size(folder: Path) -> int:
     return (folder / "base" / "open_clip_model.safetensors").stat().st_size
 
 
-def test_a_merged_model_is_a_plain_checkpoint(base: LoadedModel, tmp_path: Path) -> None:
-    merged = load_model(write_adapter(base, tmp_path / "adapter"))
-    save_model(merged, tmp_path / "merged")
-    again = load_model(tmp_path / "merged")
-    assert again.identity == merged.identity
-    network = open_clip.create_model(f"local-dir:{tmp_path / 'merged'}")
-    state = merged.encoder.model.state_dict()
-    assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
-
-
-def test_the_base_is_not_changed_by_loading(base: LoadedModel, tmp_path: Path) -> None:
-    write_adapter(base, tmp_path / "adapter")
-    fresh = load_model(tmp_path / "base")
-    load_adapter(fresh, tmp_path / "adapter")
-    assert current_identity(fresh) == fresh.identity
-
-
 def test_another_base_is_refused_and_both_are_named(base: LoadedModel, tmp_path: Path) -> None:
     folder = write_adapter(base, tmp_path / "adapter")
     other = saved_base(tmp_path / "other", seed=9)
@@ -182,14 +164,6 @@ def test_a_base_that_is_gone(base: LoadedModel, tmp_path: Path) -> None:
     assert close(outputs(load_model(folder)), outputs(base))
 
 
-def test_full_training_after_an_adapter_is_no_adapter(base: LoadedModel, tmp_path: Path) -> None:
-    loaded = load_model(write_adapter(base, tmp_path / "adapter"))
-    with torch.no_grad():
-        loaded.encoder.model.visual.proj.add_(1.0)  # type: ignore[union-attr, operator]
-    now = current_identity(loaded)
-    assert (now.base, now.adapter) == (loaded.identity.weights, "")
-
-
 def test_damage(base: LoadedModel, tmp_path: Path) -> None:
     folder = write_adapter(base, tmp_path / "adapter")
     good = json.loads((folder / RECORD).read_text())
@@ -215,16 +189,3 @@ def test_damage(base: LoadedModel, tmp_path: Path) -> None:
     (folder / WEIGHTS).unlink()
     with pytest.raises(CompoclipError, match="no such weights file"):
         load_model(folder)
-
-
-def test_nothing_to_save(base: LoadedModel, tmp_path: Path) -> None:
-    with pytest.raises(CompoclipError, match="has no adapters to save"):
-        save_adapter(base, Lora(), tmp_path / "adapter", provenance={})
-    write_adapter(base, tmp_path / "adapter")
-    with pytest.raises(CompoclipError, match="already exists"):
-        save_adapter(base, Lora(), tmp_path / "adapter", provenance={})
-
-
-def test_the_list_of_what_loads_names_adapters() -> None:
-    with pytest.raises(UsageError, match="an adapter directory"):
-        load_model("nowhere")

@@ -173,14 +173,6 @@ def test_odd_text_does_not_break_the_card(tmp_path: Path) -> None:
     assert table == ['| losses | "?" |']
 
 
-def test_a_transformers_folder_is_loaded_with_transformers(tmp_path: Path) -> None:
-    save_model(new(tmp_path), tmp_path / "hf", form="hf")
-    text = write_card(tmp_path / "hf").read_text()
-    assert "library_name: transformers" in text
-    assert "CLIPModel.from_pretrained" in text
-    assert "import open_clip" not in text
-
-
 def test_a_folder_without_record_has_no_card(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match=r"compoclip\.json"):
         write_card(tmp_path)

@@ -92,14 +92,6 @@ def test_plain_open_clip_loads_a_directory_with_equal_features(saved: Path) -> N
         assert torch.equal(second.encode_text(ids), plain.encode_text(ids))
 
 
-def test_open_clips_tokenizer_needs_no_help_for_clips_own_vocabulary(tmp_path: Path) -> None:
-    model = new()
-    save_model(model, tmp_path / "model")
-    assert not (tmp_path / "model" / "bpe.txt.gz").exists()
-    tokenizer = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'model'}")
-    assert torch.equal(tokenizer(CAPTIONS), model.tokenizer(CAPTIONS))
-
-
 def test_a_moved_directory_has_the_same_vocabulary(saved: Path) -> None:
     expected = load_model(saved).identity
     moved = saved.rename(saved.parent / "moved")
@@ -410,15 +402,6 @@ def test_downloads_without_a_network_say_so(
     ) as caught:
         load_model(spec)
     assert "\n" not in str(caught.value)
-
-
-def test_a_hub_repository_is_a_checkpoint_directory(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(saved))
-    model = load_model("hf-hub:someone/model")
-    assert model.name == "hf-hub:someone/model"
-    assert model.identity == load_model(saved).identity
 
 
 def test_the_bundled_model_is_read_from_the_package_that_names_it(

@@ -18,7 +18,7 @@ from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel, create_model, load_model, save_model
 from compoclip.models.config import ModelConfig, part_of
 from compoclip.models.formats.hugging_face import HFClip
-from models_thin import config, timm_config
+from models_thin import config
 
 CLIP = HFClip()
 CAPTIONS = ["a red cat on a mat", "two dogs", "A cat,  and nothing's else in sight!"]
@@ -236,27 +236,6 @@ def test_damaged_folders_are_one_line(tmp_path: Path) -> None:
 def test_what_a_clip_model_cannot_be_is_said(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CompoclipError, match=f"cannot express {message}"):
         CLIP.write_config(config(**changes), 600)
-
-
-@pytest.mark.parametrize(
-    ("cfg", "message"),
-    [
-        (config(vision={"layers": [1, 1, 1, 1]}, text=VOCABULARY), "a ResNet image tower"),
-        (
-            timm_config("resnet10t", 64) | {"text_cfg": config(text=VOCABULARY)["text_cfg"]},
-            r"a timm image tower \(resnet10t\)",
-        ),
-        (config(vision={"ls_init_value": 0.1}, text=VOCABULARY), "'ls_init_value': 0.1"),
-    ],
-)
-def test_what_a_clip_vision_model_cannot_be_is_said(
-    cfg: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    loaded = create_model(ModelConfig(cfg), seed=1)
-    with pytest.raises(CompoclipError, match=f"CLIPVisionModel cannot express {message}: use") as e:
-        save_model(loaded, tmp_path / "vision", form="hf-vision")
-    assert len(str(e.value).splitlines()) == 1
-    assert not (tmp_path / "vision").exists()
 
 
 def test_an_image_tower_goes_alone_whatever_the_text_tower_is(tmp_path: Path) -> None:

@@ -90,14 +90,6 @@ def test_a_tower_alone_takes_the_rest_from_the_tuned(base: LoadedModel, tuned: L
             assert torch.allclose(value, wanted, atol=1e-7), name
 
 
-def test_the_temperature_is_mixed_on_request(base: LoadedModel, tuned: LoadedModel) -> None:
-    ours, theirs = base.encoder.logit_scale.item(), tuned.encoder.logit_scale.item()
-    plain = interpolate(base, tuned, 0.5).encoder.logit_scale.item()
-    assert plain == pytest.approx(theirs)
-    mixed = interpolate(base, tuned, 0.5, mix_scale=True).encoder.logit_scale.item()
-    assert mixed == pytest.approx((ours + theirs) / 2)
-
-
 def test_integers_come_from_the_tuned_and_equal_weights_stay() -> None:
     frozen = torch.tensor([0.1, 0.3, -torch.inf])
     base = {"visual.n": torch.tensor(3), "w": frozen, "h": torch.tensor([1.0]).half()}
@@ -125,15 +117,6 @@ def test_names_and_shapes_must_agree() -> None:
 def test_alpha_is_a_share(alpha: float) -> None:
     with pytest.raises(UsageError, match="must lie between 0"):
         interpolate_states({}, {}, alpha)
-
-
-def test_models_that_see_different_inputs_are_refused(tmp_path: Path, base: LoadedModel) -> None:
-    other = model(tmp_path, seed=2, activation="quick_gelu")
-    with pytest.raises(CompoclipError, match="activation: gelu vs quick_gelu"):
-        interpolate(base, other, 0.5)
-    identity = replace(base.identity, image_mean=(0.5, 0.5, 0.5))
-    with pytest.raises(CompoclipError, match="image_mean: "):
-        interpolate(base, replace(base, identity=identity), 0.5)
 
 
 def test_another_context_is_refused_with_the_reason(tmp_path: Path, base: LoadedModel) -> None:
@@ -232,15 +215,6 @@ def test_a_mean_is_that_of_all_weights(tmp_path: Path) -> None:
     assert same_thing.identity.weights == models[0].identity.weights
 
 
-def test_a_mean_says_the_base_that_all_have(
-    tmp_path: Path, base: LoadedModel, tuned: LoadedModel
-) -> None:
-    other = model(tmp_path, seed=5)
-    other = replace(other, identity=replace(other.identity, base=base.identity.weights))
-    assert average([tuned, other]).identity.base == base.identity.weights
-    assert average([tuned, model(tmp_path, seed=5)]).identity.base == ""
-
-
 def test_a_mean_takes_two_models_of_one_kind(tmp_path: Path, base: LoadedModel) -> None:
     with pytest.raises(UsageError, match="takes two or more"):
         average([base])
@@ -275,13 +249,3 @@ def test_training_starts_from_the_mean(tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert main([*run[:-3], f"--out={tmp_path / 'no'}", *run[-2:], *more]) == 2
         assert said in capsys.readouterr().err
-    # A run that goes on starts from the same mean, and from no other.
-    words = ["train", "clip-ft", f"--data={data}", "--batch-size=8", "--epochs=2", "--lr=1e-3"]
-    assert main([*words, f"--out={tmp_path / 'whole'}", *start]) == 0
-    cut = [*words, f"--out={tmp_path / 'cut'}"]
-    assert main([*cut, "--set=stop_after=2", *start]) == 0
-    assert main([*cut, "--resume", f"--model={paths[0]}"]) == 1
-    assert "other settings" in capsys.readouterr().err
-    assert main([*cut, "--resume", *start]) == 0
-    file = "model/open_clip_model.safetensors"
-    assert (tmp_path / "cut" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()

@@ -338,9 +338,3 @@ def test_two_models_in_one_file_are_refused(tmp_path: Path) -> None:
     torch.save({**state, "module.logit_scale": torch.ones(())}, tmp_path / "w.pt")
     with pytest.raises(CompoclipError, match=r"'logit_scale' with and without 'module\.'"):
         load_model(f"Tiny-quickgelu@{tmp_path / 'w.pt'}")
-
-
-def test_a_bare_file_is_told_what_it_fits(tmp_path: Path) -> None:
-    torch.save(dict(base_model().encoder.model.state_dict()), tmp_path / "w.pt")
-    with pytest.raises(UsageError, match=r"its tensors fit Tiny, Tiny-quickgelu"):
-        load_model(tmp_path / "w.pt")

@@ -66,36 +66,6 @@ def test_a_rewrite_of_one_s_own_trains_with_any_workers_and_from_any_folder(
     assert weights(tmp_path / "c") != weights(tmp_path / "a")  # in place of the method's own
 
 
-def test_a_changed_file_is_noticed_on_resume(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    method = own_files.write(tmp_path, "my_method.py", own_files.METHOD)
-    rewrite = own_files.write(tmp_path, "my_rewrite.py", own_files.REWRITE)
-    loss = own_files.write(tmp_path, "my_loss.py", own_files.LOSS)
-    more = (f"--texts=+{rewrite}", f"--terms=+{loss}")
-
-    def run(out: str, *options: str) -> int:
-        return main([*arguments(world, str(method), tmp_path / out), *FEW, *more, *options])
-
-    assert run("whole") == 0
-    assert run("part", "--set=stop_after=2") == 0
-    for file, code in (
-        (method, own_files.METHOD),
-        (rewrite, own_files.REWRITE),
-        (loss, own_files.LOSS),
-    ):
-        file.write_text(f"{code}\n# another\n")
-        capsys.readouterr()
-        assert run("part", "--resume") == 1
-        said = capsys.readouterr().err
-        assert f"with other settings: {file.name} changed; use" in said
-        file.write_text(code)
-    assert run("part", "--resume") == 0
-    assert weights(tmp_path / "part") == weights(tmp_path / "whole")
-    sources = load_model(tmp_path / "whole" / "model").provenance["sources"]
-    assert set(sources) == {"my_method.py", "my_rewrite.py", "my_loss.py"}
-
-
 def test_two_files_of_one_name_and_what_they_import_are_noticed_on_resume(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,22 +240,6 @@ def test_a_file_that_ends_the_process_is_an_error_that_names_it(
             assert str(file) in said
             assert said.endswith("; fix the file")
             assert not (tmp_path / "run" / "model").exists()
-
-
-def test_a_file_that_ends_a_worker_is_named(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = exiting(own_files.REWRITE, "if not caption.tokens", "sys.exit(0)")
-    file = own_files.write(tmp_path, "rewrite.py", code)
-    captions = own_files.write(tmp_path, "captions.txt", "\n".join(LINES))
-    out = ["-o", str(tmp_path / "a.jsonl"), "--workers=2"]
-    run = [*arguments(world, "negclip", tmp_path / "run"), *FEW, "--workers=2"]
-    for command in (
-        ["rewrite", str(captions), f"--rewrites={file}", *out],
-        [*run, f"--texts=+{file}"],
-    ):
-        assert main(command) == 1
-        assert f"{file}, line " in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])

@@ -215,7 +215,7 @@ def is_a(value: object, kind: Any) -> bool:
 
 
 def of_text(text: str, kind: Any) -> Any:
-    """Return the value that a word of the command line stands for; ValueError for another type."""
+    """Return the value of a command-line argument. Raises ValueError for another type."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Annotated, tuple):
         return of_text(text, parts[0])

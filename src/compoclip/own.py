@@ -13,7 +13,6 @@ knows the name alone, can import it, too.
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import importlib
@@ -25,15 +24,16 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import unreadable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 Kind = Literal[
@@ -53,7 +53,7 @@ __path__: list[str] = []  # makes this module one that others can stand below
 
 
 def is_file(name: str) -> bool:
-    """Return whether a name is that of a Python file, FILE.py or FILE.py:NAME."""
+    """Return whether a name is a Python file, FILE.py or FILE.py:NAME."""
     return name.partition(":")[0].endswith(_SUFFIX)
 
 
@@ -74,7 +74,7 @@ def parts_of(name: str) -> dict[str, Any]:
 def refresh(name: str) -> None:
     """Run a file again if it has changed since it was run; other names stay as they are.
 
-    Called where the user names it, and not while work goes on, which would mix two versions.
+    Called where the user names it; later, two versions of the file could mix.
     """
     if is_file(name):
         _module(split(name)[0], again=True)
@@ -136,7 +136,7 @@ class _Loader(SourceFileLoader):
         return code
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds the modules that stand below this one by the path in their names."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
@@ -202,6 +202,8 @@ def _foreign_place(error: BaseException) -> str:
 
 def installed(kind: Kind) -> dict[str, EntryPoint]:
     """Return what other packages add, by name; nothing is imported."""
+    from importlib.metadata import entry_points  # slow to import
+
     return {point.name: point for point in entry_points(group=f"{PACKAGE}.{kind}")}
 
 
@@ -325,6 +327,8 @@ def _with_imports(module: ModuleType) -> dict[str, str]:
 
 def _local_imports(module: ModuleType, source: bytes) -> Iterator[ModuleType]:
     """The imported modules that a source names, in files that are neither ours nor installed."""
+    import ast
+
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []
         if isinstance(node, ast.Import):

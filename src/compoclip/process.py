@@ -15,7 +15,7 @@ _SPINS = 3000
 
 
 def set_up() -> None:
-    """Set what is set for processes of our own, and for those that they start.
+    """Set up this process and the processes that it starts.
 
     A process that imports the library is left as it is.
     """
@@ -26,9 +26,9 @@ def set_up() -> None:
 def wait_briefly() -> None:
     """Let threads that wait for one another sleep soon, unless the environment says how they wait.
 
-    The threads of an operation wait for the slowest one, and those of libgomp, which PyTorch
-    computes with on Linux, wait a millisecond on a busy core: where anything else runs on the
-    machine they hold up the very thread that they wait for. It reads the environment when it is
+    The threads of an operation wait for the slowest one. In libgomp, which PyTorch uses on Linux,
+    they wait a millisecond on a busy core: on a machine that runs anything else they hold up the
+    thread that they wait for. It reads the environment when it is
     loaded, so this is for before `import torch`.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -51,7 +51,7 @@ def keep_freed() -> bool:
 def give_back() -> bool:
     """Return freed memory to the system; False where the C library has no call for it.
 
-    Tensors whose sizes change from step to step, as those of ragged texts do, leave holes that
+    Tensors whose sizes change from step to step, as with ragged texts, leave holes that
     glibc keeps: without this a process that trains for hours on a CPU grows to several times what
     it uses.
     """

@@ -45,7 +45,7 @@ class Ranks:
         return self.rank == 0
 
     def exchange(self, record: Any) -> list[Any]:
-        """All-gather a record that JSON keeps as it is: those of all ranks, in their order.
+        """All-gather a record that JSON keeps as it is, in the order of the ranks.
 
         All ranks must call it. Raises PeerLostError when a rank is gone.
         """
@@ -59,7 +59,7 @@ class Ranks:
         return records
 
     def all_gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """All-gather (n, ...) rows: those of all ranks below each other; counts: n of each rank.
+        """All-gather (n, ...) rows, in the order of the ranks. counts: n of each rank.
 
         Rows have the same shape on all ranks and lie on the CPU or on the rank's device. No
         gradient flows. Raises PeerLostError when a rank is gone.
@@ -178,8 +178,8 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
     """Join the process group of `torchrun`, and leave it after the block; `SINGLE` without one.
 
     Tensors on the CPU go through gloo, those on a CUDA device through nccl. An error that leaves
-    the block ends the whole run: it is told to the other ranks, and one of them, rank 0 if it still
-    can, reports it. Raises CompoclipError when the group does not come about.
+    the block ends the whole run: every rank learns of it, and one, rank 0 if it still can, reports
+    it. Raises CompoclipError when the group does not come about.
     """
     import torch
 

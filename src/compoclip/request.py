@@ -122,6 +122,6 @@ class TrainRequest:
 
 
 def known_options(method: str | Method) -> dict[str, Option]:
-    """Return the options of a run with a method, those of the recipe too, by name."""
+    """Return the options of a run with a method, including the recipe's, by name."""
     recipe = recipe_card(method).options if isinstance(method, str) else {}
     return {**options_of(TrainOptions), **recipe}

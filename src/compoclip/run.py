@@ -257,7 +257,7 @@ def train(
 
 
 def require_options(options: TrainOptions, method: Method) -> None:
-    """Raise UsageError for options out of range, and for those that do not go together."""
+    """Raise UsageError for options out of range or in conflict."""
     require_seeds(options)
     counts = ["micro_batch", "crops", "max_bad", "save_every", "log_every", "max_steps"]
     counts += ["workers"] if options.workers != "auto" else []
@@ -336,7 +336,7 @@ class Measuring:
     Args:
         on: Benchmarks: NAME or NAME:PART (sugarcrepe:swap_*, retrieval:coco, zero_shot:dtd), with
             places and options as NAME,root=DIR,images=DIR,annotations=PATH,id=NAME; a folder with
-            suite.json; a data root, for all its complete benchmarks; "all", for those of --data;
+            suite.json; a data root, for all its complete benchmarks; "all", for all of --data;
             a suite of the literature (comp, elevater, elevater_20, imagenet_shifts, retrieval_3);
             a file, ./my_benchmark.py; or retrieval:captions.csv and rewrites:captions.csv, made of
             captions that are read as train reads them (split=, image_column=, caption_column=).

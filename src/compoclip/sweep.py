@@ -37,7 +37,7 @@ class SweepOptions:
         random: NAME=LOW..HIGH, NAME=log:LOW..HIGH (evenly on a log scale) or NAME=VALUE,VALUE,...
         draws: Combinations of --random to sample.
         sampler: random runs each combination with all of --grid; tpe samples all values, near
-            those of the best runs so far.
+            the best runs so far.
         draw_seed: Seed of the sampler; more draws with the same seed keep the first ones.
         sort_by: Benchmark whose headline sorts the table, or loss (default: the first benchmark).
         jobs: Runs at once, each in a process of its own, which reads its data itself.
@@ -175,7 +175,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
     while left > 0:
         trials, tasks = dict[str, Any](), []
         for _ in range(min(left, jobs) if tpe else left):
-            # Values that are known beforehand are no parameters: those of a study cannot grow.
+            # Values known beforehand are no parameters of the study: these cannot grow.
             trial, left = study.ask(space if tpe else None), left - 1
             point = trial.params if tpe else next(ahead)
             parts = (f"{key.replace('_', '-')}-{value}" for key, value in point.items())

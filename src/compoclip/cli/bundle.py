@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import Printing, parse
 from compoclip.config import Shown
 from compoclip.errors import CompoclipError
 
 
 @dataclass(frozen=True, kw_only=True)
-class BundleOptions:
+class BundleOptions(Printing):
     """Put a run, its results and their items into one bundle that `verify` checks.
 
     The run's configuration and log, the results of all models with the outcome of every item, and
@@ -29,14 +29,12 @@ class BundleOptions:
         results: Results of its model, and of its base, which it is compared with.
         out: New folder, or file that ends in .zip.
         against: Published tables whose columns the page of the bundle shows.
-        json: Print JSON.
     """
 
     run: Annotated[Path, Shown("RUN", positional=True)]
     results: Path
     out: Path
     against: Annotated[tuple[str, ...], Shown("TABLE ...")] = ()
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class VerifyOptions:
+class VerifyOptions(Printing):
     """Compute scores, intervals and tests of bundles again from their items; check all hashes.
 
     Ends with 1 when anything differs. What the files cannot show is listed: above all, a bundle
@@ -61,11 +59,9 @@ class VerifyOptions:
 
     Args:
         bundles: Folders, or .zip or .tar.gz files.
-        json: Print JSON.
     """
 
     bundles: Annotated[tuple[Path, ...], Shown("BUNDLE ...", positional=True, hint="(required)")]
-    json: bool = False
 
 
 def verify_main(argv: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from compoclip.cli.options import parse
+from compoclip.cli.options import Printing, parse
 from compoclip.console import table, tell
 from compoclip.errors import CompoclipError
 from compoclip.files import cache_folder, reason
@@ -21,7 +21,7 @@ _KINDS = {  # kind -> what it is
 
 
 @dataclass(frozen=True)
-class CacheOptions:
+class CacheOptions(Printing):
     """Show the size of the cache; --clear empties it.
 
     The cache holds no results; commands compute missing entries again. Clear it while no command
@@ -30,11 +30,9 @@ class CacheOptions:
 
     Args:
         clear: Entries to remove: parses, features, indexes or all.
-        json: Print JSON.
     """
 
     clear: Literal["parses", "features", "indexes", "all"] | None = None
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from compoclip import console
 from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.cli.caption_input import caption_items
-from compoclip.cli.options import parse, require_with
+from compoclip.cli.options import Printing, parse, require_with
 from compoclip.config import Shown
 from compoclip.errors import RunInterruptedError, UsageError
 from compoclip.files import require_writable
@@ -26,7 +26,7 @@ from compoclip.run import require_least
 
 
 @dataclass(frozen=True)
-class CaptionOptions:
+class CaptionOptions(Printing):
     """Let a language model write texts for captions: hard positives, hard negatives, dense
     captions, paraphrases. Each is checked; train takes the file.
 
@@ -71,7 +71,6 @@ class CaptionOptions:
         timeout: Seconds without a response before a request is given up.
         retries: Retries after transient errors (429, 5xx, a broken connection).
         device: Device of a model in this process: cpu, cuda, cuda:N, mps or auto.
-        json: Print the summary as JSON.
     """
 
     data: Annotated[str, Shown("DATA", positional=True)]
@@ -90,7 +89,6 @@ class CaptionOptions:
     timeout: float = 120.0
     retries: int = 6
     device: str = "auto"
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:

@@ -93,9 +93,8 @@ Item = tuple[str, Sequence[str]]
 def caption_items(data: str, column: str | None, split: str | None) -> Iterator[Item]:
     """Yield (id, captions) of every sample, in order.
 
-    data: what `train --data` takes, ids being those that training goes by; or a .txt file with one
-    caption a line, or a .jsonl, .csv or .tsv file with captions and no images. Raises like the
-    readers of each.
+    data: what `train --data` takes, with training's ids; a .txt file with one caption per line; or
+    a .jsonl, .csv or .tsv file with captions and no images. Raises like the readers of each.
     """
     bare = _bare(Path(data), column)
     if bare is not None and split is None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from compoclip import console
-from compoclip.cli.options import ResultPaths, parse, require_with
+from compoclip.cli.options import Printing, ResultPaths, parse, require_with
 from compoclip.errors import UsageError
 from compoclip.run import require_least
 
 
 @dataclass(frozen=True)
-class CompareOptions:
+class CompareOptions(Printing):
     """Compare models pairwise with a base, item by item, on every benchmark both have.
 
     The test is a sign-flip test over photos, which is McNemar's test if every photo has one item.
@@ -45,7 +45,6 @@ class CompareOptions:
         format: Layout of the tables.
         resamples: Bootstrap resamples for intervals.
         seed: Seed of the bootstrap.
-        json: Print everything as JSON.
     """
 
     results: ResultPaths
@@ -55,7 +54,6 @@ class CompareOptions:
     format: Literal["text", "markdown", "latex", "csv"] = "text"
     resamples: int = 2000
     seed: int = 0
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:

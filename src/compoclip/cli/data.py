@@ -16,7 +16,7 @@ from compoclip.benchmarks.fetch import FetchJob, fetch, find_missing, rebased
 from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
-from compoclip.cli.options import WorkerCount, parse, processes
+from compoclip.cli.options import Printing, WorkerCount, parse, processes
 from compoclip.config import Shown
 from compoclip.console import counted, note, progress_bar, table, tell
 from compoclip.errors import CompoclipError, UsageError
@@ -57,7 +57,7 @@ main = TASKS.main
 
 
 @dataclass(frozen=True)
-class LsOptions:
+class LsOptions(Printing):
     """List the benchmarks: items, licence, size, and whether their files are available.
 
     Examples:
@@ -66,11 +66,9 @@ class LsOptions:
 
     Args:
         names: Benchmarks to show with all details.
-        json: Print JSON.
     """
 
     names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
-    json: bool = False
 
 
 def ls_main(argv: Sequence[str]) -> int:
@@ -150,7 +148,7 @@ def in_bytes(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class CheckOptions:
+class CheckOptions(Printing):
     """Find missing or incomplete files of benchmarks below a data root.
 
     Files with a known checksum are compared with it; items and photos are counted. The exit code
@@ -165,14 +163,12 @@ class CheckOptions:
         data: Data root in the default layout.
         images: Folder with the photos, if it is not in the data root.
         decode: Also decode every photo.
-        json: Print JSON.
     """
 
     names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
     data: Path = Path("data")
     images: Path | None = None
     decode: bool = False
-    json: bool = False
 
 
 def check_main(argv: Sequence[str]) -> int:
@@ -251,7 +247,7 @@ def byte_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 @dataclass(frozen=True)
-class FetchOptions:
+class FetchOptions(Printing):
     """Download the files of benchmarks that need no permission, and unpack archives.
 
     The command first shows files and sizes, and asks. An interrupted download resumes. A file is
@@ -269,7 +265,6 @@ class FetchOptions:
         annotations_only: Leave out photos.
         url_base: A mirror, which replaces scheme and host of every official address.
         yes: Do not ask.
-        json: Print the fetched files, and which are not verified, as JSON.
     """
 
     names: Annotated[tuple[str, ...], Shown("NAME ...", positional=True)] = ()
@@ -277,7 +272,6 @@ class FetchOptions:
     annotations_only: bool = False
     url_base: str | None = None
     yes: bool = False
-    json: bool = False
 
 
 def fetch_main(argv: Sequence[str]) -> int:
@@ -345,7 +339,7 @@ def shown(jobs: Sequence[FetchJob], root: Path, url_base: str | None) -> str:
 
 
 @dataclass(frozen=True)
-class PackOptions(DataOptions):
+class PackOptions(DataOptions, Printing):
     """Write training data as webdataset shards with images no larger than training needs.
 
     Captions, negatives, similar images, negative images, groups and scores are included. Training
@@ -366,7 +360,6 @@ class PackOptions(DataOptions):
         shard_size: Samples per shard.
         max_bad: Most unreadable images to leave out; each is named.
         workers: Processes that write shards; auto is one per core for thousands of images.
-        json: Print JSON.
     """
 
     data: Annotated[str, Shown("DATA", positional=True)]
@@ -377,7 +370,6 @@ class PackOptions(DataOptions):
     shard_size: int = 1000
     max_bad: int = 0
     workers: WorkerCount = "auto"
-    json: bool = False
 
 
 _MANY = 4096  # images that are worth starting processes for

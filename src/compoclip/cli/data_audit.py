@@ -27,7 +27,7 @@ from compoclip.benchmarks.solvability import (
     solvability,
 )
 from compoclip.benchmarks.targets import named_or_present
-from compoclip.cli.options import parse
+from compoclip.cli.options import Printing, parse
 from compoclip.config import Shown
 from compoclip.console import counted, note, table, tell
 from compoclip.errors import UsageError
@@ -36,7 +36,7 @@ from compoclip.run import DataOptions
 
 
 @dataclass(frozen=True)
-class AuditOptions(DataOptions):
+class AuditOptions(DataOptions, Printing):
     """Report faulty items: unanswerable, duplicated or suspicious.
 
     The audit looks for negatives that equal their caption, duplicates, synonyms, boxes outside the
@@ -64,7 +64,6 @@ class AuditOptions(DataOptions):
         text_only: Also measure the accuracy of a text-only model (length and n-grams,
             cross-validated).
         out: File for the list of defects, one JSON object per line.
-        json: Print counts and defects as JSON.
     """
 
     names: Annotated[tuple[str, ...], Shown("NAME", positional=True)] = ()
@@ -76,7 +75,6 @@ class AuditOptions(DataOptions):
     decode: bool = False
     text_only: bool = False
     out: Path | None = None
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:

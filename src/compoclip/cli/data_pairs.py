@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from compoclip.cli.options import parse, require_within
+from compoclip.cli.options import Printing, parse, require_within
 from compoclip.config import Shown
 from compoclip.console import note, tell
 from compoclip.errors import CompoclipError, UsageError
@@ -19,7 +19,7 @@ from compoclip.files import write_text
 
 
 @dataclass(frozen=True)
-class MirrorOptions:
+class MirrorOptions(Printing):
     """Write training rows about the relative position of two things in a photo.
 
     The photos have boxes in the format of COCO's instances. A row needs two things, each shown
@@ -38,7 +38,6 @@ class MirrorOptions:
         without: Held-out photos: Karpathy's or COCO's JSON, or folders of photos.
         human: Share of rows with an appended caption.
         seed: Seed of all random choices.
-        json: Print counts as JSON.
     """
 
     boxes: Annotated[Path, Shown(positional=True)]
@@ -47,7 +46,6 @@ class MirrorOptions:
     without: Annotated[tuple[Path, ...], Shown("FILE ...")] = ()
     human: float = 0.5
     seed: int = 0
-    json: bool = False
 
 
 def mirror_main(argv: Sequence[str]) -> int:
@@ -89,7 +87,7 @@ def mirror_main(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class CcNegOptions:
+class CcNegOptions(Printing):
     """Convert the training rows of CC-Neg into a table for train.
 
     These are all rows but the last 40,000, which are the test (benchmark cc_neg). No code in the
@@ -102,12 +100,10 @@ class CcNegOptions:
     Args:
         pickle: The authors' file, ccneg_preprocessed.pt.
         out: Table to write, .tsv: title, filepath, neg_caption.
-        json: Print counts as JSON.
     """
 
     pickle: Annotated[Path, Shown(positional=True)]
     out: Path
-    json: bool = False
 
 
 def cc_neg_main(argv: Sequence[str]) -> int:

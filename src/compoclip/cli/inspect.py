@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import Printing, parse
 from compoclip.config import Shown
 from compoclip.errors import CompoclipError
 from compoclip.files import require_writable
@@ -16,7 +16,7 @@ from compoclip.run import require_least
 
 
 @dataclass(frozen=True)
-class InspectOptions:
+class InspectOptions(Printing):
     """Show a checkpoint's architecture, activation and its source, sizes and origin.
 
     Weights files do not record their activation, and the wrong one loses accuracy. --base measures
@@ -30,14 +30,12 @@ class InspectOptions:
         checkpoint: Folder, weights file, ARCHITECTURE@FILE, ARCHITECTURE:TAG, hf-hub:ID or
             "bundled".
         base: A model to compare the weights with.
-        activation: Your word on the activation of weights that do not record it.
-        json: Print it as JSON.
+        activation: The activation of weights that do not record it.
     """
 
     checkpoint: Annotated[str, Shown("CKPT", positional=True)]
     base: str | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,7 +80,7 @@ def _facts(rows: Sequence[tuple[str, str]]) -> str:
 
 
 @dataclass(frozen=True)
-class ConvertOptions:
+class ConvertOptions(Printing):
     """Write a model in another form. Outputs stay the same; numbers are moved, not changed.
 
     Only --context-length and --image-size change outputs: they interpolate position embeddings, for
@@ -112,13 +110,12 @@ class ConvertOptions:
         to: The form to write.
         base: What the weights were trained from. It names the architecture, and the activation if
             the weights are near to it.
-        activation: Your word on the activation of weights that do not record it.
+        activation: The activation of weights that do not record it.
         dtype: float16 halves the size of open-clip, merged and the hf forms.
         context_length: Tokens per text. The first 20 positions stay, the others are stretched, as
             in Long-CLIP.
         image_size: Side of images in pixels.
         push_to_hub: Put DST on the Hugging Face hub too, as `compoclip push DST REPO` does.
-        json: Print what was written as JSON.
     """
 
     source: Annotated[str, Shown("SRC", positional=True)]
@@ -130,7 +127,6 @@ class ConvertOptions:
     context_length: int | None = None
     image_size: int | None = None
     push_to_hub: Annotated[str | None, Shown("REPO")] = None
-    json: bool = False
 
 
 def convert_main(argv: Sequence[str]) -> int:
@@ -168,7 +164,7 @@ def convert_main(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class PushOptions:
+class PushOptions(Printing):
     """Put a model folder on the Hugging Face hub: weights (safetensors), configuration, tokenizer
     and model card, in one commit, and nothing else that lies in the folder.
 
@@ -186,7 +182,6 @@ class PushOptions:
             with a table of them, and with the entries that the hub shows beside a model.
         private: Make a new repository private.
         message: Message of the commit.
-        json: Print what was uploaded as JSON.
     """
 
     folder: Annotated[Path, Shown("FOLDER", positional=True)]
@@ -194,7 +189,6 @@ class PushOptions:
     results: Annotated[tuple[Path, ...], Shown("RESULTS ...")] = ()
     private: bool = False
     message: str = ""
-    json: bool = False
 
 
 def push_main(argv: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip import own
-from compoclip.cli.options import parse
+from compoclip.cli.options import Printing, parse
 from compoclip.config import Shown
 from compoclip.console import counted, table, tell
 from compoclip.errors import UsageError
@@ -31,7 +31,7 @@ _HINTS = {
 
 
 @dataclass(frozen=True)
-class ListOptions:
+class ListOptions(Printing):
     """List methods, losses, rewrites or benchmarks by name, with their origin.
 
     For given methods, also list the differences between papers and released code.
@@ -39,7 +39,6 @@ class ListOptions:
     Args:
         kind: Kind to list.
         names: Names to list, or files such as ./my_rewrite.py; all by default.
-        json: Print JSON, with all settings of methods.
     """
 
     kind: Annotated[
@@ -47,7 +46,6 @@ class ListOptions:
         Shown("methods|losses|rewrites|benchmarks", positional=True),
     ]
     names: Annotated[tuple[str, ...], Shown("NAME ...", positional=True)] = ()
-    json: bool = False
 
 
 @dataclass(frozen=True)

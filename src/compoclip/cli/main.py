@@ -76,7 +76,7 @@ VERBS = {
         "bundle:verify_main",
     ),
     "wise-ft": (
-        "mix the weights of a fine-tuned model with those of its base, or sweep all mixes",
+        "mix the weights of a fine-tuned model and its base, or sweep all mixes",
         "wise_ft",
     ),
     "towers": ("measure how much each tower contributes to the gains", "wise_ft:towers_main"),
@@ -161,7 +161,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def all_verbs() -> Verbs:
-    """Return all verbs, those that other packages add (entry points `compoclip.verbs`) first."""
+    """Return all verbs, first what other packages add (entry points `compoclip.verbs`)."""
     added = {name: own.imported(point, "verb") for name, point in own.installed("verbs").items()}
     return replace(_PROGRAM, table={**added, **VERBS})
 

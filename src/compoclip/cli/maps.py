@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from compoclip import console
-from compoclip.cli.options import Models, parse
+from compoclip.cli.options import Models, OnDevice, parse
 from compoclip.files import require_writable, write_atomically
 from compoclip.run import load_models
 
 
 @dataclass(frozen=True)
-class MapsOptions:
+class MapsOptions(OnDevice):
     """Draw token-patch maps: which patches of an image each word of a caption aligns with.
 
     Writes one picture per word and model to OUT.
@@ -27,16 +27,12 @@ class MapsOptions:
         image: Image file to map.
         caption: Its caption.
         out: Folder for the pictures.
-        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
-        json: Print the pictures and cosines as JSON.
     """
 
     models: Models
     image: Path
     caption: str
     out: Path
-    device: str = "auto"
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from compoclip import own
-from compoclip.cli.options import parse
+from compoclip.cli.options import Printing, parse
 from compoclip.config import Shown
 from compoclip.console import tell
 from compoclip.errors import CompoclipError, UsageError
@@ -21,7 +21,7 @@ _CUSTOM = Path("examples", "custom")  # inside the package of a wheel, at the ro
 
 
 @dataclass(frozen=True)
-class NewOptions:
+class NewOptions(Printing):
     """Write a working template and a test of it that passes.
 
     Examples:
@@ -34,7 +34,6 @@ class NewOptions:
         name: The name: letters, digits, - and _. The files are NAME.py and test_NAME.py, with _
             for -.
         out: Folder for the files; created if missing.
-        json: Print the paths as JSON.
     """
 
     kind: Annotated[
@@ -43,7 +42,6 @@ class NewOptions:
     ]
     name: Annotated[str, Shown("NAME", positional=True)]
     out: Path = Path()
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:

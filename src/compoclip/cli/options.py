@@ -7,7 +7,7 @@ import inspect
 import shlex
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
@@ -22,12 +22,36 @@ from compoclip.config import (
 )
 from compoclip.errors import UsageError, closest
 from compoclip.run import require_seeds
-from compoclip.workers import available_cores
 
 T = TypeVar("T")
 WorkerCount = int | Literal["auto"]
 Models = Annotated[tuple[str, ...], Shown("MODEL ...", positional=True, hint="(required)")]
 ResultPaths = Annotated[tuple[Path, ...], Shown("RESULTS ...", positional=True, hint="(required)")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printing:
+    """Options of verbs that print a result.
+
+    Args:
+        json: Print the result as JSON.
+    """
+
+    json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice(Printing):
+    """Options of verbs that load models.
+
+    Args:
+        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
+    """
+
+    device: str = "auto"
+
+
+_SHARED = (Printing.__name__, OnDevice.__name__)  # in the help behind a verb's own
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -43,7 +67,7 @@ class OptionParser(argparse.ArgumentParser):
     Args:
         program: For the usage line.
         about: The head of the help.
-        groups: Title -> options, in the order of the help; those of "" are not shown.
+        groups: Title -> options, in the order of the help; "" is not shown.
         required: Refuse a call without the options that have no default.
     """
 
@@ -171,7 +195,7 @@ def parse(options: type[T], verb: str, arguments: Sequence[str], program: str = 
     of a list that the help calls required.
     """
     about = f"{inspect.getdoc(options) or ''}\n".partition("\nArgs:")[0].strip()
-    known = options_of(options).values()
+    known = sorted(options_of(options).values(), key=lambda option: option.group in _SHARED)
     parser = OptionParser(f"{program} {verb}", about, {"options": known})
     parsed = built(options, parser.read(arguments))
     require_seeds(parsed)
@@ -190,7 +214,7 @@ def require_within(low: float, high: float, options: object, *names: str) -> Non
 
 
 def require_with(options: object, name: str, *others: str) -> None:
-    """Raise UsageError for an option that is given without those that it goes with."""
+    """Raise UsageError for an option that is given without the others that it needs."""
     if getattr(options, name) and not all(getattr(options, other) for other in others):
         raise UsageError(f"{_flag(name)} goes with {' and '.join(map(_flag, others))}")
 
@@ -202,6 +226,8 @@ def _flag(name: str) -> str:
 def processes(workers: WorkerCount, work: float, enough: float) -> int:
     """Return the number of worker processes; "auto": all cores when `work` reaches `enough`."""
     if workers == "auto":
+        from compoclip.workers import available_cores  # with multiprocessing
+
         return available_cores() if work >= enough else 1
     if workers < 1:
         raise UsageError("--workers must be at least 1")

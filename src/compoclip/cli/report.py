@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Annotated
 
 from compoclip import console
-from compoclip.cli.options import ResultPaths, parse
+from compoclip.cli.options import Printing, ResultPaths, parse
 from compoclip.config import Shown
 from compoclip.files import require_writable
 from compoclip.run import load_models, require_least
 
 
 @dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(Printing):
     """Write an HTML report of results: changes by skill with intervals, plots and examples, all
     numbers and their origin. The page needs no network.
 
@@ -37,7 +37,6 @@ class ReportOptions:
         title: Heading of the page.
         resamples: Bootstrap resamples for intervals; verdicts need none.
         seed: Seed of the bootstrap.
-        json: Print the paths as JSON.
     """
 
     results: ResultPaths
@@ -50,7 +49,6 @@ class ReportOptions:
     title: str = "Compositionality report"
     resamples: int = 2000
     seed: int = 0
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from compoclip.captions.parser import parse_records, provenance
 from compoclip.captions.tagger import get_tagger
 from compoclip.captions.types import MOST_TOKENS, SceneGraph, is_cut
 from compoclip.cli.caption_input import DEFAULT_COLUMN, CaptionFile, caption_file
-from compoclip.cli.options import WorkerCount, parse, processes, require_with
+from compoclip.cli.options import Printing, WorkerCount, parse, processes, require_with
 from compoclip.config import Shown
 from compoclip.corpora.export import Trainer, export
 from compoclip.corpora.job import CorpusJob, Counts, ParseJob, RewriteJob
@@ -42,7 +42,7 @@ from compoclip.run import require_least
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusOptions:
+class CorpusOptions(Printing):
     """Source and destination of captions, and processing.
 
     Args:
@@ -57,7 +57,6 @@ class CorpusOptions:
             RAY_ADDRESS names, or else starts one with --workers processes here.
         max_bad: Most damaged shards with exit code 0.
         tagger: hanta, spacy or spacy:MODEL.
-        json: Print records (a text) or statistics (a file) as JSON.
     """
 
     source: Annotated[str, Shown("TEXT|FILE", positional=True)]
@@ -67,7 +66,6 @@ class CorpusOptions:
     engine: Engine = "local"
     max_bad: int = 0
     tagger: str = "hanta"
-    json: bool = False
 
 
 _MUCH = 4 << 20  # bytes of captions that are worth starting processes for

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from compoclip.cli.caption_input import CaptionFile
-from compoclip.cli.options import parse, require_within
+from compoclip.cli.options import OnDevice, parse, require_within
 from compoclip.config import Shown
 from compoclip.console import counted, note, table, tell
 from compoclip.errors import UsageError
@@ -24,7 +24,7 @@ _POOL = 100  # photos that --rerank orders
 
 
 @dataclass(frozen=True)
-class IndexOptions(DataOptions):
+class IndexOptions(DataOptions, OnDevice):
     """Encode photos and keep their features in one file, for search.
 
     The same command again encodes what is new or changed, and drops what is gone.
@@ -42,8 +42,6 @@ class IndexOptions(DataOptions):
             trained on; of a folder of photos paths start there. They set the score below which
             search says that nothing matches.
         batch_size: Photos encoded at once [default: 64, on a GPU 512].
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
-        json: Print what was done as JSON.
     """
 
     photos: Annotated[str, Shown("PHOTOS", positional=True)]
@@ -52,8 +50,6 @@ class IndexOptions(DataOptions):
     duplicates: float | None = None
     calibrate: str = ""
     batch_size: int | None = None
-    device: str = "auto"
-    json: bool = False
 
 
 def index_main(argv: Sequence[str]) -> int:
@@ -101,8 +97,8 @@ def index_main(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """Find photos of an index by texts or images: those of the highest cosine, exactly.
+class SearchOptions(OnDevice):
+    """Find the photos of an index with the highest cosine to texts or images, exactly.
 
     Examples:
         compoclip search photos.index "a red cup left of a plate" --top 5
@@ -122,8 +118,6 @@ class SearchOptions:
         model: The model that made the index, where it has moved.
         images: The folder that the photos have moved to.
         page: HTML file that shows the photos.
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
-        json: Print what was found as JSON.
     """
 
     index: Annotated[Path, Shown("INDEX", positional=True)]
@@ -136,8 +130,6 @@ class SearchOptions:
     model: str = ""
     images: Path | None = None
     page: Path | None = None
-    device: str = "auto"
-    json: bool = False
 
 
 _REMEDIES = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip import console, own
-from compoclip.cli.options import parse, require_within
+from compoclip.cli.options import OnDevice, parse, require_within
 from compoclip.config import Shown
 from compoclip.errors import UsageError
 from compoclip.run import load_models, require_least
@@ -23,8 +23,26 @@ if TYPE_CHECKING:
 _MOST_PORT = 65535
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ServingOptions(OnDevice):
+    """Where to serve.
+
+    Args:
+        host: Address to serve at. The default accepts this computer only; any other address accepts
+            everybody who can reach it, without a password.
+        names: Further host names that requests may use, such as a proxy's; other names are refused.
+        port: Port to serve at; 0 takes a free one.
+        index: Photos to search, made by compoclip index with the (first) model.
+    """
+
+    host: str = "127.0.0.1"
+    names: Annotated[tuple[str, ...], Shown("NAME ...")] = ()
+    port: int = 8000
+    index: Path | None = None
+
+
 @dataclass(frozen=True)
-class ServeOptions:
+class ServeOptions(_ServingOptions):
     """Serve a model over HTTP: embeddings in OpenAI's format, and scores of images and texts.
 
     POST /v1/embeddings takes texts and images (data URLs, base64), POST /v1/scores images and
@@ -38,11 +56,6 @@ class ServeOptions:
 
     Args:
         model: As for evaluate; NAME=MODEL gives its name for clients.
-        host: Address to serve at. The default accepts this computer only; any other address accepts
-            everybody who can reach it, without a password.
-        names: Further host names that requests may use, such as a proxy's; other names are refused.
-        port: Port to serve at; 0 takes a free one.
-        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
         max_batch: Most texts or images in one call of the model.
         max_wait: Milliseconds that a request may wait for others to share a call.
         max_items: Most texts and images in one request.
@@ -50,22 +63,14 @@ class ServeOptions:
             Retry-After.
         max_megabytes: Most megabytes of one request; all requests together may have eight times as
             many.
-        index: Photos to search, made by compoclip index with this model.
-        json: Print the address as JSON.
     """
 
     model: Annotated[str, Shown("MODEL", positional=True)]
-    host: str = "127.0.0.1"
-    names: Annotated[tuple[str, ...], Shown("NAME ...")] = ()
-    port: int = 8000
-    device: str = "auto"
     max_batch: int = 64
     max_wait: float = 5.0
     max_items: int = 256
     queue: int = 1024
     max_megabytes: int = 32
-    index: Path | None = None
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -105,7 +110,7 @@ def _index(path: Path | None, loaded: LoadedModel) -> PhotoIndex | None:
 
 def serve(
     site: Website,
-    options: ServeOptions | PlayOptions,
+    options: _ServingOptions,
     record: Mapping[str, Any],
     shown: str,
     page: str = "",
@@ -137,8 +142,8 @@ def serve(
 # --- `compoclip play MODEL [MODEL]`: the web playground. ---
 
 
-@dataclass(frozen=True)
-class PlayOptions:
+@dataclass(frozen=True, kw_only=True)
+class PlayOptions(_ServingOptions):
     """Open a web page: drop an image, type a caption, see which rewrites fool the model.
 
     The page scores all rewrites of the caption, negatives and positives, and marks the misranked
@@ -152,22 +157,10 @@ class PlayOptions:
 
     Args:
         models: One or two, as for evaluate; NAME=MODEL gives a name.
-        host: Address to serve at. The default accepts this computer only; any other address accepts
-            everybody who can reach it.
-        names: Further host names that browsers may use, such as a proxy's; other names are refused.
-        port: 0 takes a free one.
-        device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
-        index: Photos to search by the caption, made by compoclip index with the first model.
-        json: Print the address as JSON.
     """
 
     models: Annotated[tuple[str, ...], Shown("MODEL [MODEL]", positional=True, hint="(required)")]
-    host: str = "127.0.0.1"
-    names: Annotated[tuple[str, ...], Shown("NAME ...")] = ()
     port: int = 7860
-    device: str = "auto"
-    index: Path | None = None
-    json: bool = False
 
 
 def play_main(argv: Sequence[str]) -> int:

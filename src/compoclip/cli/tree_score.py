@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compoclip import console
 from compoclip.cli.caption_input import read_captions
-from compoclip.cli.options import Models, parse
+from compoclip.cli.options import Models, OnDevice, parse
 from compoclip.files import require_writable, write_json, write_text
 from compoclip.ranks import device_named
 from compoclip.run import named_models, require_least
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TreeScoreOptions:
+class TreeScoreOptions(OnDevice):
     """Measure how well the span vectors of text encoders follow some binary tree.
 
     A span of words behaves like a constituent if its vector does not change when, from layer h on,
@@ -44,10 +44,8 @@ class TreeScoreOptions:
         seed: Seed of the sample, the random trees and the bootstrap.
         threshold: The layers h [default: 0 to half the layers; the last one is the headline].
         batch_size: Captions encoded at once; changes scores by rounding only.
-        device: cpu, cuda, cuda:N or mps; auto uses a GPU if there is one.
         out: Folder for tree-score.json, plots by layer (.png, .svg) and every caption's tree.
         resamples: Bootstrap resamples.
-        json: Print the scores as JSON.
     """
 
     models: Models
@@ -56,10 +54,8 @@ class TreeScoreOptions:
     seed: int = 0
     threshold: tuple[int, ...] = ()
     batch_size: int = 64
-    device: str = "auto"
     out: Path | None = None
     resamples: int = 2000
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from compoclip import console
-from compoclip.cli.options import parse
+from compoclip.cli.options import Printing, parse
 from compoclip.config import Shown
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable, write_json
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WiseFtOptions:
-    """Mix the weights of a fine-tuned model with those of its base, and write a checkpoint.
+class WiseFtOptions(Printing):
+    """Mix the weights of a fine-tuned model and its base, and write a checkpoint.
 
     The mix (1 - alpha) BASE + alpha TUNED recovers zero-shot and retrieval accuracy of the base for
     some of the gains (WiSE-FT). TUNED may be an adapter folder, which is merged first.
@@ -51,7 +51,6 @@ class WiseFtOptions:
         steps: Steps of the sweep from alpha 0 to 1.
         keep: Ability to retain when picking a mix; by default no mix is picked.
         max_loss: Most percentage points of --keep that the mix may lose against BASE.
-        json: Print the result as JSON.
     """
 
     base: Annotated[str, Shown("BASE", positional=True)]
@@ -66,7 +65,6 @@ class WiseFtOptions:
     keep: Literal["zero-shot", "retrieval"] | None = None
     max_loss: float = 1.0
     measuring: Measuring = field(default_factory=Measuring)
-    json: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -196,7 +194,7 @@ def _picked(
 
 
 @dataclass(frozen=True)
-class TowersOptions:
+class TowersOptions(Printing):
     """Measure how much of the gain comes from each tower.
 
     The models are base, tuned, "tuned-image" (image tower of TUNED, text tower of BASE) and
@@ -212,14 +210,12 @@ class TowersOptions:
         base: The model before training, named as for evaluate.
         tuned: The fine-tuned model.
         out: Folder for results and numbers.
-        json: Print the numbers as JSON.
     """
 
     base: Annotated[str, Shown("BASE", positional=True)]
     tuned: Annotated[str, Shown("TUNED", positional=True)]
     out: Path
     measuring: Measuring = field(default_factory=Measuring)
-    json: bool = False
 
 
 def towers_main(argv: Sequence[str]) -> int:

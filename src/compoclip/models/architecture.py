@@ -165,8 +165,7 @@ def build_model(
     outline = None
     try:
         try:
-            with torch.device("meta"), _Undrawn():
-                outline = _network(config)
+            outline = outlined(config)
         except (CompoclipError, OSError, ImportError):  # files or packages that are not here
             raise
         except Exception:  # wrong sizes, and what has to have values: making it tells
@@ -189,6 +188,12 @@ def build_model(
     except Exception as error:  # libraries take a configuration's values for granted
         why = f"{type(error).__name__}: {reason(error)}"
         raise CompoclipError(f"{_WHAT} cannot be built: {why}") from error
+
+
+def outlined(config: Mapping[str, Any]) -> nn.Module:
+    """Return the network of a configuration without values, on the device "meta"."""
+    with torch.device("meta"), _Undrawn():
+        return _network(config)
 
 
 def _network(config: Mapping[str, Any]) -> nn.Module:

@@ -215,8 +215,8 @@ def assemble(
 ) -> LoadedModel:
     """Return network, tokenizer, preprocessing and identity, on the CPU in eval mode.
 
-    Weights are `state` when given, those of `network` when given, else drawn from `seed`. Raises
-    CompoclipError when the parts do not fit together.
+    Weights are from `state` or `network` when given, else drawn from `seed`. Raises CompoclipError
+    when the parts do not fit together.
     """
     source, architecture = str(path or name), architecture_name(config.model_cfg)
 
@@ -362,7 +362,7 @@ class Inspection:
 
 
 def compared(state: Mapping[str, Tensor], base: LoadedModel, source: str) -> dict[str, Any]:
-    """Return the distance of tensors from those of a base, as `Inspection.base` has it."""
+    """Return the distance of tensors from a base, as `Inspection.base` has it."""
     own = base.encoder.model.state_dict()
     kin = kinship(named_like(state, own), own, source)
     return {

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
+from compoclip.config import is_a
 from compoclip.errors import CompoclipError
 from compoclip.files import read_json, reason
 from compoclip.version import __version__
@@ -68,8 +69,7 @@ class ModelConfig:
 
 @contextmanager
 def sound(source: object) -> Iterator[None]:
-    """Let errors of the block name the file: those that say what is wrong, and those that taking
-    malformed values apart raises."""
+    """Make errors of the block name the file: our own, and what malformed values raise."""
     try:
         yield
     except CompoclipError as error:
@@ -221,19 +221,12 @@ class ModelIdentity:
     def from_json(cls, data: Mapping[str, Any]) -> ModelIdentity:
         """Invert `to_json`. Raises CompoclipError when a field is missing or of another type."""
         values: dict[str, Any] = {}
-        for f in fields(cls):
-            value: Any = data.get(f.name)
-            values[f.name] = value
-            if "tuple" in str(f.type):
-                number = int if "int" in str(f.type) else int | float
-                listed = isinstance(value, list | tuple)
-                fits = listed and all(isinstance(each, number) for each in value)
-                values[f.name] = tuple(value) if fits else value
-            else:
-                fits = type(value).__name__ == f.type
-            if not fits:
+        for name, kind in get_type_hints(cls).items():
+            value = data.get(name)
+            values[name] = tuple(value) if isinstance(value, list) else value
+            if not is_a(values[name], kind):
                 raise CompoclipError(
-                    f"model identity: '{f.name}' is missing or malformed; restore the file or "
+                    f"model identity: '{name}' is missing or malformed; restore the file or "
                     "re-save the checkpoint"
                 )
         return cls(**values)

@@ -142,8 +142,8 @@ def interpolate(
     _require_mixable(base.name, ours, tuned.name, theirs, remedy)
     if wise_lora == "squared" and not (theirs.adapter and theirs.base == ours.weights):
         raise UsageError(
-            f"squared interpolation is for adapters and the base they were trained on, and "
-            f"{tuned.name} is no such thing for {base.name}: leave it out"
+            "squared interpolation is for adapters on their own base, and "
+            f"{tuned.name} is no adapter of {base.name}: leave it out"
         )
     state = interpolate_states(
         base.encoder.model.state_dict(),
@@ -216,7 +216,7 @@ def interpolate_states(
     scope: Scope = "all",
     mix_scale: bool = False,
 ) -> dict[str, Tensor]:
-    """(1 - alpha) base + alpha tuned, in float32 on the CPU; integers are those of `tuned`.
+    """(1 - alpha) base + alpha tuned, in float32 on the CPU; integers are from `tuned`.
 
     Weights that are equal in both stay exactly so, as do all of them at alpha 0 and 1; these may
     share memory with the inputs. Raises CompoclipError when names or shapes differ, UsageError for

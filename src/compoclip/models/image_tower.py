@@ -123,7 +123,7 @@ class ImageTower:
         return self._encode(pixels, patches)
 
     def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
-        """(B, 1 + P, C) pooled features, and below them those of patches, if asked; before the last
+        """(B, 1 + P, C): the pooled features, then the patches' if asked; before the last
         projection ("trunk") or after it ("tower")."""
         trunk = at == "trunk"
         outputs = self._states(pixels, patches, True) if trunk else self._encode(pixels, patches)
@@ -174,7 +174,7 @@ class ImageTower:
         return states if visual.proj is None else tuple(each @ visual.proj for each in states)
 
     def _states(self, pixels: Tensor, patches: bool, ours: bool) -> Outputs:
-        """Return what the projection is put on: the pooled state, and that of every position alone.
+        """Return what the projection takes: the pooled state, and the state of each position.
 
         ours: run the blocks of a ViT in our way, if they are the usual ones.
         """

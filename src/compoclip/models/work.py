@@ -56,9 +56,8 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class FeatureWork:
-    """Both towers' parts of a batch. Every micro-batch of `image` and `text` gives tensors; `join`
-    makes of those of both all that a loss may see. whole: whether no pass through a tower is in
-    several micro-batches."""
+    """Both towers' parts of a batch. `join` combines the tensors of all micro-batches into
+    what a loss may read. whole: whether no pass is split into micro-batches."""
 
     image: Work[object]
     text: Work[object]

@@ -273,7 +273,7 @@ class _Maker:
         return record, (crops, tokens, width)
 
     def __call__(self, numbers: range) -> tuple[NDArray[np.float32], dict[int, str]]:
-        """The features of some photos, and of those that cannot be read why."""
+        """Return the features of some photos, and the reasons why others cannot be read."""
         features = np.zeros((len(numbers), *self.spec[1]), np.float32)
         bad: dict[int, str] = {}
         views = [(number, crop) for number in numbers for crop in range(self.spec[1][0])]

@@ -126,7 +126,7 @@ class TrainingLoop:
         self.clock = time.monotonic()
 
     def _resumed(self) -> Progress:
-        """Where the run stands; weights, moments and random state are those of its newest state."""
+        """Restore the newest state of the run: weights, moments, random state; return its place."""
         progress = Progress(step=0, epoch=0, epoch_step=0)
         state = latest_state(self.states) if self.settings.resume else None
         if state is not None:
@@ -147,7 +147,7 @@ class TrainingLoop:
                 f"the processes found training states of different steps ({steps}): --out must be "
                 "on a disk that all machines share"
             )
-        if not self.ranks.first:  # whose dropout is that of one process; the others draw their own
+        if not self.ranks.first:  # draws its dropout like a single process
             torch.manual_seed(torch.initial_seed() + 1_000_003 * self.ranks.rank + progress.step)
         if self.watch is not None:
             self.watch.restore(progress.measured)
@@ -190,9 +190,8 @@ class TrainingLoop:
             self._measure(self.watch)
         if self.watch is not None and self.watch.over():
             return
-        # Batches are a function of (seed, epoch, step): a resumed run goes on mid-epoch. Every
-        # batch comes with what there is to know of the others' parts, exchanged before anything
-        # is encoded.
+        # Batches are a function of (seed, epoch, step): a resumed run continues mid-epoch.
+        # Every batch comes with what is known of the others' parts, exchanged before encoding.
         stop_after = self.settings.stop_after
         self.last = min(self.total, max(stop_after or self.total, self.progress.step + 1))
         self.coming = shared_batches(
@@ -269,8 +268,8 @@ class TrainingLoop:
         lr = learning_rate(self.progress.step, self.total, optim)
         set_learning_rate(optimizer, lr)
 
-        # Forward and backward. What is told of the loss is that of the global batch on every rank;
-        # gradients still differ, by what each rank encoded.
+        # Forward and backward. The reported loss is of the global batch on every rank; gradients
+        # still differ, by what each rank encoded.
         optimizer.zero_grad(set_to_none=True)
         result = step(
             self.encoder,
@@ -370,8 +369,8 @@ class TrainingLoop:
             )
 
     def _measure(self, watch: Watch) -> None:
-        """Measure the model as it would be handed out now. The clock is that of training; what goes
-        wrong with a benchmark costs no step."""
+        """Measure the model as it would be saved now. The clock counts training only; a benchmark
+        that fails costs no step."""
         try:
             with self.averages.applied() if self.averages is not None else nullcontext():
                 record = watch.look(self.progress.step, self.encoder.model)
@@ -431,7 +430,7 @@ class TrainingLoop:
             ) from cause
 
 
-_GPU_THREADS = 2  # of this process, whose cores are for those that read data
+_GPU_THREADS = 2  # of this process; the other cores are for data workers
 
 
 @contextmanager
@@ -465,7 +464,7 @@ def _host_of(device: torch.device) -> Iterator[Callable[[], None]]:
 
 
 def total_steps(optim: Optim, batches: BatchLoader, most: int = 0) -> int:
-    """Optimiser steps of the whole run: those of its epochs, or `most` if that is less and not 0.
+    """Return the optimiser steps of the whole run: of its epochs, or `most` if fewer and not 0.
 
     Raises:
         CompoclipError: When there is not one full batch.

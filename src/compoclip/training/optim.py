@@ -199,7 +199,7 @@ class BadSteps:
         self.read(keep=self._late)
 
     def read(self, keep: int = 0) -> None:
-        """Read all steps but the last `keep`; waits for those that are not done."""
+        """Read all steps but the last `keep`; waits for unfinished ones."""
         while len(self._unread) > keep:
             step, bad, copied = self._unread.popleft()
             if copied is not None:

@@ -120,7 +120,7 @@ def rate_factors(network: nn.Module, lr: float, settings: RunSettings) -> dict[s
 
 
 def require_words(freeze: Iterable[str]) -> None:
-    """Raise UsageError for a word of --freeze that means nothing."""
+    """Raise UsageError for an unknown word of --freeze."""
     refuse({f"--freeze {each}: must be {_WORDS}": not _WORD.fullmatch(each) for each in freeze})
 
 
@@ -201,7 +201,7 @@ def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | Non
 
     Raises:
         UsageError: When no tower can be adapted.
-        CompoclipError: When the weights are not those of the model's identity.
+        CompoclipError: When the weights do not match the model's identity.
     """
     if method.lora is None:
         return None

@@ -269,7 +269,7 @@ class _Run:
         if not settings.allow_no_negatives:
             require_negatives(method, source, plan)
         encoder.to(settings.device).eval()
-        with ranks.rank0_first():  # neighbours are those of the model as it is now
+        with ranks.rank0_first():  # neighbours are found with the model as it is now
             companions = method.images.prepare(
                 source,
                 lambda pixels: encoder.encode_images(pixels.to(settings.device)).pooled,

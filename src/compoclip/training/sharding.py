@@ -1,8 +1,8 @@
 """Towers too large for one device: parameters, gradients and moments split over ranks (FSDP2).
 
 Each rank keeps a W-th of every parameter and the moments of that part; what a block needs whole is
-collected when it computes and let go after. The mathematics is that of `distributed`: the mean of
-the gradients over the ranks, which FSDP takes while it splits them.
+collected when it computes and let go after. As in `distributed`, gradients
+are averaged over the ranks; FSDP does this while it splits them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def shard_training(
 
     Which parameters require a gradient must be decided before.
 
-    Returns the optimiser that goes on in place of `optimizer`, whose moments are split like their
-    parameters: a run may be resumed with another number of ranks, or without FSDP.
+    Returns the optimiser that replaces `optimizer`. Its moments are split like their parameters: a
+    run may be resumed with another number of ranks, or without FSDP.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
@@ -98,7 +98,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, ranks: Rank
     """Scale all gradients down to a norm of `limit` together; 0 does not clip. Returns the norm, on
     the device: nothing waits for it.
 
-    Gradients may be split over ranks; the norm is that of the whole.
+    Gradients may be split over ranks; the norm is of the whole.
     """
     parameters = list(parameters)
     gradients = [p.grad for p in parameters if p.grad is not None]

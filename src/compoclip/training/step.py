@@ -67,7 +67,7 @@ def step(
     scaler: torch.amp.GradScaler | None = None,
     known: FrozenTexts | None = None,
 ) -> StepResult:
-    """Add the gradients of the method's loss on a batch to those of the parameters.
+    """Add the gradients of the method's loss on a batch to the parameters' gradients.
 
     Args:
         encoder: The towers, on `settings.device`.
@@ -75,9 +75,9 @@ def step(
         method: The loss terms.
         batch: This rank's images and texts.
         settings: Device, precision (bf16 and fp16 are autocast of the towers; losses are always
-            float32) and micro-batch are read. Gradients are those of the whole batch either way.
-        global_batch: What the batches of all ranks make together; None for a batch alone. The loss
-            is that of the global batch, and so is the mean of the gradients over the ranks.
+            float32) and micro-batch are read. Neither changes the gradients.
+        global_batch: What the batches of all ranks make together; None for a batch alone. The
+            loss and the mean of the gradients over the ranks are of the global batch.
         mean: Takes that mean; it is begun as soon as gradients are complete.
         scaler: Scales the gradients up, for fp16.
         known: Remembers texts, where of their tower only the projection learns.

@@ -244,7 +244,7 @@ def _named(pairs: Pairs) -> dict[str, Tensor]:
 def _filled(network: nn.Module, lora: Lora, pairs: Pairs, source: Path) -> dict[str, Tensor]:
     """Return adapters on all layers of a network, zero where there are none.
 
-    Raises CompoclipError for weights that `lora` does not adapt, and those of other shapes.
+    Raises CompoclipError for weights that `lora` does not adapt, and for other shapes.
     """
     targets: dict[str, AdaptedWeight] = {t.name: t for t in lora_targets(network, lora)}
     if odd := [name for name in pairs if name not in targets]:
@@ -360,7 +360,7 @@ def _pairs(
 
 
 def _fused(parts: Pairs) -> tuple[Tensor, Tensor]:
-    """Return one (A, B) of a fused projection from those of some of its thirds."""
+    """Return one (A, B) of a fused projection from the pairs of its thirds."""
     first, b = next(iter(parts.values()))
     rows = len(b)
     if all(torch.equal(a, first) for a, _ in parts.values()):

@@ -165,7 +165,7 @@ class HuggingFaceFolder(Format):
         return override_activation(loaded, activation)
 
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
-        """Write the folder, or that of a tower alone."""
+        """Write the folder of the model or of one tower."""
         tower = form.removeprefix("hf").removeprefix("-")
         model_cfg = {k: v for k, v in loaded.config.model_cfg.items() if k != "custom_text"}
         config = self.write_config(loaded.config.model_cfg, loaded.tokenizer.vocab_size, tower)
@@ -513,8 +513,8 @@ class SplitClip(HFClip):
         vision-encoder/config.json, model.safetensors    CLIPVisionModelWithProjection in a wrapper
         text-encoder/config.json, model.safetensors      CLIPTextModelWithProjection in a wrapper
 
-    The wrappers' code (`utils.py`) is not run. Sizes are those of the tensors, heads those of the
-    configuration or one for 64 numbers of width; a configuration has to say the activation.
+    The wrappers' code (`utils.py`) is not run. Tensors give the sizes, the configuration the
+    number of heads (else width / 64) and the activation.
     """
 
     order = 42

@@ -1,8 +1,7 @@
 """Weights files that others published: tensors alone, without a record of what they are.
 
-What a file does not say is never guessed: the architecture is named by the user or is that of a
-base; the activation is the user's word, or that of a base which the weights are near to (see
-`weights`). What a file does say is followed: LoRA weights beside plain ones are merged (TSVLC, DAC,
+Nothing is guessed: the user or a base gives the architecture; the user, or a base with weights near
+to these, the activation (see `weights`). LoRA weights beside plain ones are merged (TSVLC, DAC,
 FSC-CLIP; see `adapters`), and a shorter table of text positions is a shorter context (CLoVe's 64).
 
 Weights that open_clip publishes, and random ones, are named by their architecture, too.
@@ -26,6 +25,7 @@ from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.models.architecture import (
     activation_of,
     named_config,
+    outlined,
     published_stats,
     with_activation,
 )
@@ -48,12 +48,15 @@ from compoclip.models.weights import (
     counts,
     dtypes,
     kinship,
+    mismatch,
     named_like,
     read_state_dict,
     read_weights,
 )
 
 _POSITIONS = ("positional_embedding", "text.positional_embedding")
+_UNSHAPED = (*_POSITIONS, "logit_scale")  # whose shapes say nothing of the architecture
+_TELLING = ("token_embedding.weight", "text_projection")
 _NOT_RECORDED = "not recorded"
 
 
@@ -225,8 +228,8 @@ def load_tuned_file(
 ) -> LoadedModel:
     """Return the weights in `file` as the architecture of `base`, which they were trained from.
 
-    Without `activation` the weights must be near those of the base; the activation is then that of
-    the base. Raises CompoclipError when they are not, or the file does not fit the architecture.
+    Without `activation` the weights must be near the base's, and it has the base's activation.
+    Raises CompoclipError when they are not, or the file does not fit the architecture.
     """
     found = read_weights(file)
     plain, adapters = split(found.state)
@@ -256,48 +259,21 @@ def candidates(state: Mapping[str, Tensor]) -> list[str]:
 
     The number of heads cannot be seen in weights; it is the architecture's.
     """
-    plain, _ = split(state)
-    return [name for name in open_clip.list_models() if _fits(plain, name)]
-
-
-def _fits(state: Mapping[str, Tensor], name: str) -> bool:
-    config = open_clip.get_model_config(name)
-    vision, text = config["vision_cfg"], config["text_cfg"]
-    plain = set(vision) <= _PLAIN_VISION and "layers" in vision and "layers" in text
-    if config.get("custom_text") or not plain:
-        return False
-    width, text_width = vision.get("width", 768), text.get("width", 512)
-    expected: dict[str, tuple[int, ...]] = {
-        "token_embedding.weight": (text.get("vocab_size", 49408), text_width),
-        "text_projection": (text_width, config["embed_dim"]),
-        "ln_final.weight": (text_width,),
-        f"transformer.resblocks.{text['layers'] - 1}.ln_1.weight": (text_width,),
-    }
-    absent = [f"transformer.resblocks.{text['layers']}.ln_1.weight"]
-    if isinstance(vision["layers"], int):
-        patch = vision["patch_size"]
-        hidden = int(width * vision.get("mlp_ratio", 4.0))
-        block = f"visual.transformer.resblocks.{vision['layers'] - 1}"
-        expected |= {
-            "visual.conv1.weight": (width, 3, patch, patch),
-            "visual.positional_embedding": ((vision["image_size"] // patch) ** 2 + 1, width),
-            "visual.proj": (width, config["embed_dim"]),
-            f"{block}.mlp.c_fc.weight": (hidden, width),
-        }
-        absent.append(f"visual.transformer.resblocks.{vision['layers']}.ln_1.weight")
-    else:
-        grid = vision["image_size"] // 32
-        expected |= {
-            "visual.layer1.0.conv1.weight": (width, width, 1, 1),
-            "visual.attnpool.positional_embedding": (grid * grid + 1, width * 32),
-            "visual.attnpool.c_proj.weight": (config["embed_dim"], width * 32),
-        }
-        for stage, blocks in enumerate(vision["layers"], 1):
-            expected[f"visual.layer{stage}.{blocks - 1}.bn1.weight"] = (width * 2 ** (stage - 1),)
-            absent.append(f"visual.layer{stage}.{blocks}.bn1.weight")
-    return not any(key in state for key in absent) and all(
-        key in state and tuple(state[key].shape) == shape for key, shape in expected.items()
-    )
+    plain = {name: value for name, value in split(state)[0].items() if name not in _UNSHAPED}
+    tokens, ends = (tuple(plain[name].shape) if name in plain else () for name in _TELLING)
+    found = []
+    for name in open_clip.list_models():
+        config = open_clip.get_model_config(name)
+        vision, text = config["vision_cfg"], config["text_cfg"]
+        known = set(vision) <= _PLAIN_VISION and "layers" in vision and "layers" in text
+        width = text.get("width", 512)
+        near = tokens == (text.get("vocab_size", 49408), width)
+        near = near and ends == (width, config["embed_dim"])
+        if known and near and not config.get("custom_text"):  # an outline takes its time
+            own = outlined(config).state_dict()
+            if not mismatch({k: v for k, v in own.items() if k not in _UNSHAPED}, plain):
+                found.append(name)
+    return found
 
 
 def _load(
