@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from open_clip.model import resize_pos_embed
-from timm.layers import resample_abs_pos_embed
+from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor
 
 from compoclip.errors import UsageError
