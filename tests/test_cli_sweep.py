@@ -168,11 +168,11 @@ def test_other_data_or_another_method_file_is_another_sweep(
 
 @pytest.mark.slow
 def test_several_jobs_make_the_same_runs(world: Path, tmp_path: Path) -> None:
-    what = ("--grid", "lr=1e-4,1e-3", "seed=0,1", f"--on={world / 'suite'}")
+    what = ("--grid", "lr=1e-4,1e-3")
     assert sweep(world, tmp_path / "one", *what) == 0
     assert sweep(world, tmp_path / "two", *what, "--jobs=2") == 0
     runs = sorted((tmp_path / "one" / "runs").iterdir())
-    assert len(runs) == 4
+    assert len(runs) == 2
     for run in runs:
         assert weights(tmp_path / "two" / "runs" / run.name) == weights(run)
     assert table(tmp_path / "two") == table(tmp_path / "one")
