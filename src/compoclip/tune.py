@@ -54,7 +54,7 @@ class SizeRule:
 
 SMALL = 3e7
 RULES = (
-    SizeRule(200, "compo", {}, 5e-4, 2e-6, 40, 48, 0.2),
+    SizeRule(200, "compo", {}, 2e-4, 2e-6, 10, 64, 0.2),
     SizeRule(600, "compo", {}, 5e-4, 2e-6, 60, 64, 0.15),
     SizeRule(2_000, "compo", {}, 5e-4, 5e-6, 100, 64, 0.1),
     SizeRule(float("inf"), "compo", {}, 5e-4, 5e-6, 200, 128, 0.1),
