@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from compoclip.benchmarks.case import (
     Aggregate,
@@ -27,14 +25,12 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
-from compoclip.evaluation.encoder import Pending, Precision, TextKey
+from compoclip.evaluation.encoder import TextKey
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.config import ModelIdentity
+from evaluation_helpers import FakeEncoder
 
-COLOURS = {
-    "red": "#d1352b", "blue": "#2b62d1", "green": "#2e9e4f", "yellow": "#e3b919",
-    "pink": "#e58bb0", "brown": "#7a4a2a", "black": "#222222", "purple": "#7c3aa6",
-}  # fmt: skip
+COLOURS = ("red", "blue", "green", "yellow", "pink", "brown", "black", "purple")
 SHAPES = ("circle", "square", "triangle", "bar", "diamond")
 SKILLS = ("object", "attribute", "binding", "spatial", "counting", "negation")
 EVIL = 'a "red" circle <script>alert(1)</script> left of a blue square'
@@ -76,22 +72,10 @@ def draw(folder: Path, n: int) -> list[Photo]:
     photos = []
     for number, index in enumerate(chosen.tolist()):
         left, right = pairs[index]
-        picture = Image.new("RGB", (224, 160), "#eef0ea")
-        pen = ImageDraw.Draw(picture)
-        for place, (colour, shape) in ((60, left), (164, right)):
-            box = (place - 36, 44, place + 36, 116)
-            if shape == "circle":
-                pen.ellipse(box, fill=COLOURS[colour])
-            elif shape == "square":
-                pen.rectangle(box, fill=COLOURS[colour])
-            elif shape == "diamond":
-                pen.polygon(
-                    [(place, 38), (place - 34, 80), (place, 122), (place + 34, 80)], COLOURS[colour]
-                )
-            elif shape == "triangle":
-                pen.polygon([(place, 40), (place - 40, 116), (place + 40, 116)], COLOURS[colour])
-            else:
-                pen.rectangle((place - 40, 68, place + 40, 92), fill=COLOURS[colour])
+        picture = Image.new("RGB", (224, 160), "white")  # no one sees which shape it is
+        for place, (colour, shape) in ((24, left), (128, right)):
+            side = 40 + 6 * SHAPES.index(shape)
+            picture.paste(Image.new("RGB", (side, side), colour), (place, 44))
         path = folder / f"{number:04d}.png"
         picture.save(path)
         photos.append(Photo(ImageRef(path), left, right))
@@ -113,17 +97,16 @@ def foil(photo: Photo, skill: str) -> str:
     }[skill]
 
 
-class AbleEncoder:
+class AbleEncoder(FakeEncoder):
     """Photos are random unit vectors. A caption is its photo's vector plus noise; a foil is pulled
     away by the model's ability in the skill; a rewording by its weakness "reword"."""
 
     def __init__(self, name: str, photos: Sequence[Photo], base: str) -> None:
+        super().__init__(name)
         self.identity = ModelIdentity(
             "ViT-test", "quick_gelu", "bpe:1", 77, (224, 224), (0.5,) * 3, (0.5,) * 3, "bicubic",
             "shortest", base, "", f"{zlib.crc32(name.encode()):08x}" * 4,
         )  # fmt: skip
-        self.precision: Precision = "fp32"
-        self.device = torch.device("cpu")
         self.name, self.able, self.noise = name, MODELS[name], NOISE[name]
         self.photos = {photo.ref.path.name: self._unit(photo.ref.path.name) for photo in photos}
         for photo in photos:
@@ -151,23 +134,11 @@ class AbleEncoder:
         noise = 0.7 * self._unit(text) + 0.6 * self._unit(f"{self.name}/{text}")
         self.texts.setdefault(text, (1.0 - pull) * vector + self.noise * noise)
 
-    def evaluating(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def start_texts(self, texts: Sequence[str]) -> Pending:
-        return lambda: self.encode_texts(texts)
-
-    def start_images(self, images: Sequence[ImageRef]) -> Pending:
-        return lambda: self.encode_images(images)
-
     def text_keys(self, texts: Sequence[str]) -> list[TextKey]:
         return [TextKey(t.encode(), len(t.split()), len(t.split()) > 9) for t in texts]
 
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         return _scaled([self.texts[text] for text in texts])
-
-    def read_image(self, ref: ImageRef) -> ImageRef:
-        return ref
 
     def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
         return _scaled([self.photos[ref.path.name] for ref in images])

@@ -37,6 +37,7 @@ from compoclip_world.pointing import (
 )
 from compoclip_world.scene import Thing
 from models_thin import config
+from test_analysis_patch_maps import StandIn
 
 REGION = (0.0, 0.0, 40.0, 40.0)
 
@@ -94,22 +95,10 @@ def test_scenes_name_what_they_show() -> None:
     assert box_of(thing, 100) == pytest.approx((0, 35, 25, 65))  # cut at the edge
 
 
-class Painter:
+class Painter(StandIn):
     """An encoder whose patches are mean colours and whose words are colours: it can but point."""
 
-    training = False
-    device = torch.device("cpu")
-    logit_scale = torch.tensor(0.0)
     colours = {"red": (1.0, 0.0, 0.0), "blue": (0.0, 0.0, 1.0)}  # noqa: RUF012
-
-    def require_local(self, purpose: str) -> None:
-        pass
-
-    def eval(self) -> None:
-        pass
-
-    def train(self, mode: bool) -> None:
-        pass
 
     def encode_images(self, pixels: Tensor, patches: bool) -> ImageFeatures:
         means = torch.nn.functional.avg_pool2d(pixels, 8)[0].flatten(1).T

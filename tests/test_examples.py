@@ -69,7 +69,8 @@ def test_the_notebook_runs_top_to_bottom(tmp_path: Path) -> None:
     assert len(loss.splitlines()) <= 10
     seen = "print(sorted(models['mine'].loaded.provenance['sources']), len(results))"
     code = "\n\n".join([*sources, seen])
-    for size, fewer in (("count=1024", "count=320"), ("items=40", "items=8")):
+    sizes = ("count=1024", "count=128"), ("items=40", "items=4"), ("resamples=500", "resamples=20")
+    for size, fewer in sizes:
         assert size in code
         code = code.replace(size, fewer)
     (tmp_path / "cells.py").write_text(code)

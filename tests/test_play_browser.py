@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import http.client
-import json
-import resource
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -143,44 +135,3 @@ def test_on_a_phone(browser: Browser, server: Server) -> None:
     page.locator(".model li").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.close()
-
-
-@pytest.mark.slow
-def test_two_hundred_ask_at_once(server: Server) -> None:
-    image = base64.b64encode(examples(64)[0][1]).decode()
-    body = json.dumps({"image": image, "caption": CAPTION})
-    ready = threading.Barrier(200)
-
-    def one(_: int) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(*server.address, timeout=300)
-        ready.wait()
-        connection.request("POST", "/api/score", body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        found = answer.status, answer.read()
-        connection.close()
-        return found
-
-    before = resident()
-    with ThreadPoolExecutor(200) as pool:
-        answers = list(pool.map(one, range(200)))
-    assert {status for status, _ in answers} == {200}
-    assert len({text for _, text in answers}) == 1
-    assert resident() - before < 200  # MB, with the clients' own share
-    assert comes(lambda: server.site.held == 0)
-
-
-def comes(true: Callable[[], bool]) -> bool:
-    """Whether it becomes true within half a minute: an answer is out before its thread is done."""
-    deadline = time.monotonic() + 30
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return true()
-
-
-def resident() -> float:
-    """Memory of this process, in MB."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        pytest.skip("memory is read from /proc")
-    return pages * resource.getpagesize() / 1e6

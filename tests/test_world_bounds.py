@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compoclip.benchmarks.case import Classification, ImageRef
+from compoclip.benchmarks.case import ImageRef
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.results import Results
@@ -91,20 +91,6 @@ def test_the_oracle_makes_no_fault(found: dict[str, dict[str, Results]]) -> None
             for metric, score in metrics.items():
                 perfect = 0.0 if metric in ("brittleness", "both_below") else 1.0
                 assert score.value == perfect, (each.benchmark, part, metric)
-
-
-def test_every_picture_of_zero_shot_sets_is_of_one_class_alone(suite: Path) -> None:
-    encoder = OracleEncoder(suite)
-    for benchmark in Measuring(on=(str(suite),), device="cpu").benchmarks():
-        content = benchmark.content
-        if not isinstance(content, Classification):
-            continue
-        for ref, label in zip(content.images, content.labels):
-            scene = encoder.read_image(ref)
-            true = [
-                k for k, texts in enumerate(content.prompts) if 1 in encoder.match(scene, texts)
-            ]
-            assert true == [label]
 
 
 def test_the_text_alone_sees_no_picture(found: dict[str, dict[str, Results]]) -> None:
