@@ -20,7 +20,12 @@ from compoclip.training.log import read_log
 from method_data import write_world
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-SMALLER = (("count=2048", "count=320"), ("items=100", "items=8"), ("epochs=4", "epochs=1"))
+SMALLER = (
+    ("count=2048", "count=128"),
+    ("items=100", "items=4"),
+    ("epochs=4", "epochs=1"),
+    ("resamples=500", "resamples=20"),
+)
 
 
 def test_the_real_photos_configuration_takes_the_image_weights(shared_data: Path) -> None:
