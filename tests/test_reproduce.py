@@ -84,20 +84,25 @@ def test_from_download_to_bundle_with_ten_kills(
     words = rehearsal.arguments(out, site)
 
     def kill(number: int, frame: FrameType | None) -> None:
+        fired.append(number)
         raise Killed
 
+    fired: list[int] = []
     before = signal.signal(signal.SIGPROF, kill)
     rng, kills = random.Random(1), 0
     try:
         while not (out / "rehearsal.zip").exists():
             if kills < 10:
                 signal.setitimer(signal.ITIMER_PROF, rng.uniform(0.02, 0.6))
+            fired.clear()
             try:
-                assert main(words) == 0
+                code = main(words)
             except Killed:
-                kills += 1
+                code = 1
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0)
+            assert code == 0 or fired  # torch turns what is raised inside of it into its own errors
+            kills += len(fired)
     finally:
         signal.signal(signal.SIGPROF, before)
     assert kills >= 5  # seconds of the processor, however busy the machine is
