@@ -18,7 +18,7 @@ from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.groups import COMPOSITION, RETRIEVAL
 from compoclip.methods.registry import load_recipe
 from compoclip.models.checkpoint import load_model
-from compoclip.tune import LEAST, RULES, best, rule_for, sentences
+from compoclip.tune import LEAST, RULES, best, loses, rule_for, sentences
 from distributed_runs import write_base
 from train_helpers import write_data
 
@@ -63,20 +63,26 @@ def test_the_point_that_is_handed_out(points: list[Point], alpha: float) -> None
 def test_what_the_sentences_say() -> None:
     good = point(0.5, found(0.05, 0.02, "higher"), found(0.04, -0.01))
     tuned = point(1, found(-0.06, -0.1, "lower"), found(0.1, 0.05, "higher"))
-    first, second, third = sentences(good, tuned, 30, 12.4, 31)
+    first, second, third = sentences(good, tuned, 30, 12.4, "")
     assert first.startswith("It helped: on 30 photos that neither training nor the choice saw")
     assert "retrieval R@1 50.0 -> 55.0 (+5.0 [+2.0, +8.0], higher)" in first
     assert second.startswith("It cost 12 s of training; nothing was lost significantly")
     assert "zero-shot accuracy was not measured" in second
     assert third == "The model is 50 % of the way from the base to the tuned model."
-    first, second, _ = sentences(replace(tuned, mix=Mix("all", 0.75)), tuned, 30, 1, 31)
+    first, second, _ = sentences(
+        replace(tuned, mix=Mix("all", 0.75)), tuned, 30, 1, "31 photos that choose"
+    )
     assert first.startswith("It helped in part")
     assert "lost: retrieval R@1 50.0 -> 44.0" in second
     unclear = point(1, found(0.01, -0.1), found(0.01, -0.1))
-    assert sentences(unclear, unclear, 30, 1, 31)[0].startswith("No gain is shown")
-    first, second, third = sentences(BASE, tuned, 30, 1, 31)
+    assert sentences(unclear, unclear, 30, 1, "")[0].startswith("No gain is shown")
+    first, second, third = sentences(BASE, tuned, 30, 1, "31 photos that choose")
     assert first.startswith("Fine-tuning did not help by the 31 photos that choose")
+    assert "75 % of the way" not in first
+    assert second == "It cost 1 s of training; no accuracy, since the base is kept."
     assert third == "The model is the base itself."
+    assert loses(tuned)
+    assert not loses(good)
 
 
 def test_the_table_of_rules() -> None:

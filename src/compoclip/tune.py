@@ -212,15 +212,18 @@ def tune(options: TuneOptions) -> Tuned:
         benchmarks = [*judging, *others]
         place, alphas = options.out / "results", sorted({mix.mix.alpha, 1.0})
         last = mixes.sweep(pair, ("all",), alphas, benchmarks, place, settings, device)
+        points = {point.mix.alpha: point for point in last.points}
+        trained, by = points[mix.mix.alpha or 1.0], f"{photos['val']} photos that choose"
+        if mix.mix.alpha and loses(trained):
+            mix, by = points[0.0], f"{photos['test']} photos that judge"
         model = options.out / "model"
         if not model.is_dir():
             save_model(pair.mixed(mix.mix), model)
-        points = {point.mix.alpha: point for point in last.points}
         verdict = Tuned(
             model=model,
             alpha=mix.mix.alpha,
             sentences=sentences(
-                points[mix.mix.alpha], points[1.0], photos["test"], summary.seconds, photos["val"]
+                points[mix.mix.alpha], trained, photos["test"], summary.seconds, by
             ),
             photos=photos,
             rule=rule,
@@ -269,16 +272,32 @@ def best(points: Sequence[Point]) -> Point:
     return max(able, key=gain, default=points[0])
 
 
+def loses(point: Point) -> bool:
+    """Return whether retrieval or zero-shot accuracy is significantly below the base's."""
+    from compoclip.evaluation.groups import RECOGNITION, RETRIEVAL
+
+    found = (point.differences.get(axis) for axis in (RECOGNITION, RETRIEVAL))
+    return any(each is not None and each.verdict == "lower" for each in found)
+
+
 def sentences(
-    chosen: Point, tuned: Point, judged: int, seconds: float, choosing: int
+    chosen: Point, trained: Point, judged: int, seconds: float, by: str
 ) -> tuple[str, ...]:
-    """Return three sentences: whether it helped, what it cost, and what the model is."""
+    """Return three sentences: whether it helped, what it cost, and what the model is.
+
+    Args:
+        chosen: The point that is handed out.
+        trained: The same, or where that is the base, the point that is not handed out.
+        judged: Number of photos that judge.
+        seconds: Of training.
+        by: Which photos decided for the base.
+    """
     from compoclip.evaluation.groups import COMPOSITION, RECOGNITION, RETRIEVAL
     from compoclip.evaluation.tables import with_interval
 
     names = {
-        RETRIEVAL: "retrieval R@1",
         COMPOSITION: "the suite of rewritten captions",
+        RETRIEVAL: "retrieval R@1",
         RECOGNITION: "zero-shot accuracy",
     }
 
@@ -291,26 +310,30 @@ def sentences(
         )
 
     base = chosen.mix.alpha == 0
-    found = tuned.differences if base else chosen.differences
+    found = trained.differences if base else chosen.differences
     up, down = (
         [axis for axis in names if axis in found and found[axis].verdict == verdict]
         for verdict in ("higher", "lower")
     )
-    where = f"on {counted(judged, 'photo')} that neither training nor the choice saw"
+    unseen = "training did not see" if base else "neither training nor the choice saw"
+    where = f"on {counted(judged, 'photo')} that {unseen}"
+    alpha = (trained if base else chosen).mix.alpha
+    share = f"{100 * alpha:.0f} % of the way from the base to the tuned model"
+    cost = f"It cost {seconds:.0f} s of training"
     if base:
-        first = f"Fine-tuning did not help by the {choosing} photos that choose; the tuned model"
-        first += f" {where}: {told(found, [COMPOSITION, RETRIEVAL])}."
-    else:
-        helped = (
-            "It helped" if up and not down else "It helped in part" if up else "No gain is shown"
+        return (
+            f"Fine-tuning did not help by the {by}; {share}, {where}: {told(found, [*names])}.",
+            f"{cost}; no accuracy, since the base is kept.",
+            "The model is the base itself.",
         )
-        first = f"{helped}: {where}, {told(found, [COMPOSITION, RETRIEVAL])}."
-    lost = "nothing was lost significantly" if not down else f"lost: {told(found, down)}"
+    helped = "It helped" if up and not down else "It helped in part" if up else "No gain is shown"
+    lost = f"lost: {told(found, down)}" if down else "nothing was lost significantly"
     zero = told(found, [RECOGNITION]) or "zero-shot accuracy was not measured (--on BENCHMARK)"
-    second = f"It cost {seconds:.0f} s of training; {lost}; {zero}."
-    share = f"{100 * chosen.mix.alpha:.0f} % of the way from the base to the tuned model"
-    third = "The model is the base itself." if base else f"The model is {share}."
-    return first, second, third
+    return (
+        f"{helped}: {where}, {told(found, [COMPOSITION, RETRIEVAL])}.",
+        f"{cost}; {lost}; {zero}.",
+        f"The model is {share}.",
+    )
 
 
 def _parts(photos: Mapping[str, int]) -> str:
