@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def test_a_missing_library_is_one_line_with_the_extra(
 def test_a_model_of_another_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "their_models.py").write_text(MODEL)
-    point = own.EntryPoint("colours", "their_models:Colours", "compoclip.models")
+    point = EntryPoint("colours", "their_models:Colours", "compoclip.models")
     monkeypatch.setattr(own, "entry_points", lambda group: [point] if "models" in group else [])
     encoder = open_encoder("colours")
     assert isinstance(encoder, ExternalEncoder)
