@@ -13,7 +13,6 @@ import pytest
 import torch
 from PIL import Image
 
-from compoclip import own
 from compoclip.benchmarks.case import Benchmark, Case, Form, ImageRef
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
@@ -201,7 +200,8 @@ def test_a_model_of_another_package(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "their_models.py").write_text(MODEL)
     point = EntryPoint("colours", "their_models:Colours", "compoclip.models")
-    monkeypatch.setattr(own, "entry_points", lambda group: [point] if "models" in group else [])
+    points = {point.group: [point]}
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points.get(group, []))
     encoder = open_encoder("colours")
     assert isinstance(encoder, ExternalEncoder)
     assert isinstance(encoder.model, Embedder)

@@ -206,7 +206,8 @@ def test_sets_of_long_captions(tmp_path: Path) -> None:
     ("part", "file", "value", "words"),
     [
         ("docci", "docci_descriptions.jsonlines", docci_row(7, "train"), "no captions"),
-        ("docci", "docci_descriptions.jsonlines", {"split": "test"}, "'description'"),
+        ("docci", "docci_descriptions.jsonlines", {"split": "test", "image_file": "1.jpg"},
+         "'description'"),
         ("sharegpt4v", "share-captioner_coco_lcs_sam_1246k_1107.json", {}, "expected a JSON list"),
         ("sharegpt4v", "share-captioner_coco_lcs_sam_1246k_1107.json",
          [{**sharegpt4v_row(1), "conversations": []}], "no answer in 'conversations'"),
