@@ -78,7 +78,7 @@ def test_a_format_needs_no_more_than_a_way_to_load(tmp_path: Path) -> None:
     assert (found.has_adapter("x"), found.snippet(tmp_path)) == (False, ("", ""))
 
 
-def test_a_checkpoint_passes_through_eight_files_to_its_encoder() -> None:
+def test_a_checkpoint_passes_through_nine_files_to_its_encoder() -> None:
     formats()  # found once a program
     entered: list[str] = []
 
@@ -103,4 +103,5 @@ def test_a_checkpoint_passes_through_eight_files_to_its_encoder() -> None:
         "models/architecture.py",
         "models/preprocess.py",
         "models/dual_encoder.py",
+        "config.py",
     ]
