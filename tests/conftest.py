@@ -36,15 +36,19 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 _LONG = (
-    "test_models_compile.py",
+    "test_train_frozen.py",
+    "test_train_distributed.py",
+    "test_docs.py",
+    "test_cli_process.py",
     "test_cli_demo.py",
+    "test_lab_run.py",
     "test_scripts_gpu_check.py",
-    "test_bench.py",
+    "test_models_compile.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files of few long tests come first: behind all others one process would wait for them."""
+    """Files of long tests come first: behind all others one process would wait for them."""
     items.sort(key=lambda item: item.path.name not in _LONG)
 
 

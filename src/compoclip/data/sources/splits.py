@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -132,13 +133,13 @@ def by_hash(source: TableSource, split: str, share: float, seed: int) -> TableSo
 def _number(image: Path | bytes, seed: int) -> float:
     """A number from 0 to 1 by the photo, or by the name of an unreadable file."""
     try:
-        if isinstance(image, Path):
+        if isinstance(image, bytes):
+            head, size = image[:_HEAD], len(image)
+        else:
             with image.open("rb") as file:
                 head, size = file.read(_HEAD), image.stat().st_size
-        else:
-            head, size = image[:_HEAD], len(image)
     except OSError:  # decoding reports it
-        head, size = str(image).encode("utf-8", "surrogateescape"), 0
+        head, size = os.fsencode(Path(str(image)).name), 0
     digest = blake2b(f"{seed} {size} ".encode() + head, digest_size=8).digest()
     return float(int.from_bytes(digest, "big") / 2**64)
 
