@@ -163,7 +163,7 @@ def _calibrated(logits: Tensor, valid: Tensor, method: Method) -> Tensor:
 
 @dataclass(frozen=True)
 class StepSpeed:
-    """What was measured of a step, gradients and optimiser included, by way ("shared" too).
+    """Time and work of a training step, with gradients and optimiser, per way and "shared".
 
     Attributes:
         lacking: Rewrites that could not be made, for which the plain step encodes a stand-in.

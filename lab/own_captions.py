@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -82,6 +82,25 @@ def _captioned(data: Loading, path: Path, split_file: Path | None) -> tuple[Capt
     raise UsageError(
         f"{path}: expected captions in .json or .jsonl, or Flickr8k's .txt with split_file=..."
     )
+
+
+def _own_photos(
+    data: Loading, annotations: Path | None, split_file: Path | None, most: int, least: int = 0
+) -> tuple[tuple[Captioned, ...], Callable[[str], ImageRef]]:
+    """Return the captioned photos, and a function that finds the image of a name."""
+    files.require_positive(data.name, "most", most)
+    path = annotations or data.root / data.name / "captions.json"
+    folder = data.photos(f"{data.name}/images")
+    data.stated += ["upright"]
+
+    def image_of(name: str) -> ImageRef:
+        place = files.image_path(folder, name, f"{path}: photo {name!r:.80}")
+        return ImageRef(place, upright=True)
+
+    photos = _captioned(data, path, split_file)
+    if len(photos) < least:
+        raise UsageError(f"{path}: {data.name} needs {least} photos, not {len(photos)}")
+    return photos, image_of
 
 
 # --- Half-truths. ---
@@ -281,11 +300,8 @@ def half_truths(
     most: int = 1000,
 ) -> Iterator[Case]:
     """Yield items of captions. most: items of each kind. seed: of all that is drawn."""
-    files.require_positive(data.name, "most", most)
-    path, tagger = annotations or data.root / data.name / "captions.json", get_tagger()
-    folder = data.photos(f"{data.name}/images")
-    data.stated += ["upright"]
-    captioned = _captioned(data, path, split_file)
+    captioned, image_of = _own_photos(data, annotations, split_file, most)
+    tagger = get_tagger()
     photos = [_Photo(each.image, each.captions, tagger) for each in captioned]
     order = random.Random(seed).sample(photos, len(photos))
     items: list[tuple[str, str, _HalfTruth]] = []
@@ -311,11 +327,10 @@ def half_truths(
     data.files["items"] = json.dumps(drawn).encode()
     data.stated += [_HALF_VERSION, f"seed {seed}", f"most {most}"]
     for kind, name, each in items:
-        photo_path = files.image_path(folder, name, f"{path}: photo {name!r:.80}")
-        image = ImageRef(photo_path, upright=True)
         texts = (each.short, each.full, each.half)
         labels = {"foil": each.foil}
-        yield Case(f"{kind}/{name}", Form.HALF_TRUTH, (image,), texts, kind, labels=labels)
+        images = (image_of(name),)
+        yield Case(f"{kind}/{name}", Form.HALF_TRUTH, images, texts, kind, labels=labels)
 
 
 def half_truth_rules(data: Loading) -> dict[str, Aggregate]:
@@ -360,21 +375,14 @@ def among(
     most: int = 1000,
 ) -> Iterator[Case]:
     """Yield a caption of each photo with those of 49 others. most: items. seed: of sampling."""
-    files.require_positive(data.name, "most", most)
-    path = annotations or data.root / data.name / "captions.json"
-    folder = data.photos(f"{data.name}/images")
-    photos = _captioned(data, path, split_file)
-    if len(photos) < 50:
-        raise UsageError(f"{path}: among_own needs 50 photos, not {len(photos)}")
+    photos, image_of = _own_photos(data, annotations, split_file, most, least=50)
     order = random.Random(seed).sample(photos, len(photos))
-    data.stated += ["upright", f"seed {seed}", f"most {most}"]
+    data.stated += [f"seed {seed}", f"most {most}"]
     for place, photo in enumerate(order[:most]):
         rest = order[:place] + order[place + 1 :]
         others = random.Random(f"{seed} {place}").sample(rest, 49)
         texts = tuple(each.captions[0] for each in (photo, *others))
-        photo_path = files.image_path(folder, photo.image, f"{path}: photo {photo.image!r:.80}")
-        image = ImageRef(photo_path, upright=True)
-        yield Case(photo.image, Form.CHOOSE_TEXT, (image,), texts, "among")
+        yield Case(photo.image, Form.CHOOSE_TEXT, (image_of(photo.image),), texts, "among")
 
 
 AMONG = CaseReader(

@@ -169,7 +169,7 @@ def read_settings(path: Path, quick: bool = False) -> LabSettings:
 
 
 def _merged(path: Path) -> Any:
-    """What a settings file and those that it is like hold."""
+    """Return the content of a settings file over that of the files named by its key "like"."""
     own = read_json(path, damaged="fix the file")
     if not isinstance(own, dict) or "like" not in own:
         return own

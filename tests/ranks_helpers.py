@@ -86,7 +86,7 @@ def _main(
 
 
 class Forked:
-    """A command in a process of its own, as of `subprocess.Popen`; forked, it starts in no time."""
+    """A command in a forked process, with the interface of `subprocess.Popen`; starts at once."""
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import zipfile
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def test_from_download_to_bundle_with_ten_kills(
     assert "memory" in printed.err
     assert "95 % interval" in printed.out
     for folder in ("coco", "sugarcrepe"):  # what was fetched is fetched again
-        reproduce.shutil.rmtree(rehearsal.protocol.parent / "data" / folder)
+        shutil.rmtree(rehearsal.protocol.parent / "data" / folder)
     out.mkdir()  # planned as before, so that no kill is spent on the measurement
     plan = json.loads((whole / "plan.json").read_text())
     del plan["weights"]
@@ -182,7 +183,7 @@ def planned(
     usage = type("usage", (), {"free": 10**12})
     monkeypatch.setattr(reproduce, "measure", lambda *_: SPEED)
     monkeypatch.setattr("compoclip.estimate._memory", lambda device: memory)
-    monkeypatch.setattr(reproduce.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     data = tmp_path / "data"
     return make_plan(
         ReproduceOptions(name=name, out=tmp_path / "o", data=data, device="cpu", **options)

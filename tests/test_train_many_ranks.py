@@ -1,4 +1,4 @@
-"""What a rank does, keeps and exchanges grows with their number only by gathered columns.
+"""Work, memory and exchange of a rank grow with the number of ranks only by gathered columns.
 
 There is one process: the other ranks are taken to have what this one has. Features have shapes and
 no content (torch's `meta` device).

@@ -150,6 +150,14 @@ def read_json(
         raise CompoclipError(f"{path}: {what}") from error
 
 
+def free_bytes(path: Path) -> int:
+    """Return the free bytes of the disk that a file or folder is on, or will be made on."""
+    place = path.absolute()
+    while not os.path.lexists(place):
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
 @contextmanager
 def replacing(path: Path, temporary: Path | None = None, *, flush: bool = True) -> Iterator[Path]:
     """Yield an empty file on the disk of `path`, which it replaces after the block.

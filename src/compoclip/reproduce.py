@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -29,7 +28,7 @@ from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import measure, micro_batch
 from compoclip.evaluation.published.protocols import TrainingPhotos, protocol, work
-from compoclip.files import only_writer, read_json, write_json, write_text
+from compoclip.files import free_bytes, only_writer, read_json, write_json, write_text
 from compoclip.methods.registry import recipe_card
 from compoclip.request import TrainRequest
 from compoclip.run import EvaluateOptions, evaluate, train
@@ -66,8 +65,8 @@ class ReproduceOptions:
         captions: Training data in place of the protocol's, in a form that train --data takes.
         images: Folder that image paths in --captions are relative to.
         on: Benchmarks to measure on in place of the protocol's, named as for data fetch.
-        budget: Time for a smaller protocol under a name of its own, such as 6h or 90m: as many
-            photos as fit, fp16 on GPUs, few columns.
+        budget: Time for a smaller protocol, such as 6h or 90m: as many photos as fit, fp16 on GPUs,
+            few columns. Its name states the photos and the precision.
         device: cpu, cuda, cuda:N or mps; auto takes a GPU when there is one.
         url_base: A mirror, which replaces scheme and host of all addresses but the weights'.
         yes: Do not ask.
@@ -163,7 +162,7 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
         },
         "speed": asdict(speed),
     }
-    free = shutil.disk_usage(_there(options.data)).free
+    free = free_bytes(options.data)
     if free < (needed := plan["estimate"]["disk_bytes"]):
         raise CompoclipError(
             f"{options.data}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
@@ -235,10 +234,6 @@ def _precision(device: torch.device, small: bool) -> str:
         return "fp32"
     bf16 = device.type != "cuda" or torch.cuda.get_device_capability(device)[0] >= 8
     return "fp16" if small or not bf16 else "bf16"
-
-
-def _there(path: Path) -> Path:
-    return next(each for each in (path.absolute(), *path.absolute().parents) if each.is_dir())
 
 
 # --- Downloads. ---

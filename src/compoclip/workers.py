@@ -1,6 +1,6 @@
 """Worker processes: fresh interpreters that end with the process that started them.
 
-Each has a pipe of its own. A worker whose pipe closes ends, so none outlives this process; a pipe
+Each has its own pipe. A worker whose pipe closes ends, so none outlives this process; a pipe
 that closes on the other side means that the worker has died. There are no threads on this side and
 no queue that workers lock, unlike in `concurrent.futures`, so that an interrupted run can end
 workers at any moment without waiting: a worker killed within a message leaves nothing blocked.

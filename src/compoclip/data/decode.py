@@ -32,7 +32,7 @@ MAX_PIXELS = 89_478_485  # a quarter of a gigabyte as RGB: Pillow's own threshol
 MAX_ASPECT = 50  # times that one side is as long as the other
 _PLAIN_SCANS = 10  # of an ordinary progressive JPEG
 MAX_WORK = _PLAIN_SCANS * MAX_PIXELS  # pixels times scans: the largest image in so many scans
-MAX_SCANS = 500  # of a small JPEG: each scan has a cost of its own
+MAX_SCANS = 500  # of a small JPEG: each scan costs time, whatever the pixels
 
 
 @dataclass(frozen=True, slots=True)

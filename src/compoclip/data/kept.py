@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -26,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from compoclip.console import counted, note, track
 from compoclip.errors import CompoclipError
 from compoclip.files import (
+    free_bytes,
     load_arrays,
     only_writer,
     reason,
@@ -90,11 +89,8 @@ class KeptFeatures:
             lacking = self._lacking()
             photos = sum(len(self._parts[part]) for part in lacking)
             size = photos * self._photo_bytes
-            place = self.folder.absolute()
-            while not os.path.lexists(place):
-                place = place.parent
             with suppress(OSError):
-                free = shutil.disk_usage(place).free
+                free = free_bytes(self.folder)
                 if size > free:
                     raise CompoclipError(
                         f"{self.folder}: features of {counted(photos, 'image')} take "

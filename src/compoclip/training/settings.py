@@ -19,9 +19,8 @@ _EXECUTION = {
 # These change memory and speed, and numbers only by rounding: a resumed run may choose them anew.
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
 # Recorded where they are used alone, so that states of runs without them can still be resumed.
-_WHERE_USED = {
-    *("freeze", "crops", "lr_image", "lr_text", "layer_decay", "ema", "max_steps", "near_margin"),
-}
+_WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay"}
+_WHERE_USED |= {"ema", "max_steps", "near_margin"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 **An epoch** of a mixture has as many samples as all its data sets together, and each data set has
 its weight's share of them. If the share exceeds the data set, its samples are shown more than once
 per epoch; if it is smaller, the next epoch continues where this one stopped. Over many epochs every
-sample of a data set is shown equally often. Each data set runs through permutations of its own, and
-the data sets take random turns.
+sample of a data set is shown equally often. Each data set has its own permutations. The
+data sets take random turns.
 
 The order is a function of (seed, epoch), for any number of workers and after a resume.
 """
