@@ -86,6 +86,7 @@ def test_from_download_to_bundle_with_ten_kills(
 
     def kill(number: int, frame: FrameType | None) -> None:
         fired.append(number)
+        signal.setitimer(signal.ITIMER_PROF, 0.1)  # again, if a destructor swallows this one
         raise Killed
 
     fired: list[int] = []
@@ -103,7 +104,7 @@ def test_from_download_to_bundle_with_ten_kills(
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0)
             assert code == 0 or fired  # torch turns what is raised inside of it into its own errors
-            kills += len(fired)
+            kills += bool(fired)
     finally:
         signal.signal(signal.SIGPROF, before)
     assert kills >= 5  # seconds of the processor, however busy the machine is
