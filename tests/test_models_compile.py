@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,10 +33,10 @@ def outcome(encoder: DualEncoder, lengths: list[int]) -> list[Tensor]:
     return [found.image, found.text, found.tokens, found.patches, *gradients]
 
 
-@pytest.mark.slow  # the compiler takes its time
-@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for the CPU needs g++")
 def test_compiled_towers_compute_the_same_with_few_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(text_tower._BUCKET_COST, "cpu", 4)
+    # Graphs forwards and backwards as they are; what torch makes of them in C++ is torch's matter.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     encoder = DualEncoder(build_model(config(), 0)).train()
     expected = [outcome(encoder, lengths) for lengths in LENGTHS]
     assert encoder.compile_towers() == ("image", "text")
@@ -45,7 +45,7 @@ def test_compiled_towers_compute_the_same_with_few_graphs(monkeypatch: pytest.Mo
         for got, value in zip(outcome(encoder, lengths), wanted):
             assert (got - value).abs().max() <= 1e-4 * max(1.0, value.abs().max().item())
     # Two halves of a text block and the image tower, whatever the lengths and numbers of texts.
-    assert counters["stats"]["unique_graphs"] <= 4
+    assert 0 < counters["stats"]["unique_graphs"] <= 4
 
 
 def test_what_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
