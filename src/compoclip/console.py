@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from compoclip.errors import CompoclipError
@@ -24,6 +25,10 @@ T = TypeVar("T")
 def note(message: str) -> None:
     """Print one line for the user to standard error: standard output is for data."""
     print(message, file=sys.stderr, flush=True)
+
+
+note_once = lru_cache(maxsize=64)(note)
+"""Print a line as `note` does, unless this process has printed it before."""
 
 
 def counted(number: int, noun: str) -> str:

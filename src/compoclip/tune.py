@@ -207,10 +207,12 @@ def tune(options: TuneOptions) -> Tuned:
         settings = Options(cache=options.out / ".features")
         shares = mixes.shares(_STEPS)
         place = options.out / "choice"
+        note(f"choosing a mix of base and tuned model, by {photos['val']} photos")
         first = mixes.sweep(pair, ("all",), shares, choosing, place, settings, device)
         mix = best(first.lines["all"])
         benchmarks = [*judging, *others]
         place, alphas = options.out / "results", sorted({mix.mix.alpha, 1.0})
+        note(f"judging the choice, by {photos['test']} photos")
         last = mixes.sweep(pair, ("all",), alphas, benchmarks, place, settings, device)
         points = {point.mix.alpha: point for point in last.points}
         trained, by = points[mix.mix.alpha or 1.0], f"{photos['val']} photos that choose"
