@@ -69,3 +69,15 @@ def test_a_narrow_table_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("name", "what it is", "score", "[red]", ":smile:", "and", "1.25", "short", "-3.5"):
         assert word in narrow
     assert narrow.count("x") == 30
+
+
+def test_names_are_folded_between_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "38")
+    rows = [["  a-long-name-of-a-benchmark.csv", "70.1 [69.0, 71.2]"]]
+    assert table(rows, ["", "runs/compo-seed-0"]).splitlines() == [
+        "                     runs/compo-seed-0",
+        "-------------------  -----------------",
+        "  a-long-name-of-a-  70.1 [69.0, 71.2]",
+        "  benchmark.csv",
+    ]
+    assert table([["a" * 40, "1"]], ["", "n"]).splitlines()[2:] == [f"{'a' * 35}  1", "a" * 5]
