@@ -289,3 +289,6 @@ def test_the_verb_lists_defects(tmp_path: Path, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["audits"][0]["faulty"] == 1
     assert main(["data", "audit", "sugarcreep", "--data", str(root)]) == 2
     assert main(["data", "audit", "--train", str(tmp_path / "none.tsv")]) == 1
+    (tmp_path / "own.csv").touch()
+    assert main(["data", "audit", str(tmp_path / "own.csv")]) == 2
+    assert "own.csv: a file; name captioned photos with --data" in capsys.readouterr().err

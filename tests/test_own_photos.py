@@ -61,6 +61,11 @@ CASES: dict[str, tuple[str, Spoil, int, str]] = {
     "no caption": (AUDIT, table([(name, "nan") for name, _ in ROWS]), 1, "no usable sample"),
     "absent photos": (AUDIT, table([(f"{n}.png", "a") for n in range(9)]), 1, "missing: 1 more"),
     "few photos": (TUNE, table(ROWS), 2, "3 photos; tune needs 50"),
+    "gone, to tune": (
+        TUNE,
+        table([*ROWS, *((f"x{n}.png", "a dog") for n in range(50))]),
+        1, "50 photos missing, such as",
+    ),
     "no such table": (TUNE, lambda f: (f / "own.csv").unlink(), 1, "own.csv"),
     "one split": (TUNE, table(TRAIN, "image,caption,split"), 2, "split"),
 }  # fmt: skip

@@ -85,6 +85,9 @@ def main(argv: Sequence[str]) -> int:
     options = parse(AuditOptions, "data audit", argv)
     if options.kept is not None and not (options.overlap and len(options.train) == 1):
         raise UsageError("--kept goes with --overlap and one --train")
+    for name in options.names:
+        if Path(name).is_file() and not name.endswith(".py"):
+            raise UsageError(f"{name}: a file; name captioned photos with --data {name}")
     held_out: dict[str, frozenset[int]] = {}
     if options.overlap:
         from compoclip.data.overlap import held_out_photos  # torch comes with sources
@@ -242,6 +245,7 @@ def _training(
         f"  {rows.describe()}, images {rows.orientation}",
         *[f"  missing: {path}" for path in found.missing[:_NAMED]],
         *[f"  missing: {unnamed:,} more"] * (unnamed > 0),
+        *["  (--images names the folder that paths start from)"] * bool(found.missing),
         *_counts(found.counts, {}),
         *[f"  equal to an earlier image: {counted(found.repeated, 'image')}"]
         * bool(found.repeated),

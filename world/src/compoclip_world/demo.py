@@ -1,4 +1,4 @@
-"""`compoclip demo`: the main job, offline: fine-tune the bundled model, measure, report."""
+"""`compoclip demo`: fine-tune the bundled model four ways, offline; measure, and report."""
 
 from __future__ import annotations
 
