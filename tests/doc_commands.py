@@ -192,7 +192,9 @@ def write_ready(folder: Path) -> Path:
     (folder / "data" / "foils").mkdir()
     (folder / "data" / "foils" / "mine.jsonl").write_text(json.dumps({"id": "17", **foil}) + "\n")
     shutil.copy(world / "0.png", folder / "data")
-    models = [f"{name}={folder / 'base'}" for name in ("base", "fsc", "first", "ft", "compo", "mine")]
+    models = [
+        f"{name}={folder / 'base'}" for name in ("base", "fsc", "first", "ft", "compo", "mine")
+    ]
     on = ["--on", f"sugarcrepe,root={folder / 'data'}", f"--out={folder / 'results'}"]
     assert main(["evaluate", *models, *on, "--resamples=20"]) == 0
     return folder

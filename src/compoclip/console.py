@@ -172,14 +172,15 @@ def table(
         rows: The cells of each row.
         header: The names of the columns.
         left: Number of first columns that are aligned on the left; the others on the right.
-        narrower: Applied one after the other while the table is wider than the terminal. If it
-            still is after the last, the widest columns are folded between words or parts of names.
+        narrower: Applied one after the other while the table is wider than the terminal, with
+            columns of more than 24 characters folded. Columns are folded between words or parts of
+            names, the widest first, until the table fits.
     """
     width = shutil.get_terminal_size((0, 0)).columns
     rows_of = [header, *rows]
     widths = [max(len(row[k]) for row in rows_of) for k in range(len(header))]
     room = width - 2 * (len(widths) - 1) if width else sum(widths)
-    if narrower and sum(widths) > room:
+    if narrower and sum(min(each, _FEW) for each in widths) > room:
         first, *rest = narrower
         left = first(["word"] * left + ["number"] * (len(header) - left)).count("word")
         return table([first(row) for row in rows], first(header), left, rest)
@@ -200,7 +201,7 @@ def table(
     return "\n".join([laid(header), laid(["-" * each for each in widths]), *map(laid, rows)])
 
 
-_LEAST = 8  # characters of a column whose cells are folded
+_LEAST, _FEW = 8, 24  # characters of a column whose cells are folded: at least, before others go
 _PARTS = re.compile(r"(?<=[^\W_][/_.-])(?=[^\W\d_])")  # of a name: "runs/", "compo-", "seed-1"
 
 
