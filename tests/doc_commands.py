@@ -138,7 +138,7 @@ def write_ready(folder: Path) -> Path:
     assert main(arguments(world, "negclip", folder / "runs/lora", "--epochs=0.2", "--lora")) == 0
     assert main(["new", "method", "my-idea", "--out", str(folder)]) == 0
     assert main(["new", "model", "my-model", "--out", str(folder)]) == 0
-    for name in ("fsc", "first", "mine", "mix", "neg"):
+    for name in ("fsc", "first", "ft", "compo", "mine", "mix", "neg"):
         shutil.copytree(folder / run, folder / "runs" / name)
     for name in ("fsc-clip", "negclip", "clip-ft"):
         shutil.copytree(folder / run, folder / "demo-out" / "runs" / name)
@@ -192,7 +192,9 @@ def write_ready(folder: Path) -> Path:
     (folder / "data" / "foils").mkdir()
     (folder / "data" / "foils" / "mine.jsonl").write_text(json.dumps({"id": "17", **foil}) + "\n")
     shutil.copy(world / "0.png", folder / "data")
-    models = [f"{name}={folder / 'base'}" for name in ("base", "fsc", "first", "mine")]
+    models = [
+        f"{name}={folder / 'base'}" for name in ("base", "fsc", "first", "ft", "compo", "mine")
+    ]
     on = ["--on", f"sugarcrepe,root={folder / 'data'}", f"--out={folder / 'results'}"]
     assert main(["evaluate", *models, *on, "--resamples=20"]) == 0
     return folder

@@ -254,7 +254,8 @@ def test_training_rows(tmp_path: Path) -> None:
         Sample("2", tmp_path / "2.png", ("A red cup",), ("a blue cup", "a blue cup")),
     ]
     found = audit_training("made", rows)
-    assert (found.rows, found.captions, found.negatives, found.missing) == (2, 3, 5, 1)
+    assert (found.rows, found.captions, found.negatives) == (2, 3, 5)
+    assert found.missing == (str(tmp_path / "2.png"),)
     told = {(each.subtask, each.id, each.kind, each.level) for each in found.defects}
     assert told == {
         ("negative", "1#1", Kind.EQUAL, "tokenized"),
@@ -288,3 +289,6 @@ def test_the_verb_lists_defects(tmp_path: Path, capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["audits"][0]["faulty"] == 1
     assert main(["data", "audit", "sugarcreep", "--data", str(root)]) == 2
     assert main(["data", "audit", "--train", str(tmp_path / "none.tsv")]) == 1
+    (tmp_path / "own.csv").touch()
+    assert main(["data", "audit", str(tmp_path / "own.csv")]) == 2
+    assert "own.csv: a file; name captioned photos with --data" in capsys.readouterr().err

@@ -20,7 +20,10 @@ def test_copies_have_the_name_and_pass(tmp_path: Path, capsys: pytest.CaptureFix
     for kind in KINDS:
         file, test = ideas / f"a_{kind}_2.py", ideas / f"test_a_{kind}_2.py"
         assert main(["new", kind, f"A-{kind}_2", "--out", str(ideas)]) == 0
-        assert capsys.readouterr().out.split()[:2] == [str(file), str(test)]
+        lines = capsys.readouterr().out.splitlines()
+        assert (lines[0], lines[1].split()[0]) == (str(file), str(test))
+        assert lines[2].startswith("next: compoclip ")
+        assert str(file) in lines[2]
         assert all("my" not in path.read_text().lower() for path in (file, test))
         if kind in LISTS:
             assert main(["list", LISTS[kind], str(file)]) == 0

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.console import table, time_left, track
+from compoclip.console import table, time_left, track, without
 
 
 @pytest.fixture
@@ -69,3 +69,21 @@ def test_a_narrow_table_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("name", "what it is", "score", "[red]", ":smile:", "and", "1.25", "short", "-3.5"):
         assert word in narrow
     assert narrow.count("x") == 30
+
+
+def test_names_are_folded_between_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "38")
+    rows = [["  a-long-name-of-a-benchmark.csv", "70.1 [69.0, 71.2]"]]
+    assert table(rows, ["", "runs/compo-seed-0"]).splitlines() == [
+        "                     runs/compo-seed-0",
+        "-------------------  -----------------",
+        "  a-long-name-of-a-  70.1 [69.0, 71.2]",
+        "  benchmark.csv",
+    ]
+    # No column is left out while long names can be folded.
+    monkeypatch.setenv("COLUMNS", "50")
+    long, header = [["a-name-" * 8, "70.1", "[69.0, 71.2]"]], ["", "score", "interval"]
+    assert "[69.0, 71.2]" in table(long, header, narrower=[without(2)])
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "[69.0, 71.2]" not in table(long, header, narrower=[without(2)])
+    assert table([["a" * 40, "1"]], ["", "n"]).splitlines()[2:] == [f"{'a' * 37}  1", "a" * 3]

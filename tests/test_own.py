@@ -99,9 +99,12 @@ def test_two_files_of_one_name_and_what_they_import_are_noticed_on_resume(
         sys.modules.pop(name)
 
 
-def test_a_loss_of_one_s_own_is_a_term(world: Path, tmp_path: Path) -> None:
+def test_a_loss_of_one_s_own_is_a_term(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = own_files.write(tmp_path, "my_loss.py", own_files.LOSS)
     made = trained(world, "negclip", tmp_path / "run", f"--terms=+{file}")
+    assert f"the recipe is changed by --terms +{file}" in capsys.readouterr().err
     assert {each["name"]: each["weight"] for each in made["terms"]} == {"negclip": 1, "half": 0.25}
     heavy = trained(
         world, "negclip", tmp_path / "set", f"--terms=+{file}:half", "--set=terms.half.weight=2"

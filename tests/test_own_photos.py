@@ -51,7 +51,7 @@ CASES: dict[str, tuple[str, Spoil, int, str]] = {
     "sideways": (AUDIT, sideways, 0, "stored sideways: 1 image"),
     "cut": (AUDIT, cut, 0, "image-undecodable"),
     "cut, to index": (INDEX, cut, 0, "1 unreadable photo"),
-    "gone": (AUDIT, lambda f: (f / "0.png").unlink(), 0, "1 image missing"),
+    "gone": (AUDIT, lambda f: (f / "0.png").unlink(), 1, "photos/0.png"),
     "no photo": (INDEX, empty, 2, "photos"),
     "rows of one photo": (AUDIT, table([*ROWS, ("0.png", "a dog")]), 0, "3 photos from 4 rows"),
     "equal captions": (AUDIT, table([(name, "a dog") for name, _ in ROWS]), 0, "repeated"),
@@ -59,7 +59,13 @@ CASES: dict[str, tuple[str, Spoil, int, str]] = {
     "paths of Windows": (AUDIT, table([(f".\\{a}", b) for a, b in ROWS]), 0, "0 images missing"),
     "no caption column": (AUDIT, table(ROWS, "image,words"), 2, "--caption-column"),
     "no caption": (AUDIT, table([(name, "nan") for name, _ in ROWS]), 1, "no usable sample"),
+    "absent photos": (AUDIT, table([(f"{n}.png", "a") for n in range(9)]), 1, "missing: 1 more"),
     "few photos": (TUNE, table(ROWS), 2, "3 photos; tune needs 50"),
+    "gone, to tune": (
+        TUNE,
+        table([*ROWS, *((f"x{n}.png", "a dog") for n in range(50))]),
+        1, "50 photos missing, such as",
+    ),
     "no such table": (TUNE, lambda f: (f / "own.csv").unlink(), 1, "own.csv"),
     "one split": (TUNE, table(TRAIN, "image,caption,split"), 2, "split"),
 }  # fmt: skip

@@ -88,6 +88,8 @@ def test_switch_between_the_models(page: Page) -> None:
     for choice, shown in (("one", [True, False]), ("other", [False, True]), ("both", [True, True])):
         page.get_by_label(choice, exact=True).check()
         assert [column.is_visible() for column in columns] == shown
+    page.evaluate("document.querySelector('#which').hidden = true")  # as for one model
+    assert not page.locator("#which").is_visible()
 
 
 def test_point_at_a_word_and_see_where_it_looks(page: Page) -> None:

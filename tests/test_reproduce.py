@@ -157,8 +157,12 @@ def test_every_protocol_names_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not valid YAML"),
-        ("- a", "expected NAME"),
+        ("{", "line 1: not YAML"),
+        ("- a", "not a list of protocols"),
+        ("_data: {}", "expected NAME"),
+        ("mine: {recipe: negclip}\nmine: {recipe: negclip}", "line 2: .*'mine' is there twice"),
+        ("mine:\n  recipe: clip\n  recipe: negclip", "line 3: .*'recipe' is there twice"),
+        ("mine: &a {recipe: negclip}\nother: {<<: *a}", "line 1: .*anchors"),
         ("mine: {recipe: negclip}", "mine is malformed"),
         ("mine: {recipe: negclip, data: none}", "mine is malformed"),
         ("mine: {recipe: 3, model: m, data: coco, table: t, base: [], row: [], benchmarks: [], "

@@ -111,6 +111,8 @@ def test_from_photos_to_a_verdict(
     assert main(arguments) == 0
     said = capsys.readouterr()
     assert f"{out / 'model'}: the model to use" in said.out
+    lines = [line for line in said.err.splitlines() if line.startswith("table ")]
+    assert len(lines) == len({*lines}) == 2  # of the photos that choose, of those that judge
     record: dict[str, Any] = json.loads((out / "tune.json").read_text())
     assert len(record["sentences"]) == 3
     assert all(sentence in said.out for sentence in record["sentences"])

@@ -278,8 +278,28 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def parsed_config(text: str, path: Path) -> dict[str, Any]:
     """Parse the text of a file as `read_config` does; path: for messages."""
+    named: dict[str, Any] = {}
+    for name, value in parsed_yaml(text, path, "list of options").items():
+        known = name.replace("-", "_")
+        if known in named:
+            raise UsageError(f"{path}: '{name}' is there twice; keep one of them")
+        named[known] = value
+    return named
+
+
+def parsed_yaml(text: str, path: Path, what: str) -> dict[str, Any]:
+    """Return the names of a YAML text with their values.
+
+    Args:
+        text: Plain YAML: no anchors, aliases or tags, and no name twice.
+        path: Of the file, for messages.
+        what: The text should be, for messages.
+
+    Raises:
+        UsageError: For any other text, with its line.
+    """
     if len(text) > _LONGEST:
-        raise UsageError(f"{path}: too long for a list of options; name another file")
+        raise UsageError(f"{path}: too long for a {what}; name another file")
     try:
         found = _yaml(text)
     except yaml.YAMLError as error:
@@ -290,14 +310,8 @@ def parsed_config(text: str, path: Path) -> dict[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise UsageError(f"{path}: not a list of options, each 'NAME: VALUE'; fix the file")
-    named: dict[str, Any] = {}
-    for name, value in found.items():
-        known = name.replace("-", "_")
-        if known in named:
-            raise UsageError(f"{path}: '{name}' is there twice; keep one of them")
-        named[known] = value
-    return named
+        raise UsageError(f"{path}: not a {what}, each 'NAME: VALUE'; fix the file")
+    return found
 
 
 def checked(

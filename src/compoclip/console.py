@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -10,6 +9,8 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from functools import lru_cache
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from compoclip.errors import CompoclipError
@@ -24,6 +25,10 @@ T = TypeVar("T")
 def note(message: str) -> None:
     """Print one line for the user to standard error: standard output is for data."""
     print(message, file=sys.stderr, flush=True)
+
+
+note_once = lru_cache(maxsize=64)(note)
+"""Print a line as `note` does, unless this process has printed it before."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -150,6 +155,11 @@ Narrower = Callable[[Sequence[str]], list[str]]
 """Makes the cells of a line fewer or shorter."""
 
 
+def without(*places: int) -> Narrower:
+    """Leave the columns at these places out."""
+    return lambda cells: [cell for k, cell in enumerate(cells) if k not in places]
+
+
 def table(
     rows: Sequence[Sequence[str]],
     header: Sequence[str],
@@ -162,37 +172,51 @@ def table(
         rows: The cells of each row.
         header: The names of the columns.
         left: Number of first columns that are aligned on the left; the others on the right.
-        narrower: Applied one after the other while the table is wider than the terminal. Cells
-            are folded when it still is after the last.
+        narrower: Applied one after the other while the table is wider than the terminal, with
+            columns of more than 24 characters folded. Columns are folded between words or parts of
+            names, the widest first, until the table fits.
     """
     width = shutil.get_terminal_size((0, 0)).columns
-    widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
-    if narrower and width and sum(widths) + 2 * (len(widths) - 1) > width:
+    rows_of = [header, *rows]
+    widths = [max(len(row[k]) for row in rows_of) for k in range(len(header))]
+    room = width - 2 * (len(widths) - 1) if width else sum(widths)
+    if narrower and sum(min(each, _FEW) for each in widths) > room:
         first, *rest = narrower
+        left = first(["word"] * left + ["number"] * (len(header) - left)).count("word")
         return table([first(row) for row in rows], first(header), left, rest)
+    # Where it is too wide, the widest columns become narrower, as far as none is below LEAST.
+    caps = range(max(widths, default=0), _LEAST, -1)
+    cap = next((cap for cap in caps if sum(min(each, cap) for each in widths) <= room), _LEAST)
+    widths = [min(each, cap) for each in widths]
 
-    def line(cells: Sequence[str]) -> str:
-        words = [cell.ljust(width) for cell, width in zip(cells[:left], widths)]
-        numbers = [cell.rjust(width) for cell, width in zip(cells[left:], widths[left:])]
-        return "  ".join([*words, *numbers]).rstrip()
+    def laid(cells: Sequence[str]) -> str:
+        folded = [_folded(cell, width) for cell, width in zip(cells, widths)]
+        lines = []
+        for parts in zip_longest(*folded, fillvalue=""):
+            words = [part.ljust(width) for part, width in zip(parts[:left], widths)]
+            numbers = [part.rjust(width) for part, width in zip(parts[left:], widths[left:])]
+            lines.append("  ".join([*words, *numbers]).rstrip())
+        return "\n".join(lines)
 
-    lines = [line(header), line(["-" * w for w in widths]), *map(line, rows)]
-    wide = width and max(map(len, lines)) > width
-    return _wrapped(rows, header, left, width) if wide else "\n".join(lines)
+    return "\n".join([laid(header), laid(["-" * each for each in widths]), *map(laid, rows)])
 
 
-def _wrapped(rows: Sequence[Sequence[str]], header: Sequence[str], left: int, width: int) -> str:
-    """The rows of `table` with cells of several lines."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+_LEAST, _FEW = 8, 24  # characters of a column whose cells are folded: at least, before others go
+_PARTS = re.compile(r"(?<=[^\W_][/_.-])(?=[^\W\d_])")  # of a name: "runs/", "compo-", "seed-1"
 
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for number in range(len(header)):
-        grid.add_column(justify="left" if number < left else "right", overflow="fold")
-    for row in (header, ["-" * len(name) for name in header], *rows):
-        grid.add_row(*map(Text, row))
-    screen = Console(width=width, file=io.StringIO(), color_system=None)
-    with screen.capture() as captured:
-        screen.print(grid)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+def _folded(cell: str, width: int) -> list[str]:
+    """The cell in lines of that width, each indented as it is."""
+    if len(cell) <= width:
+        return [cell]
+    indent = " " * (len(cell) - len(cell.lstrip()))
+    lines = [indent]
+    words = re.split(r"(?<=\s)(?=\S)", cell.lstrip())
+    pieces = [_PARTS.split(each) if len(each) > width else [each] for each in words]
+    for piece in chain(*pieces):
+        if lines[-1] != indent and len(lines[-1] + piece.rstrip()) > width:
+            lines.append(indent)
+        lines[-1] += piece
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], indent + lines[-1][width:]]
+    return [line.rstrip() for line in lines]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip.config import Shown
 from compoclip.console import counted, note
-from compoclip.errors import UsageError
+from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import only_writer, write_json
 from compoclip.request import TrainRequest
 from compoclip.run import train
@@ -22,6 +22,7 @@ from compoclip.run import train
 if TYPE_CHECKING:
     from compoclip.analysis.interpolation import Point
     from compoclip.benchmarks.case import Benchmark
+    from compoclip.data.sources import Source
     from compoclip.evaluation.comparison import Difference
 
 
@@ -165,14 +166,16 @@ def tune(options: TuneOptions) -> Tuned:
     from compoclip.ranks import device_named
     from compoclip.run import Measuring
 
-    def opened(split: str, share: float = HELD_OUT) -> int:
+    def opened(split: str, share: float = HELD_OUT) -> Source:
         part = options.part(split, share)
-        return len(Request(options.data, images=options.images, **part).open())
+        return Request(options.data, images=options.images, **part).open()
 
     device = device_named(options.device)
-    rule = rule_for(opened("all"))
+    every = opened("all")
+    rule = rule_for(len(every))
     share = rule.held_out if options.held_out is None else options.held_out
-    photos = {part: opened(part, share) for part in ("train", "val", "test")}
+    photos = {part: len(opened(part, share)) for part in ("train", "val", "test")}
+    _require_photos(every)
     if options.model == "bundled":
         note("the bundled base has seen drawn scenes alone; for photos name a CLIP with --model")
     base = load_model(options.model)
@@ -207,10 +210,12 @@ def tune(options: TuneOptions) -> Tuned:
         settings = Options(cache=options.out / ".features")
         shares = mixes.shares(_STEPS)
         place = options.out / "choice"
+        note(f"choosing a mix of base and tuned model, by {photos['val']} photos")
         first = mixes.sweep(pair, ("all",), shares, choosing, place, settings, device)
         mix = best(first.lines["all"])
         benchmarks = [*judging, *others]
         place, alphas = options.out / "results", sorted({mix.mix.alpha, 1.0})
+        note(f"judging the choice, by {photos['test']} photos")
         last = mixes.sweep(pair, ("all",), alphas, benchmarks, place, settings, device)
         points = {point.mix.alpha: point for point in last.points}
         trained, by = points[mix.mix.alpha or 1.0], f"{photos['val']} photos that choose"
@@ -235,6 +240,17 @@ def tune(options: TuneOptions) -> Tuned:
         )
         write_json(options.out / "tune.json", verdict.record())
     return verdict
+
+
+def _require_photos(source: Source) -> None:
+    """Raise CompoclipError when a photo is missing."""
+    images = (source.bare(index).image for index in range(len(source)))
+    gone = [each for each in images if isinstance(each, Path) and not each.is_file()]
+    if gone:
+        raise CompoclipError(
+            f"{source.describe()}: {counted(len(gone), 'photo')} missing, such as {gone[0]}; name "
+            "their folder with --images, or remove their rows (compoclip data audit counts them)"
+        )
 
 
 def _benchmarks(options: TuneOptions, split: str, share: float) -> list[Benchmark]:

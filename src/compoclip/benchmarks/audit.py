@@ -458,19 +458,25 @@ def _classes(content: Classification) -> Iterator[Found]:
 
 @dataclass(frozen=True)
 class TrainingAudit:
-    """source: what was read. rows, captions, negatives: how many; missing: image files not there;
-    repeated: those with the bytes of an earlier one; sideways: those that EXIF turns, of which only
-    decoding knows.
+    """Defects of a training source. Only decoding finds repeated and sideways images.
 
-    The defects' sub-task is "caption" or "negative", their id that of the row, with "#k" for its
-    k-th caption or negative.
+    Args:
+        source: What was read.
+        rows: Number of rows.
+        captions: Number of captions.
+        negatives: Number of negatives.
+        missing: Image files that do not exist.
+        defects: Sub-task "caption" or "negative"; the id is the row's, with "#k" for its k-th
+            caption or negative.
+        repeated: Number of images with the bytes of an earlier one.
+        sideways: Number of images that EXIF turns.
     """
 
     source: str
     rows: int
     captions: int
     negatives: int
-    missing: int
+    missing: tuple[str, ...]
     defects: tuple[Defect, ...]
     repeated: int = 0
     sideways: int = 0
@@ -488,11 +494,14 @@ def audit_training(source: str, rows: Iterable[Sample], decoding: bool = False) 
     """
     seen: dict[str, set[object]] = {level: set() for level in LEVELS}
     found: list[Defect] = []
-    n_rows = n_captions = n_negatives = missing = equal = sideways = 0
+    missing: dict[str, None] = {}
+    n_rows = n_captions = n_negatives = equal = sideways = 0
     photos: dict[bytes, str] = {}
     for row in rows:
         n_rows += 1
-        if decoding and not (isinstance(row.image, Path) and not row.image.is_file()):
+        if isinstance(row.image, Path) and not row.image.is_file():
+            missing[str(row.image)] = None
+        elif decoding:
             name = str(row.image) if isinstance(row.image, Path) else row.id
             try:
                 with opened(row.image, name) as file:
@@ -506,7 +515,6 @@ def audit_training(source: str, rows: Iterable[Sample], decoding: bool = False) 
                 equal += photos.setdefault(digest, name) != name
         n_captions += len(row.captions)
         n_negatives += len(row.negatives)
-        missing += isinstance(row.image, Path) and not row.image.is_file()
         for k, caption in enumerate(row.captions):
             again = _met(caption, seen)
             repeated = [] if again is None else [(Kind.REPEATED, again, repr(caption))]
@@ -524,7 +532,7 @@ def audit_training(source: str, rows: Iterable[Sample], decoding: bool = False) 
             for each in (*defects, *too_long([negative])):
                 found.append(Defect(source, "negative", f"{row.id}#{k}", *each))
     return TrainingAudit(
-        source, n_rows, n_captions, n_negatives, missing, tuple(found), equal, sideways
+        source, n_rows, n_captions, n_negatives, tuple(missing), tuple(found), equal, sideways
     )
 
 

@@ -36,7 +36,7 @@ from compoclip.benchmarks.reader import Loading
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
-from compoclip.console import note
+from compoclip.console import note_once
 from compoclip.data.sources.open import HELD_OUT, Request
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.reading import Reading, read
@@ -100,7 +100,7 @@ class CaptionedPhotos:
             image = ImageRef(row.image, upright=source.upright)
             found[row.image] = CaptionedPhoto(name, image, texts)
         counts = f"{len(found):,} photos, {sum(len(p.captions) for p in found.values()):,} captions"
-        note(f"{source.describe()}: {counts}")
+        note_once(f"{source.describe()}: {counts}")  # two benchmarks may be made of them
         ending = f"{place.name}_{asked.split}" if asked.split else place.name
         return cls(tuple(found.values()), ending, dict(source.left_out))
 
@@ -155,7 +155,7 @@ def rewritten(
     # The items depend on the parser and its words, too.
     data.files["items"] = own.hashed(*([each.id, *each.texts] for each in cases))
     data.stated += [_VERSION, f"seed {seed}", f"most {most}", tagger_stated("hanta")]
-    note(f"{data.name}: {_known_errors({k for case in cases for k in case.labels.values()})}")
+    note_once(_known_errors({k for case in cases for k in case.labels.values()}))
     yield from cases
 
 
@@ -195,8 +195,8 @@ def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random
 def _known_errors(used: set[str]) -> str:
     """Results of the blind reading of the rewrites in use."""
     listed = {name: each for name, each in entries()[ENTRY]["errors"].items() if name in used}
-    told = (f"{name} {wrong:g} and {broken:g}" for name, (wrong, broken) in listed.items())
-    return f"of its texts, % wrong and % broken in a blind reading: {', '.join(told) or 'none'}"
+    rates = ", ".join(f"{name} {wrong:g} and {odd:g}" for name, (wrong, odd) in listed.items())
+    return f"rewritten captions, % with a wrong label and % in broken English: {rates or 'none'}"
 
 
 def rewritten_rules(data: Loading) -> dict[str, Aggregate]:

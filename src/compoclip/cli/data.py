@@ -18,7 +18,7 @@ from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import Printing, WorkerCount, parse, processes
 from compoclip.config import Shown
-from compoclip.console import counted, note, progress_bar, table, tell
+from compoclip.console import counted, note, progress_bar, table, tell, without
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import require_writable
 from compoclip.run import DataOptions, require_least
@@ -90,7 +90,7 @@ def ls_main(argv: Sequence[str]) -> int:
         licence, size = each.licence.partition(";")[0], f"{in_bytes(each.size)}{more}".strip()
         rows.append([each.id, each.title, licence, each.status, items, *shares, size])
     text = (
-        f"{table(rows, header, left=4)}\n\n"
+        f"{table(rows, header, left=4, narrower=[without(1)])}\n\n"
         "files, photos: how many `compoclip data fetch` can get, of all that are needed\n"
         "to fetch: their size, archives packed; + if some sizes are unknown\n"
         "compoclip data ls NAME: source, terms, what to do by hand, files, checksums"

@@ -34,6 +34,8 @@ from compoclip.errors import UsageError
 from compoclip.files import write_text
 from compoclip.run import DataOptions
 
+_NAMED = 5  # missing images that are named
+
 
 @dataclass(frozen=True)
 class AuditOptions(DataOptions, Printing):
@@ -42,7 +44,8 @@ class AuditOptions(DataOptions, Printing):
     The audit looks for negatives that equal their caption, duplicates, synonyms, boxes outside the
     image, over-long texts and more. Equal texts are counted at four levels: as stored, by CLIP's
     tokens, by words, by letters and digits. No file is changed; evaluate --exclude-faulty gives
-    scores without faulty items.
+    scores without faulty items. The exit code is 1 if images of the file
+    in --data are missing.
 
     Examples:
         compoclip data audit sugarcrepe sugarcrepe_pp --data /data --out defects.jsonl
@@ -82,6 +85,9 @@ def main(argv: Sequence[str]) -> int:
     options = parse(AuditOptions, "data audit", argv)
     if options.kept is not None and not (options.overlap and len(options.train) == 1):
         raise UsageError("--kept goes with --overlap and one --train")
+    for name in options.names:
+        if Path(name).is_file() and not name.endswith(".py"):
+            raise UsageError(f"{name}: a file; name captioned photos with --data {name}")
     held_out: dict[str, frozenset[int]] = {}
     if options.overlap:
         from compoclip.data.overlap import held_out_photos  # torch comes with sources
@@ -140,7 +146,9 @@ def main(argv: Sequence[str]) -> int:
         note(f"{options.out}: {counted(len(defects), 'defect')}")
     differing = [asdict(edit) for edit in edits]
     everything = {"audits": reports, "differences": differing, "defects": listed}
-    return tell(options.json, everything, "\n\n".join(texts))
+    tell(options.json, everything, "\n\n".join(texts))
+    own = str(options.data)
+    return int(any(each.get("source") == own and each["missing_images"] for each in reports))
 
 
 def audit_text(
@@ -223,16 +231,21 @@ def _training(
         "rows": found.rows,
         "captions": found.captions,
         "negatives": found.negatives,
-        "missing_images": found.missing,
+        "missing_images": len(found.missing),
+        "first_missing": found.missing[:_NAMED],
         "repeated_images": found.repeated,
         "stored_sideways": found.sideways,
         "left_out": dict(rows.left_out),
         "counts": {str(kind): levels for kind, levels in found.counts.items()},
     }
+    unnamed = len(found.missing) - _NAMED
     lines = [
         f"{spec}: {counted(found.rows, 'row')}, {counted(found.captions, 'caption')}, "
-        f"{counted(found.negatives, 'negative')}, {counted(found.missing, 'image')} missing",
+        f"{counted(found.negatives, 'negative')}, {counted(len(found.missing), 'image')} missing",
         f"  {rows.describe()}, images {rows.orientation}",
+        *[f"  missing: {path}" for path in found.missing[:_NAMED]],
+        *[f"  missing: {unnamed:,} more"] * (unnamed > 0),
+        *["  (--images names the folder that paths start from)"] * bool(found.missing),
         *_counts(found.counts, {}),
         *[f"  equal to an earlier image: {counted(found.repeated, 'image')}"]
         * bool(found.repeated),

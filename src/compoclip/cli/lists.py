@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from compoclip import own
 from compoclip.cli.options import Printing, parse
 from compoclip.config import Shown
-from compoclip.console import counted, table, tell
+from compoclip.console import counted, table, tell, without
 from compoclip.errors import UsageError
 from compoclip.methods.registry import load_recipe, method_names, method_origin, method_summaries
 
@@ -186,7 +186,8 @@ def _methods(names: Sequence[str], as_json: bool) -> int:
         "compoclip train METHOD --help explains a method and its options; parts can be",
         "recombined: --texts +METHOD, --terms +METHOD, --set terms.NAME.weight=0.5",
     ]
-    text = "\n".join([table(rows, [*header, "from"], left=5), *lines])
+    narrower = [without(1), without(2, 8)]  # paper, then images and from
+    text = "\n".join([table(rows, [*header, "from"], left=5, narrower=narrower), *lines])
     return tell(as_json, records, text)
 
 

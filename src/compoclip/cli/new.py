@@ -18,6 +18,14 @@ from compoclip.files import unwritable, write_text
 _PACKAGE = Path(__file__).parents[1]
 _GROUPS: Mapping[str, own.Kind] = {"loss": "losses", "model": "models"}
 _CUSTOM = Path("examples", "custom")  # inside the package of a wheel, at the root of a checkout
+_USES = {
+    "method": "compoclip train {} --data DATA --out RUN",
+    "rewrite": "compoclip train negclip --texts +{} --data DATA --out RUN",
+    "loss": "compoclip train negclip --terms +{} --data DATA --out RUN",
+    "benchmark": "compoclip evaluate MODEL --on {}",
+    "model": "compoclip evaluate {} --on BENCHMARK",
+}
+"""Kind -> the command that takes the file."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,9 @@ def main(argv: Sequence[str]) -> int:
         for mark, word in words.items():
             text = text.replace(mark, word)
         write_text(path, text)
-    record = {"file": str(paths[0]), "test": str(paths[1])}
-    return tell(options.json, record, f"{paths[0]}\n{paths[1]}    (pytest {paths[1]})")
+    use = _USES[options.kind].format(paths[0] if paths[0].parent != Path() else f"./{paths[0]}")
+    record = {"file": str(paths[0]), "test": str(paths[1]), "use": use}
+    return tell(options.json, record, f"{paths[0]}\n{paths[1]}    (pytest {paths[1]})\nnext: {use}")
 
 
 def _taken(kind: str) -> Sequence[str]:

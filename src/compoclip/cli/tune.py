@@ -15,6 +15,9 @@ def main(argv: Sequence[str]) -> int:
     options = parse(TuneOptions, "tune", argv)
     require_writable(options.out)
     verdict = tune(options)
-    repeat = f"to repeat the training: compoclip train --config {verdict.config} --out RUN"
-    lines = [*verdict.sentences, f"{verdict.model}: the model to use", repeat]
+    lines = [
+        console.prose(verdict.sentences),
+        f"{verdict.model}: the model to use",
+        f"to repeat the training: compoclip train --config {verdict.config} --out RUN",
+    ]
     return console.tell(options.json, verdict.record(), "\n".join(lines))

@@ -60,10 +60,13 @@ def stored_values(table: pa.Table) -> dict[str, Values]:
 
 @dataclass(frozen=True, eq=False)
 class MeanNode:
-    """A node of a planned rule.
+    """A node of a planned rule: a leaf computes a metric, an inner node averages its parts.
 
-    metric, rows: of a leaf, the distinct items it is computed from; of a curve, the true items come
-    first. true: of a curve, how many those are. parts: of an inner node, the averaged nodes.
+    Args:
+        metric: Metric of a leaf.
+        rows: Distinct items of a leaf. A curve lists its true items first.
+        true: Number of true items of a curve.
+        parts: Nodes that an inner node averages.
     """
 
     metric: str = ""
@@ -83,7 +86,7 @@ class MeanNode:
 
     @property
     def key(self) -> tuple[str, bytes]:
-        """Of leaves, equal where they compute the same."""
+        """Return a key that is equal for leaves that compute the same."""
         return self.metric, self.rows.tobytes()
 
     def leaves(self, weight: float = 1.0) -> Iterator[tuple[MeanNode, float]]:
@@ -156,7 +159,7 @@ def leaf(metric: str, rows: Indices, truth: Sequence[int] = ()) -> MeanNode | No
 
 
 def mean_of(parts: Sequence[MeanNode | None]) -> MeanNode | None:
-    """Return the plain mean of the parts that are there: None of nothing, of one part that part."""
+    """Return the mean of the parts that are not None: a single one as it is, None without any."""
     known = tuple(each for each in parts if each is not None)
     return MeanNode(parts=known) if len(known) > 1 else next(iter(known), None)
 
@@ -226,9 +229,10 @@ def additions(
 ) -> Values:
     """Split the difference of two models into what each unit (photo, group of photos) adds to it.
 
-    A mean is a sum of its items' shares. For a curve the parts are those of a jackknife: what the
-    area loses without the unit, less the mean loss, plus the unit's share of the items (true and
-    false ones counting half each) of the difference; where nothing is left without it, it has all.
+    In a mean, a unit adds the shares of its items. In a curve, a unit adds its jackknife estimate:
+    the loss of area without the unit, minus the mean loss, plus a part of the whole difference.
+    That part is the unit's share of the items; true and false items count half each. A unit
+    without which no curve is left adds the whole difference.
 
     Args:
         tree: the planned rule.

@@ -58,8 +58,10 @@ def weighted_auc(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5)
 
 
 def placements(scores: Reals, truth: Flags, tie: float = 0.5) -> Values:
-    """Return for each item the share of the other kind on its right side: lower for a true item,
-    higher for a false one, a tie counting `tie`; (n,). Their mean over either kind is the ROC-AUC.
+    """Return for each item the share of the other kind that it is ranked rightly against; (n,).
+
+    A true item counts the false items below it, a false item the true items above it. A tie counts
+    `tie`. The mean over the true items is the ROC-AUC, and so is the mean over the false ones.
 
     Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated
     ROC Curves (1988), the structural components.
@@ -98,12 +100,18 @@ def weighted_ap_11(
 ) -> Values:
     """Return 11-point interpolated average precision as in ELEVATER's toolkit, or PASCAL VOC 2007.
 
-    One value for each row of `weights` (r, n), whole numbers: item i counts weights[r, i] times.
-    Mean over the recall levels 0, 0.1, ..., 1 of the best precision at that recall or more. At
-    recall 0 the toolkit counts a precision of 1, as of a ranking that retrieves nothing;
-    `devkit`: the best of all precisions, as the challenge's own code and its paper have it, which
-    is lower where the first item is false. tie: 0 retrieves the false ones among equal scores
-    first, anything else all together. nan for rows in which no true item has weight.
+    The mean, over the recall levels 0, 0.1, ..., 1, of the best precision at that recall or more.
+
+    Args:
+        scores: (n,), higher is retrieved earlier.
+        truth: (n,), which items are true.
+        weights: (r, n), whole numbers: in row r, item i counts weights[r, i] times.
+        tie: 0 retrieves the false ones of equal scores first; any other value all at once.
+        devkit: At recall 0, take the best of all precisions, as the challenge's code and paper do.
+            By default it is 1, as in the toolkit. The two differ where the first item is false.
+
+    Returns:
+        (r,); nan for a row in which no true item has weight.
 
     Sources: Li et al., ELEVATER, NeurIPS 2022, and its evaluation code; Everingham et al., The
     PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.

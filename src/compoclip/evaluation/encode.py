@@ -148,7 +148,7 @@ _READ_AT_ONCE = 16
 
 
 class Amounts(NamedTuple):
-    """images, texts: encoded at once. workers: that read images."""
+    """Numbers of images and of texts that are encoded at once, and of workers that read images."""
 
     images: int
     texts: int
@@ -307,10 +307,10 @@ def _encode_images(
 def by_content(
     refs: Sequence[ImageRef], workers: int, ranks: Ranks = SINGLE
 ) -> tuple[list[bytes], dict[ImageRef, int]]:
-    """Keys of the distinct images, and which of them each reference shows.
+    """Return the keys of the distinct images, and the index of the image of each reference.
 
-    Copies of a photo at several paths are one image. What cannot be read is an image of its own.
-    All ranks share the reading.
+    Copies of a photo at several paths are one image. Every unreadable file is a separate image. The
+    ranks share the reading.
     """
     members = Members()
 
@@ -354,7 +354,16 @@ def _encode_texts(
 def by_tokens(
     encoder: Encoder, texts: Sequence[str]
 ) -> tuple[list[tuple[str, TextKey]], dict[str, int], frozenset[str]]:
-    """Distinct texts as the model reads them with their keys, the row of every text, cut ones."""
+    """Group texts that the model reads alike.
+
+    Args:
+        encoder: Makes the keys.
+        texts: Any texts.
+
+    Returns:
+        The first text of each group with its key; text -> number of its group; the texts that the
+        model cuts.
+    """
     rows: dict[bytes, int] = {}
     text_rows: dict[str, int] = {}
     truncated: set[str] = set()
@@ -371,14 +380,14 @@ def by_tokens(
 
 
 class FeatureStore(AbstractContextManager["FeatureStore"]):
-    """Features by row, some taken from the cache, the new ones written to it in parts.
+    """Features by row: read from the cache, or encoded and then written to it in parts.
 
-    A GPU's features are taken when the next batch has been started, so that it never waits; at the
-    end of the store as a context the last ones are taken, and all written down. Rank 0 takes from
-    the cache and says what is missing, so that all ranks agree on it; each writes down what it
-    encodes.
+    A batch is fetched from the GPU after the next one has started, so that the GPU never waits.
+    Leaving the context fetches the last batch and writes what is not written yet. Rank 0 reads the
+    cache and tells the other ranks what is missing. Each rank writes what it encodes.
 
-    matrix: (rows, D); rows without a feature are zero and unused.
+    Attributes:
+        matrix: (rows, D). Rows without a feature are zero and unused.
     """
 
     def __init__(
@@ -508,7 +517,7 @@ def _read(read: Callable[[ImageRef], Any], refs: Sequence[ImageRef]) -> list[_Fo
 
 
 def ahead(items: Sequence[T], read: Callable[[T], R], workers: int, window: int) -> Iterator[R]:
-    """`map(read, items)` in threads, at most `window` results ahead of what was taken."""
+    """Yield `map(read, items)`, computed in threads at most `window` items before it is needed."""
     with ThreadPoolExecutor(max(1, workers)) as pool:
         waiting: deque[Future[R]] = deque()
         try:

@@ -43,7 +43,7 @@ class Identity(Protocol):
 
     @property
     def weights(self) -> str:
-        """A hash that is another one for another model."""
+        """Return a hash of the weights."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""

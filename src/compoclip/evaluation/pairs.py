@@ -134,7 +134,7 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
 
 
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
-    """Raise UsageError, naming the benchmark, where not every item is of few images and texts.
+    """Raise UsageError, naming the benchmark, unless all its items consist of few pairs.
 
     Args:
         benchmarks: The benchmarks to measure.

@@ -147,7 +147,7 @@ def score_named(results: Sequence[Results], name: str) -> Score:
 
 
 def split_score(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, str]:
-    """Return the benchmark that a score is of, and its name there, "" for the headline.
+    """Split the name of a score into benchmark and score; the score is "" for the headline.
 
     Args:
         known: Benchmark -> names of its means and sub-tasks.

@@ -51,9 +51,9 @@ def summarise(
 ) -> Summary:
     """Score all sub-tasks and rules, plus the aggregate "positive_score" over all items.
 
-    Intervals: Wilson for items that share no photo, else a bootstrap over photos, always for means
-    of means and areas under a curve. Where all items are right or all are wrong: Wilson for the
-    number of photos; for a single photo none.
+    The interval is Wilson's if no two items share a photo, otherwise a bootstrap over photos. Means
+    of means and areas under a curve always take the bootstrap. If all items are right, or all
+    wrong, it is Wilson's for the number of photos. A single photo has no interval.
 
     Args:
         items: of the sub-tasks to score.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from compoclip.console import Narrower, counted, prose, table
+from compoclip.console import Narrower, counted, prose, table, without
 from compoclip.evaluation.comparison import Comparison, Difference, compare_all, not_judged
 from compoclip.evaluation.items import POSITIVE_SCORE
 from compoclip.evaluation.results import Results, Score, too_few
@@ -75,7 +75,8 @@ def laid_out(
         return text.getvalue().rstrip("\n")
     if layout == "text":
         laid = table(rows, header, left, narrower)
-        return "\n".join([*above, laid, *([prose(notes, "  ")] if notes else [])])
+        parts = [prose(above), laid, prose(notes, "  ")]
+        return "\n".join(filter(None, parts))
 
     def line(cells: Sequence[str], row: int = -1) -> str:
         """Return one line, with cells of row `row` in bold or muted."""
@@ -115,14 +116,24 @@ def chance_flag(score: Score) -> str:
     return f"{where} chance" if where else too_few(score.photos)
 
 
-def data_notes(results: Results) -> list[str]:
+def data_notes(results: Results, details: bool = True) -> list[str]:
     """Return remarks on the data, one line each: missing images, rows left out, cut texts, scores
-    that are no cosines, and features of less than float32."""
+    that are no cosines, and features of less than float32.
+
+    Args:
+        results: Of one model on one benchmark.
+        details: Give a line to every reason why rows are left out, also to more than two.
+    """
     lines = []
     if results.missing_count:
         first = f", e.g. {results.missing[0]}" if results.missing else ""
         lines.append(f"{counted(results.missing_count, 'image')} missing or damaged{first}")
-    lines += [f"left out, {reason}: {n}" for reason, n in results.left_out.items() if n]
+    reasons = {reason: n for reason, n in results.left_out.items() if n}
+    if details or len(reasons) <= 2:
+        lines += [f"left out, {reason}: {n}" for reason, n in reasons.items()]
+    else:
+        number = sum(reasons.values())
+        lines.append(f"left out: {number:,}, for {len(reasons)} reasons that --details lists")
     if results.truncated_texts:
         cut = counted(results.truncated_texts, "text")
         lines.append(f"{cut} cut: longer than the model's context")
@@ -135,15 +146,16 @@ def data_notes(results: Results) -> list[str]:
     return lines
 
 
-def remarks(measured: Mapping[str, Results]) -> list[str]:
+def remarks(measured: Mapping[str, Results], details: bool = True) -> list[str]:
     """Return the remarks on a benchmark's data, each once where it holds for all models.
 
     Args:
         measured: model -> its results on the benchmark.
+        details: As of `data_notes`.
     """
     texts: dict[str, list[str]] = {}
     for model, each in measured.items():
-        for line in data_notes(each):
+        for line in data_notes(each, details):
             texts.setdefault(line, []).append(model)
     return [
         line if len(models) == len(measured) else f"{line} ({', '.join(models)})"
@@ -206,11 +218,6 @@ def results_text(results: Results) -> str:
     return laid_out(rows, header, title=title, notes=notes + data_notes(results))
 
 
-def _without(*places: int) -> Narrower:
-    """Leave columns out."""
-    return lambda cells: [cell for k, cell in enumerate(cells) if k not in places]
-
-
 def comparison_text(
     comparison: Comparison, layout: Layout = "text", models: int = 1, details: bool = True
 ) -> str:
@@ -256,7 +263,7 @@ def comparison_text(
         notes.append(f"PARTIAL data: {', '.join(comparison.partial)}")
     if comparison.unmatched:
         notes.append(f"measured for one of them only: {', '.join(comparison.unmatched)}")
-    narrower = [_without(5, 6), _without(4)]
+    narrower = [without(5, 6), without(4)]
     return laid_out(rows, header, layout, title=title, notes=notes, narrower=narrower)
 
 
@@ -315,7 +322,7 @@ def overview_text(results: Sequence[Results], base: str, details: bool = False) 
             score = each.headline_score
             if tied := tie_values(score):
                 notes.append(f"{benchmark}, {model}: {counted(score.ties, 'tie')} ({tied})")
-        notes += [f"{benchmark}: {line}" for line in remarks(known)]
+        notes += [f"{benchmark}: {line}" for line in remarks(known, details)]
     if others:
         few = not_judged((" ".join(filter(None, key[1:])), d) for key, d in compared.items())
         sign = f"+ / -: higher / lower than {base} (paired, p < 0.05, Holm's correction over all"

@@ -113,8 +113,12 @@ _MOST = 8  # cards a skill
 class CommonItems:
     """The items of a part that all models have.
 
-    tables: model -> the benchmark's table. rows: where each item lies in it. right: who gets it
-    right.
+    Args:
+        part: The sub-task.
+        items: Ids.
+        tables: Model -> the benchmark's table of items.
+        rows: Model -> row of each item in its table.
+        right: Model -> whether it gets each item right.
     """
 
     part: ScorePart
@@ -190,8 +194,11 @@ Tally = tuple[str, int, int, int]
 def examples(
     study: Study, items: AllItems, album: Album
 ) -> list[tuple[str, list[Tally], list[Card]]]:
-    """(skill, tallies, cards): up to two won and two lost items for one model, one each where there
-    are several; the first by hash."""
+    """Return (skill, tallies, cards) for every skill.
+
+    The cards are items that a model wins from the base and items that it loses, the first by hash:
+    up to two of each for a single model, one of each per model for several.
+    """
     if not study.others:
         return []
     wanted = 2 if len(study.others) == 1 else 1

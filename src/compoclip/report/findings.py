@@ -31,9 +31,10 @@ def direction(difference: Difference) -> str:
 
 
 def findings(study: Study) -> dict[str, list[str]]:
-    """Model -> sentences: how many skills changed, what that says, what tells less than it seems.
+    """Return sentences about every model but the base, by model.
 
-    The base is left out.
+    They count the skills that changed, name gains that a reference model without learning reaches
+    too, and judge hard negatives together with hard positives.
     """
     found = {}
     for model in study.others:

@@ -210,8 +210,10 @@ def ends(each: Ranged) -> tuple[float, float]:
 
 
 def error_bar(each: Ranged) -> list[list[float]]:
-    """Distances from the value to the ends of its interval, in points, as matplotlib wants them:
-    not negative, though a bootstrap's interval need not hold the value."""
+    """Return the distances from the value to the ends of its interval, in points, for matplotlib.
+
+    A value outside its interval, which a bootstrap allows, has a distance of 0.
+    """
     low, high = ends(each)
     return [[100 * max(0.0, each.value - low)], [100 * max(0.0, high - each.value)]]
 
@@ -228,9 +230,9 @@ class Dot:
 
 
 def on_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Places of the points that no other one beats: more on one axis and not less on the other.
+    """Return the indices of the Pareto-optimal points, from left to right.
 
-    From left to right; of equal points all.
+    No other point is higher on one axis and at least as high on the other. Equal points all count.
     """
     free = [
         k
@@ -395,7 +397,7 @@ def changes(study: Study) -> dict[str, Plot]:
 
 
 def invariance(study: Study) -> list[Plot]:
-    """One scatter a benchmark with hard positives: accuracy without and with the paraphrase."""
+    """Plot accuracy without and with the paraphrase, for each benchmark with hard positives."""
     plots = []
     for name, table in study.triples.items():
         dots = []
@@ -441,7 +443,7 @@ _FAR = 30.0  # points below the curves; chance lower than that would flatten the
 
 
 def training(runs: Sequence[Run], models: Sequence[str]) -> list[Plot]:
-    """One plot a logged quantity with a line a run, in the colour of the model of that name."""
+    """Make a plot per logged quantity, with a line per run in the colour of its model."""
     names = dict.fromkeys(name for run in runs for name in run.curves)
     measured = {name for run in runs for name, each in run.curves.items() if each.interval}
     quantities = sorted(

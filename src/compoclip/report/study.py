@@ -41,8 +41,10 @@ class Table:
     bounds: Mapping[str, Mapping[str, Score]]
 
     def giveaways(self, group: str) -> dict[str, Score]:
-        """Reference model -> its score, of those above chance that make mistakes: what the group
-        gives away to a model that has not learned what it tests."""
+        """Return the scores of reference models that are above chance and below 100 %, by model.
+
+        They show what can be reached without learning what the group tests.
+        """
         scores = {name: found[group] for name, found in self.bounds.items() if group in found}
         return {n: s for n, s in scores.items() if s.standing == "above" and s.value < 1}
 

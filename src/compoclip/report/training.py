@@ -18,11 +18,14 @@ POINTS = 300
 
 @dataclass(frozen=True)
 class LogCurve:
-    """values by step, at most POINTS of them; smooth: running means over a twentieth of the run.
+    """A quantity of a training run by step.
 
-    Of a benchmark that was measured while training there is every value, in percent, and none is
-    smoothed; interval: the lower and upper ends of their 95 % intervals; chance: what guessing
-    reaches.
+    Args:
+        steps: Steps with a value.
+        values: At most POINTS values; of a benchmark measured while training all, in percent.
+        smooth: Running means over a twentieth of the run; of a benchmark the values themselves.
+        interval: Lower and upper ends of the 95 % intervals of a benchmark.
+        chance: Score of guessing on a benchmark.
     """
 
     steps: tuple[int, ...]

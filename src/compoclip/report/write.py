@@ -147,10 +147,11 @@ def _by_model(study: Study, title: str, scores: Mapping[str, Mapping[str, Score]
 
 
 def coverage(study: Study) -> dict[str, tuple[str, ...]]:
-    """Benchmark -> cells: items measured, of all; the same in percent; photos absent or damaged;
-    rows that made no items; texts longer than the model's context; items with ties.
+    """Return the row of each benchmark in the coverage table.
 
-    Numbers that differ between models are listed in their order.
+    Cells: items measured, of all; the same in percent; missing or damaged photos; rows that gave no
+    item; texts longer than the model's context; items with ties. A cell lists one number per model
+    where they differ.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name in study.benchmarks:

@@ -27,14 +27,14 @@ def rerank(
     images: Path | None = None,
     weight: float = 0.5,
 ) -> Found:
-    """Order the photos that a text has found anew.
+    """Reorder the photos that a search has found, by another score.
 
     Args:
         index: The photos.
         loaded: The model.
-        found: The answer to a text, with all photos that are to be ordered.
-        kind: "local", "maxsim", "itm": by this score of pairs (`ModelEncoder.match`); reads the
-            photos, and leaves out those that cannot be read. "subgraphs": by the cosine plus
+        found: The answer to a text, with all photos to reorder.
+        kind: The score. "local", "maxsim" and "itm" are scores of pairs (`ModelEncoder.match`);
+            they read the photos and leave out unreadable ones. "subgraphs" is the cosine plus
             `weight` times the mean cosine of the sub-graphs of the text (as MosaiCLIP makes them).
         images: The folder that the photos have moved to.
         weight: Of the sub-graphs.

@@ -120,6 +120,8 @@ def notes(method: Method, source: Source, total: int, masked: bool) -> list[str]
     masked: whether pairs of equal captions or photos are left out of contrasts.
     """
     found = [f"  data: {source.describe()}"]
+    if method.composed:
+        found.append(f"  the recipe is changed by --{', --'.join(method.composed)}")
     share = repeated_share(source, method.plan.main)
     if share >= _LEAST_REPEATS:
         what = "are left out of contrasts" if masked else "count as wrong (mask_duplicates=false)"

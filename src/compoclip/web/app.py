@@ -53,7 +53,7 @@ Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class HttpError(CompoclipError):
-    """An error whose HTTP status is not 400: 4xx, or 503 when there is no room now."""
+    """An error with its HTTP status: any 4xx, or 503 when the queue is full."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -65,8 +65,16 @@ class _Waiting:
 
 @dataclass
 class ServedCounts:
-    """Counts so far: requests encoded, their items, calls of the model, requests turned away for
-    lack of room; `held` items are there now, `peak` were at most."""
+    """Counts since the start.
+
+    Args:
+        requests: Requests encoded.
+        items: Their images and texts.
+        calls: Calls of the model.
+        turned_away: Requests refused because the queue was full.
+        held: Items in the queue now.
+        peak: Most items that were in the queue at once.
+    """
 
     requests: int = 0
     items: int = 0

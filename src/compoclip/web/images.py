@@ -19,7 +19,7 @@ IMAGE_URI = re.compile(rf"{_UNSEEN}data:image/[\w.+-]+;base64,", re.IGNORECASE)
 
 
 class RequestImages:
-    """Reads the images of one request, upright; all of them together cost a bounded work."""
+    """Reads the images of one request, turned upright, within a bound on their total work."""
 
     def __init__(self) -> None:
         self._left = MAX_WORK
@@ -27,9 +27,16 @@ class RequestImages:
     def read(self, text: str, called: str = "'image'") -> Image.Image:
         """Return the RGB image in a text: an encoded image file in base64, or a data URI of one.
 
-        Pixels and scans are counted before any is decoded. called: what to call a text that is not
-        base64. Raises UsageError for that, for an image too large in bytes or pixels, and for too
-        much work with the images before it; CompoclipError for a damaged image.
+        Pixels and scans are counted before decoding.
+
+        Args:
+            text: The image.
+            called: Name of the text in messages.
+
+        Raises:
+            UsageError: The text is not base64, the image has too many bytes or pixels, or all
+                images so far take too much work.
+            CompoclipError: The image is damaged.
         """
         head = IMAGE_URI.match(text)
         try:

@@ -1,4 +1,4 @@
-"""`compoclip demo`: the main job, offline: fine-tune the bundled model, measure, report."""
+"""`compoclip demo`: fine-tune the bundled model four ways, offline; measure, and report."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def _run(options: DemoOptions) -> int:
             overview_text(results, base=BASE),
             console.prose(_sentences(results, bounds)),
             f"All scores, with examples: {report}   ({minutes:.1f} minutes)\n"
-            f"Next, with your own photos: compoclip train {options.methods[-1]} --model MODEL "
-            "--data captions.csv --images photos/ --out run",
+            "Next, with your own photos: "
+            "compoclip tune captions.csv --images photos/ --model MODEL --out tuned",
         ]
     )
     return console.tell(options.json, record, text)

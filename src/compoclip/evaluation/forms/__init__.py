@@ -28,8 +28,8 @@ FORMS: Mapping[Form, ItemForm[Any]] = {
 def form_of(content: Content) -> ItemForm[Any]:
     """Return the form that scores the content as a whole.
 
-    One that judges items together, if there is one; a mixture of forms whose items are judged one
-    by one is scored by any of them.
+    That is the form that judges items together, if the content has one. Otherwise items are judged
+    one by one, and any form of the mixture scores them all.
     """
     forms = [FORMS[name] for name in content.forms]
     return next((form for form in forms if form.together), forms[0])

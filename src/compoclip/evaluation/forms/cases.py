@@ -38,9 +38,10 @@ from compoclip.evaluation.items import (
 class Comparisons:
     """A metric as comparisons between the scores of an item, called a, b, ... by their place.
 
-    "a>b d>c": a is above b, and d above c; " | " separates alternatives. A tie of "a>b" is right
-    where the first candidate wins, and wrong otherwise; a tie of "a>>b" is always wrong. What a tie
-    broken at random reaches, and chance, are shares of the orders of the scores.
+    "a>b d>c" means that a is above b and d above c. " | " separates alternatives. A tie of "a>>b"
+    is wrong. A tie of "a>b" is right if the tie policy lets the first candidate win. Chance is the
+    share of all orders of the scores in which the metric holds; for ties broken at random, the same
+    share of the orders that the ties allow.
     """
 
     text: str
@@ -116,17 +117,23 @@ BUCKETS = (*_BUCKETS, "tie")
 
 @dataclass(eq=False)
 class CaseForm(ItemForm[Cases]):
-    """A form of cases that are right or wrong on their own; a benchmark may mix such forms.
+    """A form of cases that are judged one by one; a benchmark may mix such forms.
 
-    An item's scores are those of all its images with all its texts, image by image; without an
-    image those of all pairs of texts.
+    The scores of an item are those of every image with every text, image by image. Without an
+    image they are those of all pairs of texts.
 
-    images, texts: how many an item has; SEVERAL: as many as there are candidates. answers: among
-    how many `truth` names one. comparisons: metric -> `Comparisons`, the main one first. matching:
-    scores of matching pairs, whose mean is the positive score; empty where the candidate at `truth`
-    is right and the others are wrong.
-    called, headings: what texts and scores are called on a card. true: whether each text is true.
-    buckets: value of the column "bucket" -> `Comparisons` that hold; "tie" where none do.
+    Args:
+        name: In cases and stored items.
+        images: Number of images; SEVERAL stands for one per candidate.
+        texts: Number of texts; SEVERAL likewise.
+        answers: Number of candidates that `truth` is an index into.
+        comparisons: Metric -> `Comparisons`, the main one first.
+        matching: Places of the scores of matching pairs, whose mean is the positive score. Empty if
+            the candidate at `truth` alone is right.
+        called: Names of the texts on a card.
+        headings: Names of the scores on a card.
+        true: Whether each text is true.
+        buckets: Value of the column "bucket" -> `Comparisons` that hold; "tie" if none do.
     """
 
     name: Form
@@ -385,11 +392,11 @@ def groups_by_part(sizes: Sizes) -> dict[str, int]:
 
 
 def with_joint(items: Items, joint: Mapping[str, str], sizes: Sizes) -> Items:
-    """Return the items with one more metric for each entry of `joint`.
+    """Return the items with one more metric for each entry of `joint`: all items of a group right.
 
-    A group's outcome is the product of its items' main outcomes (with random ties and for chance
-    their probabilities, the items being independent). The group's first item bears it, the metric
-    does not apply to the others. Groups of which an item is absent, by `sizes`, are left out.
+    The outcome of a group is the product of the main outcomes of its items. For random ties and for
+    chance it is the product of their probabilities, as if items were independent. It is stored with
+    the first item of the group. A group that has fewer items than `sizes` says is left out.
     """
     main = next(iter(items.outcomes.values()))
     outcomes = dict(items.outcomes)
@@ -412,21 +419,20 @@ def with_joint(items: Items, joint: Mapping[str, str], sizes: Sizes) -> Items:
 class BinaryForm(CaseForm):
     """One image and one text that is true of it or not.
 
-    auc: the area under the ROC curve of the score, chance 1/2. accuracy: true above the threshold
-    that is best for the cases of `Benchmark.tuned_on`, where the benchmark names some; chance: the
-    share of the more frequent kind, which one answer to all cases reaches. The mean of the
-    accuracies of true and of false cases (balanced accuracy, chance 1/2) is an aggregate by the
-    label that tells them apart.
+    "auc" is the area under the ROC curve of the score; chance is 1/2. "accuracy" exists where the
+    benchmark names cases to tune on (`Benchmark.tuned_on`): a score above the threshold that is
+    best for them counts as "true". Its chance is the share of the more frequent answer. Balanced
+    accuracy (chance 1/2) is an aggregate: the mean of the accuracies on true and on false cases.
     """
 
     together = True
 
     def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
-        """Score the cases. Those of the values of `Benchmark.tuned_on` only set thresholds.
+        """Score the cases; the sub-tasks that `Benchmark.tuned_on` names only set thresholds.
 
-        The outcome "auc" of an item is the share of its sub-task's items of the other kind on its
-        right side; "accuracy", only for sub-tasks with a threshold, says whether it is on the right
-        side of that. Items carry the column "threshold" (nan without one).
+        The outcome "auc" of an item is its placement among the items of the other kind in its
+        sub-task (`curves.placements`). The outcome "accuracy" is whether the item is on the right
+        side of the threshold. The column "threshold" is nan for sub-tasks without one.
 
         Raises:
             CompoclipError: there are cases of other forms, or a sub-task has no true or no false

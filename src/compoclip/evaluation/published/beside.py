@@ -199,10 +199,10 @@ def header(table: PublishedTable) -> tuple[str, ...]:
 
 
 def lines(table: PublishedTable, measured: Sequence[Measured]) -> list[TableLine]:
-    """Return published rows as printed, then ours: values, intervals, and chance once for all.
+    """Return published rows as printed, then ours, each with a row of intervals; chance is last.
 
-    "-" without a number; "*" a part of the items, "+" a part of the numbers that the
-    column is made of, "~" another edition of the captions.
+    "-" stands for a missing number. Marks: "*" only a part of the items was measured, "+" only a
+    part of the numbers that the column averages, "~" another edition of the captions.
     """
     digits = [2 if column.id == "meta" else 1 for column in table.columns]
     shown: list[TableLine] = []

@@ -8,9 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
-
-from compoclip.config import is_a
+from compoclip.config import is_a, parsed_yaml
 from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.files import read_text
 
@@ -49,7 +47,7 @@ class Protocol:
 
 def protocol_names() -> tuple[str, ...]:
     """Return the names of the protocols in the package, in the order of their file."""
-    return tuple(name for name in _content(_FILE) if not name.startswith("_"))
+    return _names(_FILE)
 
 
 def protocol(name: str) -> Protocol:
@@ -69,7 +67,7 @@ def protocol(name: str) -> Protocol:
         if name not in protocol_names():
             raise UsageError(f"no protocol '{name}'; {closest(name, protocol_names())}")
         return _read(_FILE, name)
-    return _read(Path(name), next(reversed(_content(Path(name)))))
+    return _read(Path(name), _names(Path(name))[-1])
 
 
 def work(benchmark: str) -> tuple[int, int] | None:
@@ -80,13 +78,14 @@ def work(benchmark: str) -> tuple[int, int] | None:
 
 @cache
 def _content(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        raise CompoclipError(f"{path}: not valid YAML ({error})".replace("\n", " ")) from error
-    if not isinstance(data, dict) or not data or not all(isinstance(k, str) for k in data):
+    data = parsed_yaml(read_text(path), path, "list of protocols")
+    if all(name.startswith("_") for name in data):
         raise CompoclipError(f"{path}: expected NAME: {{recipe: ..., model: ..., ...}}")
     return data
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    return tuple(name for name in _content(path) if not name.startswith("_"))
 
 
 def _read(path: Path, name: str) -> Protocol:
