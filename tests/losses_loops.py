@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -209,6 +210,25 @@ def distillation(f: Features, layout: Layout, vectors: int | None = None) -> Ten
         for a, b in zip(own, teacher):
             total = total + (a - b) ** 2
     return total / (vectors or len(pairs))
+
+
+def on_dimensions(
+    loop: Callable[..., Tensor], widths: Sequence[int], f: Features, layout: Layout
+) -> Tensor:
+    """The mean of a loop over whole features and over their beginnings, cut number by number."""
+
+    def cut(rows: Tensor, width: int) -> Tensor:
+        found = []
+        for row in rows:
+            length = sum((row[k] ** 2 for k in range(width)), ZERO) ** 0.5
+            found.append(torch.stack([row[k] / length for k in range(width)]))
+        return torch.stack(found)
+
+    total = loop(f, layout)
+    for width in widths:
+        names = ("image", "text", "teacher_image", "teacher_text")
+        total = total + loop(replace(f, **{n: cut(getattr(f, n), width) for n in names}), layout)
+    return total / (1 + len(widths))
 
 
 def teacher_contrast(

@@ -23,6 +23,7 @@ from compoclip.losses.composite import (
 )
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.dimensions import OF_TEACHER, LeadingDimensions
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
@@ -121,6 +122,14 @@ add("triplet", triplet_clip_loss, loops.triplet)
 ALIGN = {"align": "paraphrase"}, {"align": "transpose"}
 add("alignment", caption_alignment, loops.alignment, *ALIGN, masked=True)
 add("distillation", feature_distillation, loops.distillation, {"vectors": None}, {"vectors": 1536})
+WIDTHS = (2, 5)
+for name, (ours, loop) in {
+    "negclip": (negclip_loss, oracle.negclip),
+    "global": (partial(global_hn_loss, gamma=2.0), partial(of_global, gamma=2.0, beta=0.0)),
+    "distillation": (feature_distillation, loops.distillation),
+}.items():
+    cut = LeadingDimensions(ours, WIDTHS, OF_TEACHER)
+    add(f"leading {name}", cut, partial(loops.on_dimensions, loop, WIDTHS))
 for negatives in ("own", "tiled"):
     of_teacher = partial(loops.teacher_contrast, tiled=negatives == "tiled")
     add(f"teacher {negatives}", teacher_text_contrast, of_teacher, negatives=negatives)

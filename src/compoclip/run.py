@@ -449,6 +449,8 @@ class EvaluateOptions(Measuring):
             ./my_score.py [default: cosine; of a model that scores pairs, its own].
         precision: bf16 runs the towers under autocast and loads st: and hf: models in it, for GPUs.
             Cosines change by 1e-3; features and results are stored separately from fp32.
+        dimensions: Cut features to their first N dimensions, for a model trained with matryoshka.
+            The identity in the results says so.
         text_prompt: For st: and hf: models, text before each text or instruction of a chat model;
             with --score vqa the question, with {} for the text [default: the model's own].
         image_prompt: For st: and hf: models, instruction for images [default: the model's own].
@@ -465,6 +467,7 @@ class EvaluateOptions(Measuring):
     out: Path = Path("results")
     score: Annotated[str, OptionMark.PLACE] = ""
     precision: Literal["fp32", "bf16"] = "fp32"
+    dimensions: int | None = None
     text_prompt: str | None = None
     image_prompt: str | None = None
     trust_remote_code: bool = False
@@ -507,6 +510,7 @@ def evaluate(
     if not options.on:
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     require_writable(options.out)
+    require_least(1, options, "dimensions")
     benchmarks = options.benchmarks()
     from compoclip.evaluation.embedder import ExternalEncoder, open_encoder, require_known
     from compoclip.evaluation.libraries import ModelOptions
@@ -528,7 +532,12 @@ def evaluate(
     everything: list[Results] = []
     with process_group(device) as ranks:
         settings = replace(
-            settings, score=options.score, audits=audits, ranks=ranks, processes=processes
+            settings,
+            score=options.score,
+            dimensions=options.dimensions or 0,
+            audits=audits,
+            ranks=ranks,
+            processes=processes,
         )
         loading = ModelOptions(
             device,

@@ -49,6 +49,7 @@ KEYS = frozenset(
             "grad_checkpointing",
             "mask_duplicates",
             "near_margin",
+            "matryoshka",
             "merge",
             "ema",
             "patience",

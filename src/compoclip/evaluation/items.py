@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from compoclip.benchmarks.case import Case, Form, ImageRef, image_key
+from compoclip.errors import CompoclipError
 
 Scores: TypeAlias = npt.NDArray[np.float32]
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -263,6 +264,19 @@ class EncodedFeatures:
     bad: Mapping[ImageRef, str]
     truncated: frozenset[str]
     matches: Mapping[tuple[int, int], float] | None = None
+
+    def leading(self, width: int, name: str) -> EncodedFeatures:
+        """Return the features cut to their first dimensions, of unit length again.
+
+        width: how many. name: of the model, for the CompoclipError when it has fewer.
+        """
+        if (most := self.texts.shape[1] or self.images.shape[1]) < width:
+            raise CompoclipError(f"{name}: --dimensions {width}: its features have {most}")
+        cut = {"images": self.images[:, :width], "texts": self.texts[:, :width]}
+        norms = {k: np.linalg.norm(v, axis=1, keepdims=True) for k, v in cut.items()}
+        return replace(
+            self, **{k: v / np.maximum(norms[k], np.float32(1e-12)) for k, v in cut.items()}
+        )
 
     def image_index(self, refs: Iterable[ImageRef]) -> Indices:
         """Return the rows of `images`."""

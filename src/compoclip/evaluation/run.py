@@ -54,6 +54,7 @@ class Options(EncodeOptions):
     allow_partial: score the available items and mark results. resamples, seed: of the bootstrap.
     fresh: ignore existing results. audits: benchmark -> its audit, whose faulty items are left out.
     score: a name of `pairs.score_of`; "" is the default, cosines of features if the model has them.
+    dimensions: of the features, the first so many are used; 0 is all.
     """
 
     allow_partial: bool = False
@@ -62,6 +63,7 @@ class Options(EncodeOptions):
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
     score: str = ""
+    dimensions: int = 0
 
 
 class _Job:
@@ -117,6 +119,7 @@ class _Job:
         stamps = "\n".join(f"{file.name} {fingerprint(file)}" for file in files)
         images = hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8)
         known = described(encoder) | ({"score": dict(score.about)} if score and score.about else {})
+        known |= {"dimensions": options.dimensions} if options.dimensions else {}
         return {
             "benchmark": benchmark.name,
             "identity": json.loads(json.dumps(known)),  # as JSON gives it back
@@ -171,6 +174,8 @@ def evaluate(
     folder = out / file_stem(name)
     ranks = options.ranks
     pair_score = score_of(options.score, encoder)
+    if pair_score is not None and options.dimensions:
+        raise UsageError(f"--dimensions cuts features, which --score {pair_score.name} has none of")
     done = {}
     for job in jobs if ranks.first and not options.fresh else ():
         benchmark = job.benchmark.name
@@ -200,6 +205,8 @@ def evaluate(
         contents, rate = [job.content for job in todo], 0.0
         if pair_score is None:
             features = encode_contents(encoder, contents, options)
+            if options.dimensions and ranks.first:
+                features = features.leading(options.dimensions, name)
         else:
             require_pairs([job.benchmark for job in todo], pair_score.name)
             scored = score_contents(encoder, pair_score, contents, options)

@@ -41,7 +41,7 @@ from compoclip.training.state import (
     require_same_run,
     run_fingerprint,
 )
-from compoclip.training.step import module_name
+from compoclip.training.step import module_name, on_dimensions
 from compoclip.training.teacher import TeacherEncoder
 from compoclip.training.watch import Watch
 from compoclip.workers import own_cores
@@ -197,6 +197,14 @@ class _Run:
         elif self.method.needs_patches:
             encoder.require_local(tower="image")
         biased = encoder.logit_bias is not None
+        width = int(self.model.config.model_cfg["embed_dim"])
+        refuse(
+            {
+                f"--set matryoshka={n}: must be 1 to {width - 1}, below the {width} dimensions of "
+                f"{self.model.name}": not 0 < n < width
+                for n in settings.matryoshka
+            }
+        )
         refuse(
             {
                 f"--contrast sigmoid: the logits of {self.model.name} have no bias; take a SigLIP "
@@ -365,7 +373,7 @@ class _Run:
                 progress = TrainingLoop(
                     encoder,
                     model.tokenizer,
-                    method,
+                    on_dimensions(method, settings),
                     loader,
                     settings,
                     report,

@@ -20,7 +20,7 @@ _EXECUTION = {
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
 # Recorded where they are used alone, so that states of runs without them can still be resumed.
 _WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay"}
-_WHERE_USED |= {"ema", "max_steps", "near_margin"}
+_WHERE_USED |= {"ema", "matryoshka", "max_steps", "near_margin"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,9 @@ class RunSettings:
         near_margin: Leave captions and images of others out of contrasts over the batch if their
             cosine exceeds the target's by more than this, e.g. 0.1: they are probably true. Made
             negatives stay.
+        matryoshka: Average every loss over the features and over their first N dimensions, for each
+            N given ([128, 64]), so that features can be cut (evaluate --dimensions). Losses with a
+            state or a head use whole features.
         allow_no_negatives: Train even if nearly all captions get no negative.
         max_bad: Most unreadable images to skip; each is reported.
         save_every: Steps between saved states.
@@ -147,6 +150,7 @@ class RunSettings:
     draft: bool = True
     mask_duplicates: bool = True
     near_margin: float | None = None
+    matryoshka: tuple[int, ...] = ()
     allow_no_negatives: bool = False
     max_bad: int = 0
     save_every: int = 500

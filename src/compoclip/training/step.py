@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from compoclip.data.batch import Batch
 from compoclip.data.prepared import Preparation
 from compoclip.errors import UsageError
-from compoclip.losses.contract import ALONE, Features, Head, Layout
+from compoclip.losses.contract import ALONE, Features, Head, Layout, StatefulLoss
+from compoclip.losses.dimensions import OF_TEACHER, LeadingDimensions
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
@@ -167,6 +168,23 @@ def step(
         if mean is not None:
             mean.backward(torch.zeros_like(loss))
     return StepResult(dict(zip(terms, values)), total)
+
+
+def on_dimensions(method: Method, settings: RunSettings) -> Method:
+    """Return the method with its losses averaged over the widths of `matryoshka`.
+
+    Losses of heads, which read other spaces, and losses with a state, which are called once a step,
+    stay as they are.
+    """
+    widths = settings.matryoshka
+
+    def cut(term: LossTerm) -> LossTerm:
+        remembers = isinstance(term.loss, StatefulLoss) and term.loss.state_dict()
+        if term.head is not None or remembers:
+            return term
+        return replace(term, loss=LeadingDimensions(term.loss, widths, OF_TEACHER))
+
+    return replace(method, losses=tuple(map(cut, method.losses))) if widths else method
 
 
 def module_name(term: str) -> str:
