@@ -125,8 +125,9 @@ class RunSettings:
         merge: With adapters, also write the merged model to OUT/model.
         fsdp: Shard weights, gradients and moments over the processes of torchrun (FSDP2), for
             models too large for one GPU.
-        track: Also log to tensorboard, wandb or both: to OUT/tensorboard for `tensorboard --logdir
-            OUT`, and to OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set.
+        track: Also log to tensorboard (OUT/tensorboard, for `tensorboard --logdir OUT`), wandb
+            (OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set) or trackio (its own
+            store, for `trackio show`).
     """
 
     out: Annotated[Path, OptionMark.ONCE]
@@ -160,7 +161,7 @@ class RunSettings:
     resume: Annotated[bool, OptionMark.ONCE] = False
     merge: bool = True
     fsdp: bool = False
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that checkpoints and trackers record, by name."""
