@@ -231,6 +231,27 @@ def on_dimensions(
     return total / (1 + len(widths))
 
 
+def similarity(f: Features, layout: Layout) -> Tensor:
+    """Cross entropies of a teacher's softmaxes with the model's, number by number."""
+    images, texts = range(layout.images), range(layout.owner.numel())
+
+    def one(i: int, t: int, name: str) -> Tensor:
+        image, text = getattr(f, f"{name}image"), getattr(f, f"{name}text")
+        scale = f.logit_scale if not name else f.teacher_scale
+        scale = f.logit_scale.detach() if scale is None else scale
+        return scale * sum((a * b for a, b in zip(image[i], text[t])), ZERO)
+
+    def entropy(pairs: list[tuple[int, int]]) -> Tensor:
+        right = [one(i, t, "teacher_") for i, t in pairs]
+        ours = [one(i, t, "") for i, t in pairs]
+        logs = [(torch.exp(r - lse(right)), o - lse(ours)) for r, o in zip(right, ours)]
+        return -sum((p * log for p, log in logs), ZERO)
+
+    of_images = sum((entropy([(i, t) for t in texts]) for i in images), ZERO) / len(images)
+    of_texts = sum((entropy([(i, t) for i in images]) for t in texts), ZERO) / len(texts)
+    return (of_images + of_texts) / 2
+
+
 def teacher_contrast(
     f: Features, layout: Layout, scale: float = 10.0, tiled: bool = False
 ) -> Tensor:

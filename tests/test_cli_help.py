@@ -93,7 +93,7 @@ CHANGED = {
     "search": "+device +image +images +json +model +negation +page +queries +rerank +top",
     "play": "+index",
     "serve": "+index",
-    "train": "-decoded-cache +held-out +matryoshka +near-margin +split-seed",
+    "train": "-decoded-cache +held-out +matryoshka +near-margin +split-seed +teacher",
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",
     **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),

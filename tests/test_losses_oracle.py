@@ -30,7 +30,11 @@ from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
 from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
-from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
+from compoclip.losses.teacher import (
+    feature_distillation,
+    similarity_distillation,
+    teacher_text_contrast,
+)
 from compoclip.losses.triplet import triplet_clip_loss
 from compoclip.losses.units import unit_loss
 from losses_oracle import (
@@ -122,6 +126,23 @@ add("triplet", triplet_clip_loss, loops.triplet)
 ALIGN = {"align": "paraphrase"}, {"align": "transpose"}
 add("alignment", caption_alignment, loops.alignment, *ALIGN, masked=True)
 add("distillation", feature_distillation, loops.distillation, {"vectors": None}, {"vectors": 1536})
+add("similarity", similarity_distillation, loops.similarity)
+
+
+def wider(loss: LossFn) -> LossFn:
+    """The loss with a teacher of another width and temperature."""
+
+    def of_wider(f: Features, layout: Layout) -> Tensor:
+        found = {"teacher_scale": f.logit_scale.new_tensor(5.0)}
+        for name in ("teacher_image", "teacher_text"):
+            rows = getattr(f, name)
+            found[name] = torch.cat([0.6 * rows, 0.8 * rows.roll(1, 0)], dim=1)
+        return loss(replace(f, **found), layout)
+
+    return of_wider
+
+
+PAIRS["similarity wider"] = wider(similarity_distillation), wider(loops.similarity)
 WIDTHS = (2, 5)
 for name, (ours, loop) in {
     "negclip": (negclip_loss, oracle.negclip),

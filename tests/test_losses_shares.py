@@ -99,6 +99,7 @@ LOSSES: dict[str, Callable[[Features, Layout], Tensor]] = {
     "alignment": partial(alignment.caption_alignment, positives=POSITIVES[:2]),
     "alignment transposed": partial(alignment.caption_alignment, align="transpose"),
     "distillation": teacher.feature_distillation,
+    "similarity": teacher.similarity_distillation,
     "distillation sum": partial(teacher.feature_distillation, vectors=7),
     "teacher contrast": teacher.teacher_text_contrast,
     "teacher contrast tiled": partial(teacher.teacher_text_contrast, negatives="tiled"),

@@ -12,7 +12,6 @@ from compoclip.errors import UsageError
 from compoclip.losses.dimensions import LeadingDimensions, leading
 from compoclip.methods.registry import load_recipe
 from compoclip.ranks import SINGLE, Ranks
-from compoclip.training.settings import RunSettings
 from compoclip.training.step import on_dimensions
 from distributed_runs import OPTIM, close, run, training, write_base
 from losses_oracle import CASES, features_for, layout_of
@@ -31,16 +30,15 @@ def test_only_the_shared_space_is_cut() -> None:
 
 
 def test_losses_with_a_state_or_a_head_stay_whole() -> None:
-    settings = RunSettings(out=Path(), matryoshka=(4,))
     whole = {
         f"{name}.{term.name}"
         for name in ("fsc-clip", "ce-clip", "macco", "dac", "degla")
-        for term in on_dimensions(load_recipe(name)(), settings).losses
+        for term in on_dimensions(load_recipe(name)(), (4,)).losses
         if not isinstance(term.loss, LeadingDimensions)
     }
     assert whole == {"ce-clip.ranking", "macco.words", "macco.patches"}
     method = load_recipe("fsc-clip")()
-    assert on_dimensions(method, RunSettings(out=Path())) is method
+    assert on_dimensions(method, ()) is method
 
 
 def matryoshka(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from compoclip.methods.base import Method
     from compoclip.models.checkpoint import LoadedModel
     from compoclip.training.run import RunSummary
+    from compoclip.training.teacher import ExternalTeacher
 
 
 # --- Checks of options that every verb shares. ---
@@ -149,6 +150,9 @@ class TrainingInputs(DataOptions):
         from_scratch: Start from random weights. --model names the configuration.
         image_weights: Pretrained weights for the image tower, with --from-scratch.
         activation: Override the activation that a checkpoint records; also in the new checkpoint.
+        teacher: The teacher for terms that compare with one (--terms +similarity), instead of a
+            copy of the model. Any model with vectors, as for evaluate (st:ID, hf:ID,
+            ./my_model.py, a checkpoint), of any width. It sees the pixels and texts of each step.
     """
 
     data: Annotated[str, OptionMark.PLACE, OptionMark.WORDS]
@@ -157,6 +161,7 @@ class TrainingInputs(DataOptions):
     from_scratch: bool = False
     image_weights: Path | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
+    teacher: Annotated[str, OptionMark.PLACE] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,12 +253,13 @@ def train(
             source = request.open()
             require_trainable(source)
             model = model or _start(options)
+            teacher = _teacher(options, device) if options.teacher else None
         watch = None
         if benchmarks:
             from compoclip.evaluation.run import watch_model
 
             watch = watch_model(model, benchmarks, options, options.out, ranks)
-        return model, run_training(model, method, source, options, ranks, config, watch)
+        return model, run_training(model, method, source, options, ranks, config, watch, teacher)
 
 
 def require_options(options: TrainOptions, method: Method) -> None:
@@ -307,6 +313,18 @@ def _start(options: TrainOptions) -> LoadedModel:
         config = read_config(Path(options.model))
         return create_model(config, seed=options.seed, image_weights=options.image_weights)
     return load_model(options.model, activation=options.activation)
+
+
+def _teacher(options: TrainOptions, device: torch.device) -> ExternalTeacher:
+    """The model that --set teacher names, in the precision of the run as far as it has that."""
+    from compoclip.evaluation.embedder import open_encoder
+    from compoclip.evaluation.encoder import described
+    from compoclip.evaluation.libraries import ModelOptions
+    from compoclip.training.teacher import ExternalTeacher
+
+    lower = options.precision in ("bf16", *(["auto"] if device.type == "cuda" else []))
+    encoder = open_encoder(options.teacher, ModelOptions(device, "bf16" if lower else "fp32"))
+    return ExternalTeacher(encoder, {"model": options.teacher, **described(encoder)})
 
 
 def push(options: TrainOptions, summary: RunSummary) -> None:

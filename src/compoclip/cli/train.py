@@ -50,6 +50,7 @@ KEYS = frozenset(
             "mask_duplicates",
             "near_margin",
             "matryoshka",
+            "teacher",
             "merge",
             "ema",
             "patience",

@@ -26,7 +26,7 @@ from compoclip.training.caches import FrozenTexts, GradientCache, autocast, refu
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
-from compoclip.training.teacher import TeacherEncoder
+from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,14 @@ def step(
 
     # What the teacher makes of the same batch, for losses that compare with it.
     if any(term.needs_teacher for term in active):
-        assert isinstance(encoder.teacher, TeacherEncoder)
-        with amp():
-            features = encoder.teacher.beside(
-                encoder, features, pixels, texts, settings.micro_batch, batch.kept
-            )
+        if isinstance(encoder.teacher, ExternalTeacher):
+            features = encoder.teacher.beside(features, batch, size)
+        else:
+            assert isinstance(encoder.teacher, TeacherEncoder)
+            with amp():
+                features = encoder.teacher.beside(
+                    encoder, features, pixels, texts, size, batch.kept
+                )
 
     # Losses: this rank's share of them. Nothing here waits for the device: gradients of a loss that
     # is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
@@ -170,19 +173,19 @@ def step(
     return StepResult(dict(zip(terms, values)), total)
 
 
-def on_dimensions(method: Method, settings: RunSettings) -> Method:
-    """Return the method with its losses averaged over the widths of `matryoshka`.
+def on_dimensions(method: Method, widths: tuple[int, ...], copied: bool = True) -> Method:
+    """Return the method with its losses averaged over whole features and these widths.
 
     Losses of heads, which read other spaces, and losses with a state, which are called once a step,
-    stay as they are.
+    stay as they are. copied: whether a teacher is a copy of the model, whose features are cut, too.
     """
-    widths = settings.matryoshka
+    pooled = OF_TEACHER if copied else ()
 
     def cut(term: LossTerm) -> LossTerm:
         remembers = isinstance(term.loss, StatefulLoss) and term.loss.state_dict()
         if term.head is not None or remembers:
             return term
-        return replace(term, loss=LeadingDimensions(term.loss, widths, OF_TEACHER))
+        return replace(term, loss=LeadingDimensions(term.loss, widths, pooled))
 
     return replace(method, losses=tuple(map(cut, method.losses))) if widths else method
 
