@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compoclip.errors import UsageError
 from compoclip.losses.contract import Features, Layout, full_precision
 from compoclip.losses.hard_negative import selective_calibrated_rows
 from compoclip.losses.rows import (
@@ -24,6 +23,10 @@ from compoclip.losses.rows import (
 _EVERYTHING = (every_image,), (every_text,)
 OwnNegatives = Literal["own", "tiled"]
 """Negatives of a caption: the ones made from it, or the ones the released code's mask selects."""
+
+
+class WidthError(ValueError):
+    """The loss compares vectors, and the teacher's have another width."""
 
 
 def feature_distillation(features: Features, layout: Layout, vectors: int | None = None) -> Tensor:
@@ -45,7 +48,7 @@ def feature_distillation(features: Features, layout: Layout, vectors: int | None
         A scalar; exactly zero, with zero gradient, if model and teacher agree.
 
     Raises:
-        ValueError: When the features come without a teacher's.
+        ValueError: When the features come without a teacher's; WidthError for another width.
 
     Reference: Hu et al., Decoupled Global-Local Alignment for Improving Compositional Understanding
     (ACM Multimedia 2025), self-distillation.
@@ -135,7 +138,7 @@ def teacher_text_contrast(
         equal.
 
     Raises:
-        ValueError: When the features come without a teacher's.
+        ValueError: When the features come without a teacher's; WidthError for another width.
 
     Relation: `intra_modal_loss` contrasts image and caption with all negatives of the batch.
     Reference: as for `feature_distillation`, text-grounded contrast.
@@ -178,11 +181,11 @@ def _tiled(features: Features, layout: Layout, scale: float) -> Tensor:
 
 
 def _require_teacher(features: Features, alike: bool = False) -> None:
-    """Raise ValueError without a teacher. alike: UsageError for one of another width."""
+    """Raise ValueError without a teacher, and WidthError where it has to be `alike` and is not."""
     if features.teacher_image is None or features.teacher_text is None:
         raise ValueError("this loss compares with a teacher, and the features come without one")
     if alike and features.teacher_image.shape[1] != features.image.shape[1]:
-        raise UsageError(
+        raise WidthError(
             f"the teacher has vectors of {features.teacher_image.shape[1]} numbers, the model of "
             f"{features.image.shape[1]}: compare similarities in place of vectors, --terms "
             "+similarity"

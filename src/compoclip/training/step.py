@@ -16,6 +16,7 @@ from compoclip.data.prepared import Preparation
 from compoclip.errors import UsageError
 from compoclip.losses.contract import ALONE, Features, Head, Layout, StatefulLoss
 from compoclip.losses.dimensions import OF_TEACHER, LeadingDimensions
+from compoclip.losses.teacher import WidthError
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
@@ -87,8 +88,9 @@ def step(
         The loss terms and their weighted sum.
 
     Raises:
-        UsageError: When a micro-batch would change what a batch norm computes, and for a loss that
-            takes no account of other ranks where there are some.
+        UsageError: When a micro-batch would change what a batch norm computes, for a loss that
+            takes no account of other ranks where there are some, and for one that compares vectors
+            with a teacher of another width.
     """
     # Everything about texts comes as numbers that a worker made; here only for a batch without.
     device = torch.device(settings.device)
@@ -154,7 +156,10 @@ def step(
     if settings.contrast == "softmax":
         features = replace(features, logit_bias=None)
     targets = batch.block.targets or ("",) * batch.block.images
-    terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
+    try:
+        terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
+    except WidthError as error:
+        raise UsageError(str(error)) from error
     *values, total = peers.summed(torch.stack([*terms.values(), loss])).unbind()
 
     # Backward: to the parameters, or to the cached features and from there to the parameters. From
