@@ -75,7 +75,7 @@ def test_defaults_are_said_in_words(capsys: pytest.CaptureFixture[str], words: l
 CHANGED = {
     "tune": "+caption-column +device +held-out +image-column +images +json +model +on +out +seed",
     "list": "+json",
-    "evaluate": "+dimensions +image-prompt +text-prompt +trust-remote-code",
+    "evaluate": "+dimensions +image-prompt +judge +text-prompt +trust-remote-code",
     "compare": "+details",
     "reproduce": "+budget +captions +data +device +images +json +on +out +url-base +yes",
     "convert": "+context-length +image-size",

@@ -469,6 +469,8 @@ class EvaluateOptions(Measuring):
             Cosines change by 1e-3; features and results are stored separately from fp32.
         dimensions: Cut features to their first N dimensions, for a model trained with matryoshka.
             The identity in the results says so.
+        judge: Model that answers questions about found photos, for benchmarks that need it
+            (simpleneg): hf:ID, or a file whose scores are above 0 for yes.
         text_prompt: For st: and hf: models, text before each text or instruction of a chat model;
             with --score vqa the question, with {} for the text [default: the model's own].
         image_prompt: For st: and hf: models, instruction for images [default: the model's own].
@@ -486,6 +488,7 @@ class EvaluateOptions(Measuring):
     score: Annotated[str, OptionMark.PLACE] = ""
     precision: Literal["fp32", "bf16"] = "fp32"
     dimensions: int | None = None
+    judge: Annotated[str, OptionMark.PLACE] = ""
     text_prompt: str | None = None
     image_prompt: str | None = None
     trust_remote_code: bool = False
@@ -531,7 +534,7 @@ def evaluate(
     require_least(1, options, "dimensions")
     benchmarks = options.benchmarks()
     from compoclip.evaluation.embedder import ExternalEncoder, open_encoder, require_known
-    from compoclip.evaluation.libraries import ModelOptions
+    from compoclip.evaluation.libraries import YES_OR_NO, ModelOptions
     from compoclip.evaluation.pairs import require_score
     from compoclip.models.checkpoint import LoadedModel
 
@@ -565,6 +568,9 @@ def evaluate(
             options.trust_remote_code,
             options.score,
         )
+        if options.judge:
+            asking = replace(loading, text_prompt=YES_OR_NO, image_prompt=None, score="vqa")
+            settings = replace(settings, judge=open_encoder(options.judge, asking))
 
         def measured(name: str, model: str | LoadedModel | Embedder | Scorer) -> list[Results]:
             encoder: Encoder
