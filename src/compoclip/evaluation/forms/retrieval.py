@@ -115,9 +115,8 @@ class JudgedForm(ItemForm[JudgedRetrieval]):
         assert features.judge is not None
         images = features.images[features.image_index(content.images)]
         texts = features.texts[features.text_index(content.texts)]
-        n, step = len(texts), max(1, SCORES_AT_ONCE // len(images))
-        scores = [texts[k : k + step] @ images.T for k in range(0, n, step)]
-        best = np.concatenate([each.argmax(axis=1) for each in scores])
+        n, scores = len(texts), texts @ images.T
+        best, highest = scores.argmax(axis=1), scores.max(axis=1)
         drawn = np.random.default_rng(0).integers(len(images), size=n)
         refs = [content.images[k] for k in (*best, *drawn)]
         asked = [*content.questions, *content.questions]
@@ -127,23 +126,21 @@ class JudgedForm(ItemForm[JudgedRetrieval]):
         rows = judged.image_index(refs)
         answers = [judged.text_index(each) for each in zip(*asked)]
         yes, no = (judged.scores(rows, each) > 0 for each in answers)
-        right = {"both": yes & ~no, "named": yes}
-        keys = [image_key(content.images[k]) for k in best]
-        highest = np.concatenate([each.max(axis=1) for each in scores])
+        right = {"both": (yes & ~no).astype(np.float64), "named": yes.astype(np.float64)}
         return Items(
             ids=[f"text {k}" for k in range(n)],
             forms=[str(self.name)] * n,
             subtasks=["negated"] * n,
             labels=[{}] * n,
             truth=[0] * n,
-            images=[(key,) for key in keys],
+            images=[(image_key(content.images[k]),) for k in best],
             texts=[(text,) for text in content.texts],
             scores=[[score] for score in highest.tolist()],
             clusters=linked([[content.images[k].photo] for k in best]),
             positive=highest.astype(np.float64),
             outcomes={
-                metric: Outcomes(*[flags[:n].astype(np.float64)] * 3, flags[n:].astype(np.float64))
-                for metric, flags in right.items()
+                metric: Outcomes(used[:n], used[:n], used[:n], used[n:])
+                for metric, used in right.items()
             },
         )
 
