@@ -65,6 +65,7 @@ def run(
     """The gradients and the log of a run, whose steps leave the weights as they are if lr is 0."""
     base = _base(folder / "base")
     model = replace(base, encoder=deepcopy(base.encoder))
+    teacher = settings.pop("teacher", None)
     with Kept() as kept:
         summary = run_training(
             model,
@@ -72,6 +73,7 @@ def run(
             open_source(str(data)),
             RunSettings(out=out, save_every=0, log_every=1, **settings),
             ranks,
+            teacher=teacher,
         )
     log = [
         {k: v for k, v in each.items() if k != "seconds"} for each in read_log(out / "train.jsonl")

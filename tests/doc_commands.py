@@ -108,6 +108,7 @@ SMALL = {  # verb -> options that make its work small; the last of two counts
 def small(command: Command) -> list[str]:
     """The command's arguments with less to do, and a tiny model for every base."""
     words = [re.sub(rf"\b({re.escape(BASE)}|bundled)(?![\w/])", "base", w) for w in command.words]
+    words = [re.sub(r"^matryoshka=.*", "matryoshka=8", word) for word in words]
     if "--device" in words:
         place = words.index("--device")
         del words[place : place + 2]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -209,6 +210,46 @@ def distillation(f: Features, layout: Layout, vectors: int | None = None) -> Ten
         for a, b in zip(own, teacher):
             total = total + (a - b) ** 2
     return total / (vectors or len(pairs))
+
+
+def on_dimensions(
+    loop: Callable[..., Tensor], widths: Sequence[int], f: Features, layout: Layout
+) -> Tensor:
+    """The mean of a loop over whole features and over their beginnings, cut number by number."""
+
+    def cut(rows: Tensor, width: int) -> Tensor:
+        found = []
+        for row in rows:
+            length = sum((row[k] ** 2 for k in range(width)), ZERO) ** 0.5
+            found.append(torch.stack([row[k] / length for k in range(width)]))
+        return torch.stack(found)
+
+    total = loop(f, layout)
+    for width in widths:
+        names = ("image", "text", "teacher_image", "teacher_text")
+        total = total + loop(replace(f, **{n: cut(getattr(f, n), width) for n in names}), layout)
+    return total / (1 + len(widths))
+
+
+def similarity(f: Features, layout: Layout) -> Tensor:
+    """Cross entropies of a teacher's softmaxes with the model's, number by number."""
+    images, texts = range(layout.images), range(layout.owner.numel())
+
+    def one(i: int, t: int, name: str) -> Tensor:
+        image, text = getattr(f, f"{name}image"), getattr(f, f"{name}text")
+        scale = f.logit_scale if not name else f.teacher_scale
+        scale = f.logit_scale.detach() if scale is None else scale
+        return scale * sum((a * b for a, b in zip(image[i], text[t])), ZERO)
+
+    def entropy(pairs: list[tuple[int, int]]) -> Tensor:
+        right = [one(i, t, "teacher_") for i, t in pairs]
+        ours = [one(i, t, "") for i, t in pairs]
+        logs = [(torch.exp(r - lse(right)), o - lse(ours)) for r, o in zip(right, ours)]
+        return -sum((p * log for p, log in logs), ZERO)
+
+    of_images = sum((entropy([(i, t) for t in texts]) for i in images), ZERO) / len(images)
+    of_texts = sum((entropy([(i, t) for i in images]) for t in texts), ZERO) / len(texts)
+    return (of_images + of_texts) / 2
 
 
 def teacher_contrast(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +16,9 @@ from PIL import Image
 from benchmark_files import refuses, write_json, write_jsonl, write_photo
 from compoclip.benchmarks.case import Form, TiePolicy, present
 from compoclip.benchmarks.registry import load_benchmark, meta
+from compoclip.errors import UsageError
+from compoclip.evaluation.embedder import ExternalEncoder
+from compoclip.evaluation.results import load_items
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder
 
@@ -220,3 +225,88 @@ def test_long_captions_refuse_malformed_files(
 ) -> None:
     write_json(tmp_path / part / file, value)
     refuses(words, file, f"retrieval:{part}", tmp_path)
+
+
+# --- SimpleNeg: a judge looks at what is found. ---
+
+QUERIES = [
+    ["a desk with no lamp", "is there a lamp?", "is there a desk?"],
+    ["a road without cars", "are there cars?", "is there a road?"],
+    ["a cup but no tea", "is there tea?", "is there a cup?"],
+]
+
+
+class Judge:
+    """Says yes by what the colours of a photo stand for, each a bit of red."""
+
+    def score(self, image: Image.Image, texts: Sequence[str]) -> list[float]:
+        shown = SHOWS[image.getpixel((0, 0))[0] // 40]
+        return [1.0 if any(word in text for word in shown) else -1.0 for text in texts]
+
+
+SHOWS = [(), ("desk",), ("desk", "lamp"), ("road", "car"), ("cup", "tea"), ("road",)]
+
+
+class Finds(FakeEncoder):
+    """Finds for each query the photo of a number, the others further away."""
+
+    found = (1, 3, 2)
+
+    def start_texts(self, texts: Sequence[str]) -> Any:
+        rows = [self.found[[q[0] for q in QUERIES].index(text)] for text in texts]
+        return lambda: np.eye(6, dtype=np.float32)[rows]
+
+    def start_images(self, images: Sequence[Any]) -> Any:
+        rows = [int(each.path.stem[-1]) for each in images]
+        return lambda: np.eye(6, dtype=np.float32)[rows]
+
+
+def write_simpleneg(root: Path, rows: Any = QUERIES) -> Path:
+    write_json(root / "simpleneg" / "simpleneg.json", rows)
+    (root / "coco" / "val2014").mkdir(parents=True)
+    for k in range(6):
+        photo = root / "coco" / "val2014" / f"COCO_val2014_{k:012d}.png"
+        Image.new("RGB", (8, 8), (40 * k, 9, 9)).save(photo)
+    return root
+
+
+def test_simpleneg_asks_a_judge_about_the_best_photo(tmp_path: Path) -> None:
+    root = write_simpleneg(tmp_path)
+    found = load_benchmark("simpleneg", root, gallery=6)
+    assert len(found.content.images) == 6
+    judge = ExternalEncoder("judge.py", Judge())
+    options = Options(resamples=20, judge=judge, cache=tmp_path / "cache", allow_partial=True)
+    (result,) = evaluate("m", Finds(), [found], tmp_path / "out", options)
+    # The desk has no lamp; the road has cars; the third photo shows no cup.
+    items = load_items(result).to_pylist()
+    assert [row["used.named"] for row in items] == [1, 1, 0]
+    assert [row["used.both"] for row in items] == [1, 0, 0]
+    assert result.headline_score.value == pytest.approx(1 / 3)
+    drawn = np.random.default_rng(0).integers(6, size=3)
+    named = [q[2].split()[-1].rstrip("?") in SHOWS[k] for q, k in zip(QUERIES, drawn)]
+    assert result.aggregates["named"].chance == pytest.approx(np.mean(named))
+    assert result.identity["judge"]["architecture"] == "judge.py"
+    assert items[0]["images"][0].endswith("000000000001.png")
+    with pytest.raises(UsageError, match="simpleneg: a judge answers questions"):
+        evaluate("m", Finds(), [found], tmp_path / "none", Options(allow_partial=True))
+    options = Options(allow_partial=True, judge=FakeEncoder())
+    with pytest.raises(UsageError, match="simpleneg: a judge answers questions"):
+        evaluate("m", Finds(), [found], tmp_path / "none", options)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([["a desk", "is there a lamp?"]], "found 2"),
+        ([["a desk", " ", "is there a desk?"]], "row 0"),
+        ([], "no rows"),
+        ({}, "expected a JSON list"),
+    ],
+)
+def test_simpleneg_refuses_malformed_files(tmp_path: Path, rows: Any, words: str) -> None:
+    refuses(words, "simpleneg.json", "simpleneg", write_simpleneg(tmp_path, rows), gallery=6)
+
+
+def test_simpleneg_says_how_many_photos_are_searched(tmp_path: Path) -> None:
+    root = write_simpleneg(tmp_path)
+    refuses("6 of the 25000 photos that are searched", "val2014", "simpleneg", root)

@@ -85,6 +85,27 @@ def test_end_to_end_with_a_real_model(model, root, tmp_path, capsys):
     assert json.loads(captured.out)[0]["benchmark"] == "sugarcrepe@mini"
 
 
+def test_cut_features_are_those_of_the_first_dimensions(model, root, tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = ["evaluate", str(model), "--on", "sugarcrepe", "--data", str(root)]
+    arguments += ["--out", str(out), "--dimensions"]
+    assert main([*arguments, "5"]) == 0
+    assert "features cut to 5 dimensions" in capsys.readouterr().out
+    (result,) = load_results(out / "tiny")
+    assert result.identity["dimensions"] == 5
+    loaded = load_model(model)
+    row = load_items(result).to_pylist()[9]
+    image = loaded.preprocess.evaluation(Image.open(row["images"][0]))[None]
+    features = loaded.encoder.features(image, loaded.tokenizer(row["texts"]))
+    u, t = features.image[0, :5].tolist(), features.text[:, :5].tolist()
+    for found, text in zip(row["scores"], t):
+        lengths = sum(a * a for a in u) * sum(b * b for b in text)
+        product = sum(a * b for a, b in zip(u, text))
+        assert found == pytest.approx(product / lengths**0.5, abs=1e-5)
+    assert main([*arguments, "17"]) == 1
+    assert "--dimensions 17: its features have 16" in capsys.readouterr().err
+
+
 def test_a_lower_precision_is_measured_anew_and_named(model, root, tmp_path, capsys):
     arguments = ["evaluate", str(model), "--on", "sugarcrepe:swap_obj", "--data", str(root)]
     arguments += ["--out", str(tmp_path / "out")]

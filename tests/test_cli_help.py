@@ -75,7 +75,7 @@ def test_defaults_are_said_in_words(capsys: pytest.CaptureFixture[str], words: l
 CHANGED = {
     "tune": "+caption-column +device +held-out +image-column +images +json +model +on +out +seed",
     "list": "+json",
-    "evaluate": "+image-prompt +text-prompt +trust-remote-code",
+    "evaluate": "+dimensions +image-prompt +judge +text-prompt +trust-remote-code",
     "compare": "+details",
     "reproduce": "+budget +captions +data +device +images +json +on +out +url-base +yes",
     "convert": "+context-length +image-size",
@@ -93,7 +93,7 @@ CHANGED = {
     "search": "+device +image +images +json +model +negation +page +queries +rerank +top",
     "play": "+index",
     "serve": "+index",
-    "train": "-decoded-cache +held-out +near-margin +split-seed",
+    "train": "-decoded-cache +held-out +matryoshka +near-margin +split-seed +teacher",
     "sweep": "-allow-partial -engine -eval-data -eval-images -json -on -out +sampler",
     "methods": "-json -lab -table",
     **dict.fromkeys(("rewrites", "losses", "benchmarks"), "-json"),

@@ -23,13 +23,18 @@ from compoclip.losses.composite import (
 )
 from compoclip.losses.contract import Features, Layout
 from compoclip.losses.contrastive import clip_loss, negclip_loss
+from compoclip.losses.dimensions import OF_TEACHER, LeadingDimensions
 from compoclip.losses.hard_negative import global_hn_loss
 from compoclip.losses.hard_positive import hard_positive_loss
 from compoclip.losses.intra_cross import RankingLoss, intra_modal_loss
 from compoclip.losses.local import local_hn_loss
 from compoclip.losses.multi_text import multi_text_loss
 from compoclip.losses.phrases import patch_phrase_loss, phrase_loss
-from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
+from compoclip.losses.teacher import (
+    feature_distillation,
+    similarity_distillation,
+    teacher_text_contrast,
+)
 from compoclip.losses.triplet import triplet_clip_loss
 from compoclip.losses.units import unit_loss
 from losses_oracle import (
@@ -121,6 +126,31 @@ add("triplet", triplet_clip_loss, loops.triplet)
 ALIGN = {"align": "paraphrase"}, {"align": "transpose"}
 add("alignment", caption_alignment, loops.alignment, *ALIGN, masked=True)
 add("distillation", feature_distillation, loops.distillation, {"vectors": None}, {"vectors": 1536})
+add("similarity", similarity_distillation, loops.similarity)
+
+
+def wider(loss: LossFn) -> LossFn:
+    """The loss with a teacher of another width and temperature."""
+
+    def of_wider(f: Features, layout: Layout) -> Tensor:
+        found = {"teacher_scale": f.logit_scale.new_tensor(5.0)}
+        for name in ("teacher_image", "teacher_text"):
+            rows = getattr(f, name)
+            found[name] = torch.cat([0.6 * rows, 0.8 * rows.roll(1, 0)], dim=1)
+        return loss(replace(f, **found), layout)
+
+    return of_wider
+
+
+PAIRS["similarity wider"] = wider(similarity_distillation), wider(loops.similarity)
+WIDTHS = (2, 5)
+for name, (ours, loop) in {
+    "negclip": (negclip_loss, oracle.negclip),
+    "global": (partial(global_hn_loss, gamma=2.0), partial(of_global, gamma=2.0, beta=0.0)),
+    "distillation": (feature_distillation, loops.distillation),
+}.items():
+    cut = LeadingDimensions(ours, WIDTHS, OF_TEACHER)
+    add(f"leading {name}", cut, partial(loops.on_dimensions, loop, WIDTHS))
 for negatives in ("own", "tiled"):
     of_teacher = partial(loops.teacher_contrast, tiled=negatives == "tiled")
     add(f"teacher {negatives}", teacher_text_contrast, of_teacher, negatives=negatives)

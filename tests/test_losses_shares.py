@@ -36,6 +36,7 @@ from compoclip.losses import (
     units,
 )
 from compoclip.losses.contract import Features, HostLayout, IndexRequest, Ints, Layout, Peers
+from compoclip.losses.dimensions import LeadingDimensions
 from compoclip.losses.rows import OnlyKinds
 from losses_oracle import CAPTION, KINDS, NEGATIVE, POSITIVE, POSITIVES, masking
 from losses_pairs import biased
@@ -98,9 +99,11 @@ LOSSES: dict[str, Callable[[Features, Layout], Tensor]] = {
     "alignment": partial(alignment.caption_alignment, positives=POSITIVES[:2]),
     "alignment transposed": partial(alignment.caption_alignment, align="transpose"),
     "distillation": teacher.feature_distillation,
+    "similarity": teacher.similarity_distillation,
     "distillation sum": partial(teacher.feature_distillation, vectors=7),
     "teacher contrast": teacher.teacher_text_contrast,
     "teacher contrast tiled": partial(teacher.teacher_text_contrast, negatives="tiled"),
+    "leading": LeadingDimensions(intra_cross.intra_modal_loss, (1, 3)),
     "masked contrast": masked.masked_contrast,
     "masked match": masked.masked_match,
     "grouping": triplet.grouping_loss,

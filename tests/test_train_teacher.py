@@ -8,20 +8,30 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from compoclip.errors import UsageError
+from compoclip.cli.main import main
+from compoclip.data.batch import TextBlock
+from compoclip.errors import CompoclipError, UsageError
+from compoclip.evaluation.embedder import open_encoder
+from compoclip.evaluation.encoder import ModelEncoder, described
 from compoclip.losses.contract import Features, Layout
-from compoclip.losses.teacher import feature_distillation, teacher_text_contrast
+from compoclip.losses.teacher import (
+    feature_distillation,
+    similarity_distillation,
+    teacher_text_contrast,
+)
 from compoclip.methods.base import LossTerm, Method, Teacher, Trains
 from compoclip.methods.compose import compose
 from compoclip.methods.registry import load_recipe
+from compoclip.models.checkpoint import load_model
 from compoclip.models.lora import Lora, attach_lora, merge_lora
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.loop import freeze
 from compoclip.training.settings import RunSettings
 from compoclip.training.step import step
-from compoclip.training.teacher import TeacherEncoder
+from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
 from distributed_runs import OPTIM, close, run, write_base
 from losses_oracle import CAPTION, NEGATIVE, assert_no_signal
 from ranks_helpers import in_ranks
@@ -247,6 +257,118 @@ def test_several_processes_have_the_teacher_of_one(tmp_path: Path) -> None:
         assert close(found, expected) or found == rough
     # The same run in one process goes on from the state of two.
     trained(SINGLE, folder, "two", {"resume": True, "stop_after": 8})
+
+
+COLOURS = """
+import numpy as np
+
+class Colours:
+    def images(self, images):
+        return np.array([[*np.asarray(each).mean((0, 1)), 9.0] for each in images])
+
+    def texts(self, texts):
+        words = ("red", "blue", "green")
+        return np.array([[200.0 * (word in text) for word in words] + [9.0] for text in texts])
+"""
+
+
+def colours(folder: Path, code: str = "") -> ExternalTeacher:
+    """A teacher in a file, of four numbers; the model has 16. code: to write first."""
+    file = folder / "colours.py"
+    if code:
+        file.write_text(code)
+    encoder = open_encoder(str(file))
+    return ExternalTeacher(encoder, {"model": "colours.py", **described(encoder)})
+
+
+def distilled(ranks: Ranks, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    method = compose(load_recipe("negclip")(optim=OPTIM), terms=["+similarity"])
+    data = folder / "data" / "data.tsv"
+    teacher = colours(folder)
+    found = run(ranks, folder, folder / name, data, method, teacher=teacher, **settings)
+    return {"log": found["log"]}
+
+
+def test_any_model_teaches_and_runs_resume_and_are_shared(tmp_path: Path) -> None:
+    folder = write_base(tmp_path)
+    colours(folder, COLOURS)
+    alone = distilled(SINGLE, folder, "one", {"stop_after": 4})["log"]
+    assert alone[0]["loss/similarity"] > 0.1
+    distilled(SINGLE, folder, "parts", {"stop_after": 2})
+    resumed = distilled(SINGLE, folder, "parts", {"stop_after": 4, "resume": True})
+    assert resumed["log"] == alone
+    two = in_ranks(2, distilled, folder, "two", {"stop_after": 4, "micro_batch": 2})
+    assert isinstance(two[0], dict), two[0]
+    for found, expected in zip(two[0]["log"], alone, strict=True):
+        assert found["loss/similarity"] == pytest.approx(expected["loss/similarity"], rel=1e-3)
+    # Another teacher is another run.
+    method = compose(load_recipe("negclip")(optim=OPTIM), terms=["+similarity"])
+    other = colours(folder, COLOURS.replace("200.0", "100.0"))
+    data = folder / "data" / "data.tsv"
+    with pytest.raises(CompoclipError, match="made with other settings: teacher"):
+        run(SINGLE, folder, folder / "parts", data, method, teacher=other, resume=True)
+
+
+def test_it_sees_the_pixels_and_the_texts_of_the_batch(tmp_path: Path) -> None:
+    model, batch, seen = loaded(), batch_for(loaded()), []
+
+    def look(features: Features, layout: Layout) -> Tensor:
+        seen.append(features)
+        return similarity_distillation(features, layout)
+
+    method = replace(load_recipe("clip-ft")(), losses=(LossTerm("look", look, needs_teacher=True),))
+    teacher = colours(tmp_path, COLOURS)
+    model.encoder.teacher = teacher
+    step(model.encoder, model.tokenizer, method, batch, RunSettings(out=Path()))
+    texts = teacher.model.texts(batch.block.texts)
+    assert torch.equal(seen[0].teacher_text, torch.from_numpy(texts))
+    means = F.pad(batch.pixels.double().mean((2, 3)), (0, 1), value=9.0)
+    expected = F.normalize(means, dim=1).float()
+    torch.testing.assert_close(seen[0].teacher_image, expected)
+    assert seen[0].teacher_scale is None
+    # A rank without images encodes a stand-in, so that all have the same width.
+    empty = replace(batch, pixels=batch.pixels[:0], block=TextBlock((), (), (), (), 0))
+    assert teacher.beside(seen[0], empty, 0).teacher_image.shape == (1, 4)
+    dual = ExternalTeacher(ModelEncoder(loaded()), {})
+    features = dual.beside(seen[0], batch, 2)
+    assert features.teacher_scale == pytest.approx(
+        float(loaded().encoder.logit_scale.detach().exp())
+    )
+
+
+def test_a_term_and_its_teacher_fit(tmp_path: Path) -> None:
+    folder = write_base(tmp_path)
+    data, teacher = folder / "data" / "data.tsv", colours(folder, COLOURS)
+    plain = load_recipe("clip-ft")(optim=OPTIM)
+    with pytest.raises(UsageError, match="no term that compares with a teacher: add --terms"):
+        run(SINGLE, folder, folder / "none", data, plain, teacher=teacher)
+    kept = {"cache_frozen": True, "crop": False, "freeze": ("image",)}
+    similar = compose(plain, terms=["+similarity"])
+    with pytest.raises(UsageError, match="--cache-frozen keeps no pixels"):
+        run(SINGLE, folder, folder / "kept", data, similar, teacher=teacher, **kept)
+    vectors = compose(plain, terms=["+degla.distill"])
+    with pytest.raises(UsageError, match=r"vectors of 4 numbers, the model of 16: .*similarity"):
+        run(SINGLE, folder, folder / "wide", data, vectors, teacher=teacher)
+    split = colours(folder, COLOURS.replace(", 9.0] for each", "] for each"))
+    with pytest.raises(CompoclipError, match=r"colours\.py: images have 3 numbers and texts 4"):
+        run(SINGLE, folder, folder / "split", data, similar, teacher=split)
+
+
+def test_the_command_names_any_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_base(tmp_path)
+    monkeypatch.chdir(folder)
+    Path("colours.py").write_text(COLOURS)
+    shared = ["--model", "base", "--data", "data/data.tsv", "--terms", "+similarity"]
+    shared += ["--batch-size", "8", "--max-steps", "2", "--device", "cpu"]
+    for name in ("./colours.py", "base"):
+        words = ["train", "negclip", "--out", f"{Path(name).stem}-run", *shared]
+        assert main([*words, "--set", f"teacher={name}"]) == 0
+        known = load_model(f"{Path(name).stem}-run/model").provenance["teacher"]
+        assert known["model"] == name
+        assert known["weights"]
+    assert "no loss term reads" not in capsys.readouterr().err
 
 
 def test_terms_without_their_teacher_are_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_one_vector_per_image_and_text() -> None:
-    model = open_encoder(FILE).model  # type: ignore[attr-defined]
+    model = open_encoder(FILE).model  # type: ignore[union-attr]
     assert isinstance(model, Embedder)
     with torch.inference_mode():
         images = np.asarray(model.images([Image.new("RGB", (64, 48), c) for c in COLOURS]))

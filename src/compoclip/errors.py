@@ -105,6 +105,7 @@ _EXTRAS = {
     "spacy": "spacy",
     "st": "sentence-transformers",
     "sweep": "optuna",
+    "trackio": "trackio",
 }
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from compoclip.methods.base import Method
     from compoclip.models.checkpoint import LoadedModel
     from compoclip.training.run import RunSummary
+    from compoclip.training.teacher import ExternalTeacher
 
 
 # --- Checks of options that every verb shares. ---
@@ -149,6 +150,9 @@ class TrainingInputs(DataOptions):
         from_scratch: Start from random weights. --model names the configuration.
         image_weights: Pretrained weights for the image tower, with --from-scratch.
         activation: Override the activation that a checkpoint records; also in the new checkpoint.
+        teacher: The teacher for terms that compare with one (--terms +similarity), instead of a
+            copy of the model. Any model with vectors, as for evaluate (st:ID, hf:ID,
+            ./my_model.py, a checkpoint), of any width. It sees the pixels and texts of each step.
     """
 
     data: Annotated[str, OptionMark.PLACE, OptionMark.WORDS]
@@ -157,6 +161,7 @@ class TrainingInputs(DataOptions):
     from_scratch: bool = False
     image_weights: Path | None = None
     activation: Literal["gelu", "quick_gelu"] | None = None
+    teacher: Annotated[str, OptionMark.PLACE] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,12 +253,13 @@ def train(
             source = request.open()
             require_trainable(source)
             model = model or _start(options)
+            teacher = _teacher(options, device) if options.teacher else None
         watch = None
         if benchmarks:
             from compoclip.evaluation.run import watch_model
 
             watch = watch_model(model, benchmarks, options, options.out, ranks)
-        return model, run_training(model, method, source, options, ranks, config, watch)
+        return model, run_training(model, method, source, options, ranks, config, watch, teacher)
 
 
 def require_options(options: TrainOptions, method: Method) -> None:
@@ -307,6 +313,18 @@ def _start(options: TrainOptions) -> LoadedModel:
         config = read_config(Path(options.model))
         return create_model(config, seed=options.seed, image_weights=options.image_weights)
     return load_model(options.model, activation=options.activation)
+
+
+def _teacher(options: TrainOptions, device: torch.device) -> ExternalTeacher:
+    """The model that --set teacher names, in the precision of the run as far as it has that."""
+    from compoclip.evaluation.embedder import open_encoder
+    from compoclip.evaluation.encoder import described
+    from compoclip.evaluation.libraries import ModelOptions
+    from compoclip.training.teacher import ExternalTeacher
+
+    lower = options.precision in ("bf16", *(["auto"] if device.type == "cuda" else []))
+    encoder = open_encoder(options.teacher, ModelOptions(device, "bf16" if lower else "fp32"))
+    return ExternalTeacher(encoder, {"model": options.teacher, **described(encoder)})
 
 
 def push(options: TrainOptions, summary: RunSummary) -> None:
@@ -449,6 +467,10 @@ class EvaluateOptions(Measuring):
             ./my_score.py [default: cosine; of a model that scores pairs, its own].
         precision: bf16 runs the towers under autocast and loads st: and hf: models in it, for GPUs.
             Cosines change by 1e-3; features and results are stored separately from fp32.
+        dimensions: Cut features to their first N dimensions, for a model trained with matryoshka.
+            The identity in the results says so.
+        judge: Model that answers questions about found photos, for benchmarks that need it
+            (simpleneg): hf:ID, or a file whose scores are above 0 for yes.
         text_prompt: For st: and hf: models, text before each text or instruction of a chat model;
             with --score vqa the question, with {} for the text [default: the model's own].
         image_prompt: For st: and hf: models, instruction for images [default: the model's own].
@@ -465,6 +487,8 @@ class EvaluateOptions(Measuring):
     out: Path = Path("results")
     score: Annotated[str, OptionMark.PLACE] = ""
     precision: Literal["fp32", "bf16"] = "fp32"
+    dimensions: int | None = None
+    judge: Annotated[str, OptionMark.PLACE] = ""
     text_prompt: str | None = None
     image_prompt: str | None = None
     trust_remote_code: bool = False
@@ -507,9 +531,10 @@ def evaluate(
     if not options.on:
         raise UsageError("name at least one model and one benchmark; see evaluate --help")
     require_writable(options.out)
+    require_least(1, options, "dimensions")
     benchmarks = options.benchmarks()
     from compoclip.evaluation.embedder import ExternalEncoder, open_encoder, require_known
-    from compoclip.evaluation.libraries import ModelOptions
+    from compoclip.evaluation.libraries import YES_OR_NO, ModelOptions
     from compoclip.evaluation.pairs import require_score
     from compoclip.models.checkpoint import LoadedModel
 
@@ -528,7 +553,12 @@ def evaluate(
     everything: list[Results] = []
     with process_group(device) as ranks:
         settings = replace(
-            settings, score=options.score, audits=audits, ranks=ranks, processes=processes
+            settings,
+            score=options.score,
+            dimensions=options.dimensions or 0,
+            audits=audits,
+            ranks=ranks,
+            processes=processes,
         )
         loading = ModelOptions(
             device,
@@ -538,6 +568,9 @@ def evaluate(
             options.trust_remote_code,
             options.score,
         )
+        if options.judge:
+            asking = replace(loading, text_prompt=YES_OR_NO, image_prompt=None, score="vqa")
+            settings = replace(settings, judge=open_encoder(options.judge, asking))
 
         def measured(name: str, model: str | LoadedModel | Embedder | Scorer) -> list[Results]:
             encoder: Encoder

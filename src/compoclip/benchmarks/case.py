@@ -22,7 +22,7 @@ class Form(StrEnum):
     which adds something false. TWO_TRUE: one image, true texts 0 and 1, false texts 2 and 3.
     TEXT_ONLY: no image, the three texts of a TRIPLE. BINARY: one image, one text that is true of it
     (`truth` 1) or not (0); all cases of a benchmark or none.
-    RETRIEVAL, CLASSIFICATION: forms of the items of such sets, not of cases.
+    RETRIEVAL, CLASSIFICATION, JUDGED: forms of the items of such sets, not of cases.
     """
 
     CHOOSE_TEXT = "choose-text"
@@ -35,6 +35,7 @@ class Form(StrEnum):
     BINARY = "binary"
     RETRIEVAL = "retrieval"
     CLASSIFICATION = "classification"
+    JUDGED = "judged"
 
 
 class TiePolicy(StrEnum):
@@ -178,6 +179,26 @@ class Retrieval:
             texts=tuple(self.texts[t] for t in texts),
             pairs=tuple((image_at[image], text_at[text]) for image, text in pairs),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRetrieval(Retrieval):
+    """A gallery in which nobody knows the right images: a judge is asked about the best of a text.
+
+    `pairs` is empty. questions: per text, one whose right answer is yes, and one whose right answer
+    is no. The only sub-task is "negated", with the metrics "both" and "named" (the first question).
+    """
+
+    questions: tuple[tuple[str, str], ...] = ()
+    forms: ClassVar[tuple[Form, ...]] = (Form.JUDGED,)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of texts."""
+        return {"negated": len(self.texts)}
+
+    def without(self, absent: Callable[[ImageRef], bool]) -> JudgedRetrieval:
+        """Return the set without the images for which `absent` holds."""
+        return replace(self, images=tuple(each for each in self.images if not absent(each)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,15 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import Aggregate, Benchmark, ImageRef, Meta, Retrieval, TiePolicy
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Benchmark,
+    ImageRef,
+    JudgedRetrieval,
+    Meta,
+    Retrieval,
+    TiePolicy,
+)
 from compoclip.benchmarks.files import SUFFIXES, by_stem, require, require_positive
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.sources.open import HELD_OUT
@@ -380,3 +388,44 @@ def negbench(
     rules = {"t2i_r5": Aggregate(("t2i",), metric="r5"), **_RULES}
     hashed = files.data_hash({"captions": path})
     return _benchmark(about.id, found.values(), hashed, about.expected, rules, {})
+
+
+def simpleneg(
+    about: Meta,
+    root: Path,
+    images: Path | None = None,
+    *,
+    subtasks: Sequence[str] = (),
+    annotations: Path | None = None,
+    gallery: int = 25_000,
+) -> Benchmark:
+    """Read SimpleNeg: a JSON list of [text, question about what it denies, about what it names].
+
+    gallery: the photos that are searched, the first so many by name, as in the released code.
+    """
+    require(not subtasks, about.id, "one gallery has no sub-tasks; name it alone", UsageError)
+    require_positive(about.id, "gallery", gallery)
+    path = annotations or root / about.files[0]
+    folder = images or root / about.images[0]
+    names = ("text", "question about what it denies", "question about what it names")
+    rows = [
+        [files.nonempty(each, f"{path}: row {k}") for each in files.items(row, str(path), names)]
+        for k, row in enumerate(files.items(files.read_json(path), str(path)))
+    ]
+    require(rows, path, f"no rows; {files.OFFICIAL}")
+    photos = sorted(by_stem([folder]).values())
+    problem = f"holds {len(photos)} of the {gallery} photos that are searched; get the others"
+    require(len(photos) >= gallery, folder, f"{problem}, or name gallery={max(1, len(photos))}")
+    return Benchmark(
+        about.id,
+        JudgedRetrieval(
+            tuple(map(ImageRef, photos[:gallery])),
+            tuple(text for text, *_ in rows),
+            (),
+            tuple((named, denied) for _, denied, named in rows),
+        ),
+        files.data_hash({"texts": path}, [photo.name for photo in photos[:gallery]]),
+        skills=about.skills,
+        expected=about.expected,
+        headline="both",
+    )

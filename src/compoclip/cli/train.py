@@ -49,6 +49,8 @@ KEYS = frozenset(
             "grad_checkpointing",
             "mask_duplicates",
             "near_margin",
+            "matryoshka",
+            "teacher",
             "merge",
             "ema",
             "patience",

@@ -27,7 +27,6 @@ from compoclip.benchmarks.case import ImageRef
 from compoclip.data.decode import decode
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.evaluation.encoder import (
-    Encoder,
     ModelEncoder,
     Pending,
     Precision,
@@ -50,8 +49,9 @@ class Embedder(Protocol):
     """A model that maps images and texts to vectors of one width.
 
     Arrays and tensors of any length will do; they are scaled to unit length. Optional attributes,
-    all part of the identity: `revision` (of the weights), `prompt` (a text, or kind of input ->
-    text). Optional method: `truncated(texts)`, which of them lose words to the context length.
+    part of the identity: `revision` (of the weights), `prompt` (a text, or kind of input -> text).
+    Optional, for a teacher in training: `scale`, by which cosines become logits. Optional method:
+    `truncated(texts)`, which of them lose words to the context length.
     """
 
     def images(self, images: Sequence[Image.Image]) -> Any:
@@ -217,6 +217,20 @@ class ExternalEncoder:
         """Encode one batch of what `read_image` returned; see `Encoder`."""
         return self._embedded("images", images)
 
+    @property
+    def scale(self) -> float | None:
+        """Return the model's `scale`, if it has one."""
+        scale: float | None = getattr(self.model, "scale", None)
+        return scale
+
+    def images(self, images: Sequence[Image.Image]) -> Scores:
+        """Return (N, D) of unit length; see `Embedder`."""
+        return self.start_images(images)()
+
+    def texts(self, texts: Sequence[str]) -> Scores:
+        """Return (N, D) of unit length; see `Embedder`."""
+        return self.start_texts(texts)()
+
     def match(
         self, images: Sequence[Image.Image], texts: Sequence[str], score: str = "scorer"
     ) -> Scores:
@@ -274,7 +288,7 @@ def is_external(spec: str) -> bool:
 
 def open_encoder(
     spec: str, options: ModelOptions | None = None, activation: str | None = None
-) -> Encoder:
+) -> ModelEncoder | ExternalEncoder:
     """Load any model by what a user writes for it.
 
     Args:

@@ -301,6 +301,11 @@ class ModelEncoder:
         require_finite(found, name)
         return found
 
+    @property
+    def scale(self) -> float:
+        """Return s, by which cosines become logits."""
+        return float(self._loaded.encoder.logit_scale.detach().exp())
+
     def images(self, images: Sequence[Image.Image]) -> Scores:
         """Return the features of RGB images of any size, (N, D); see `Embedder`."""
         return self.encode_images([self.read_image.pixels(each) for each in images])

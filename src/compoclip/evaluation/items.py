@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compoclip.benchmarks.case import Case, Form, ImageRef, image_key
+from compoclip.benchmarks.case import Case, Cases, Form, ImageRef, image_key
+from compoclip.errors import CompoclipError
 
 Scores: TypeAlias = npt.NDArray[np.float32]
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -253,7 +254,7 @@ class EncodedFeatures:
     image_rows, text_rows: row of each image and each text; texts with equal tokens share a row, so
     that their scores are bit-equal. bad: unusable image -> reason. truncated: texts longer than the
     model's context. matches: (row of an image, row of a text) -> score of a matching head, if it
-    replaces the cosine.
+    replaces the cosine. judge: scores the pairs of cases by another model, if there is one.
     """
 
     images: Scores
@@ -263,6 +264,20 @@ class EncodedFeatures:
     bad: Mapping[ImageRef, str]
     truncated: frozenset[str]
     matches: Mapping[tuple[int, int], float] | None = None
+    judge: Callable[[Cases], EncodedFeatures] | None = None
+
+    def leading(self, width: int, name: str) -> EncodedFeatures:
+        """Return the features cut to their first dimensions, of unit length again.
+
+        width: how many. name: of the model, for the CompoclipError when it has fewer.
+        """
+        if (most := self.texts.shape[1] or self.images.shape[1]) < width:
+            raise CompoclipError(f"{name}: --dimensions {width}: its features have {most}")
+        cut = {"images": self.images[:, :width], "texts": self.texts[:, :width]}
+        norms = {k: np.linalg.norm(v, axis=1, keepdims=True) for k, v in cut.items()}
+        return replace(
+            self, **{k: v / np.maximum(norms[k], np.float32(1e-12)) for k, v in cut.items()}
+        )
 
     def image_index(self, refs: Iterable[ImageRef]) -> Indices:
         """Return the rows of `images`."""

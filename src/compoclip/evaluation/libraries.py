@@ -130,6 +130,7 @@ def _longer(tokenizer: Any, most: int | None, texts: Sequence[str]) -> list[bool
 _PADDED = ("siglip", "siglip2")  # read texts at their full length, padding included
 INSTRUCTION = "Represent the user's input."
 QUESTION = 'Does this figure show "{}"? Please answer yes or no.'
+YES_OR_NO = "{}\nAnswer the question with a yes or no."  # of SimpleNeg's judge
 ANSWER = "Yes"
 
 

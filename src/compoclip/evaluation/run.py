@@ -8,8 +8,8 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from compoclip.benchmarks.audit import Audit, Faulty
-from compoclip.benchmarks.case import Benchmark, image_key, present
+from compoclip.benchmarks.case import Benchmark, Cases, Form, image_key, present
 from compoclip.benchmarks.registry import benchmark_names, how_to_get
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError
@@ -54,6 +54,8 @@ class Options(EncodeOptions):
     allow_partial: score the available items and mark results. resamples, seed: of the bootstrap.
     fresh: ignore existing results. audits: benchmark -> its audit, whose faulty items are left out.
     score: a name of `pairs.score_of`; "" is the default, cosines of features if the model has them.
+    dimensions: of the features, the first so many are used; 0 is all. judge: the model that is
+    asked about what another one finds (`Form.JUDGED`).
     """
 
     allow_partial: bool = False
@@ -62,6 +64,8 @@ class Options(EncodeOptions):
     fresh: bool = False
     audits: Mapping[str, Audit] = field(default_factory=dict)
     score: str = ""
+    dimensions: int = 0
+    judge: Encoder | None = None
 
 
 class _Job:
@@ -117,6 +121,9 @@ class _Job:
         stamps = "\n".join(f"{file.name} {fingerprint(file)}" for file in files)
         images = hashlib.blake2b(stamps.encode("utf-8", "surrogateescape"), digest_size=8)
         known = described(encoder) | ({"score": dict(score.about)} if score and score.about else {})
+        known |= {"dimensions": options.dimensions} if options.dimensions else {}
+        if options.judge is not None and Form.JUDGED in self.content.forms:
+            known |= {"judge": described(options.judge)}
         return {
             "benchmark": benchmark.name,
             "identity": json.loads(json.dumps(known)),  # as JSON gives it back
@@ -171,6 +178,13 @@ def evaluate(
     folder = out / file_stem(name)
     ranks = options.ranks
     pair_score = score_of(options.score, encoder)
+    if pair_score is not None and options.dimensions:
+        raise UsageError(f"--dimensions cuts features, which --score {pair_score.name} has none of")
+    judge = options.judge
+    for job in jobs:
+        if Form.JUDGED in job.content.forms and (judge is None or not score_of("", judge)):
+            what = "a judge answers questions about what is found: --judge hf:ID"
+            raise UsageError(f"{job.benchmark.name}: {what}")
     done = {}
     for job in jobs if ranks.first and not options.fresh else ():
         benchmark = job.benchmark.name
@@ -200,6 +214,9 @@ def evaluate(
         contents, rate = [job.content for job in todo], 0.0
         if pair_score is None:
             features = encode_contents(encoder, contents, options)
+            features = replace(features, judge=partial(_judged, options))
+            if options.dimensions and ranks.first:
+                features = features.leading(options.dimensions, name)
         else:
             require_pairs([job.benchmark for job in todo], pair_score.name)
             scored = score_contents(encoder, pair_score, contents, options)
@@ -212,6 +229,15 @@ def evaluate(
                 result = _measure(name, job, features, folder, options, encoding, about)
                 done[job.benchmark.name] = result
     return [done[each] for each in names] if ranks.first else []
+
+
+def _judged(options: Options, cases: Cases) -> EncodedFeatures:
+    """The judge's scores of the pairs of cases. Rank 0, which has the features, asks alone."""
+    judge = options.judge
+    assert judge is not None
+    score = score_of("", judge)
+    assert score is not None
+    return score_contents(judge, score, [cases], replace(options, ranks=SINGLE)).features
 
 
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:

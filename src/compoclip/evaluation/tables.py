@@ -143,6 +143,10 @@ def data_notes(results: Results, details: bool = True) -> list[str]:
         lines.append(f"pairs scored by {results.score}{cost}")
     if lower := results.identity.get("precision"):
         lines.append(f"features computed in {lower}")
+    if judge := results.identity.get("judge"):
+        lines.append(f"found photos judged by {judge['architecture']}")
+    if width := results.identity.get("dimensions"):
+        lines.append(f"features cut to {width} dimensions")
     return lines
 
 

@@ -31,6 +31,7 @@ from .negation import projected_negation_loss as projected_negation_loss
 from .phrases import patch_phrase_loss as patch_phrase_loss
 from .phrases import phrase_loss as phrase_loss
 from .teacher import feature_distillation as feature_distillation
+from .teacher import similarity_distillation as similarity_distillation
 from .teacher import teacher_text_contrast as teacher_text_contrast
 from .triplet import grouping_loss as grouping_loss
 from .triplet import triplet_clip_loss as triplet_clip_loss

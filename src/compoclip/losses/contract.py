@@ -304,7 +304,8 @@ class Features:
             bias cancels there.
         teacher_image: (B, D) float32, unit length, the teacher's image features, without gradient;
             None for a method without a teacher.
-        teacher_text: (T, D), the teacher's text features.
+        teacher_text: (T, D), the teacher's text features. D may differ from the model's.
+        teacher_scale: Scalar, the teacher's own s; None where it has none.
         text_state: (T, W) float32, the state of each text at EOT after the last LayerNorm, before
             the projection, not normalised; None unless a head reads it.
         masked_image: (B, D) float32, unit length, of the images with some patches masked; None
@@ -330,6 +331,7 @@ class Features:
     logit_bias: Tensor | None = None
     teacher_image: Tensor | None = None
     teacher_text: Tensor | None = None
+    teacher_scale: Tensor | None = None
     text_state: Tensor | None = None
     masked_image: Tensor | None = None
     masked_text: Tensor | None = None

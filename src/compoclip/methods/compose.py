@@ -21,10 +21,20 @@ from compoclip.data.texts import BY_VALUE
 from compoclip.errors import CompoclipError, UsageError, closest
 from compoclip.losses.contract import Role
 from compoclip.losses.rows import OnlyKinds
+from compoclip.losses.teacher import similarity_distillation
 from compoclip.methods.base import LossTerm, Method, Teacher
 from compoclip.methods.registry import load_recipe, method_names
 from compoclip.rewrites.base import get_rewrite, kind_named, rewrite_names
 
+_TERMS = {
+    "similarity": LossTerm(
+        "similarity",
+        similarity_distillation,
+        reads=(Role.POSITIVE, Role.NEGATIVE),
+        needs_teacher=True,
+    )
+}
+"""Terms of no method; texts besides captions are read where there are any."""
 _SUFFIX = "-clip"  # may be left out of the name of a method
 _FROM_FILES = (*OF_DATA, *WRITTEN)
 _PARTS = ("terms", "texts", "images", "trains", "lora", "teacher", "optim")
@@ -45,10 +55,11 @@ def compose(
     texts.written, "written-positive" and "written-negative"; names without + replace the method's
     own texts.
     terms: "+METHOD" adds all loss terms of a method, "+METHOD.TERM" one of them; they see captions
-    and that method's kinds of text. "+./my_loss.py" adds the `LossTerm` of a file, "+NAME" that of
-    another package; these see all texts, as the method's own terms do, but for those that name the
-    kinds they read. settings: PATH=VALUE, with PATH such as terms.local_hn.weight,
-    texts.hn_fraction, images.count or trains.image_tower.
+    and that method's kinds of text. "+similarity" adds `similarity_distillation`, "+./my_loss.py"
+    the `LossTerm` of a file, "+NAME" that of another package; these see all texts, as the method's
+    own terms do, but for those that name the kinds they read.
+    settings: PATH=VALUE, with PATH such as terms.local_hn.weight, texts.hn_fraction, images.count
+    or trains.image_tower.
 
     Notes on standard error texts that no term reads. Raises UsageError, with the closest names, for
     what does not exist or does not fit.
@@ -115,7 +126,7 @@ def _with_terms(method: Method, name: str) -> Method:
     taken = {term.name for term in method.losses}
     local = loss_named(name[1:])
     if local is not None:
-        if local.reads and not method.kinds:
+        if local.reads and not method.kinds and local.name not in _TERMS:
             raise UsageError(
                 f"'{local.name}' reads texts besides captions, and {method.name} has none; add "
                 "some with --texts +NAME"
@@ -154,15 +165,15 @@ def _with_terms(method: Method, name: str) -> Method:
 
 
 def loss_named(name: str) -> LossTerm | None:
-    """Return a loss term from outside the package.
+    """Return a loss term of no method.
 
     Args:
-        name: The path of a Python file with a `LossTerm` at its top level, FILE.py, or
-            FILE.py:TERM of several; or what another package calls one (entry-point group
+        name: "similarity"; the path of a Python file with a `LossTerm` at its top level, FILE.py,
+            or FILE.py:TERM of several; or what another package calls one (entry-point group
             `compoclip.losses`).
 
     Returns:
-        The term; None when no package adds one of that name.
+        The term; None when there is none of that name.
 
     Raises:
         UsageError: When the file has no such term.
@@ -175,7 +186,7 @@ def loss_named(name: str) -> LossTerm | None:
         return own.chosen(name, terms, "loss terms", "a LossTerm at the top level")
     point = own.installed("losses").get(name)
     if point is None:
-        return None
+        return _TERMS.get(name)
     found = own.imported(point, "loss")
     if not isinstance(found, LossTerm):
         raise CompoclipError(

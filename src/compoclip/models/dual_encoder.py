@@ -42,7 +42,7 @@ class DualEncoder(nn.Module):
         freeze_bn: Keep every batch norm in eval mode, for towers whose running statistics are not
             statistics of the data (folded batch norms).
         recomputes: Whether activations are recomputed in the backward pass.
-        teacher: The teacher of a method during training; not part of the model.
+        teacher: The teacher of a method during training, a copy or not; not part of the model.
         heads: Heads that train with the model, by name; not part of it.
     """
 
@@ -52,7 +52,7 @@ class DualEncoder(nn.Module):
         self.freeze_bn = freeze_bn
         self.recomputes = False
         self.heads = nn.ModuleDict()
-        self.teacher: DualEncoder | None = None
+        self.teacher: object = None
         self.train(model.training)
 
     @cached_property
@@ -79,8 +79,8 @@ class DualEncoder(nn.Module):
     @property
     def learner(self) -> nn.Module:
         """Return the module for optimisers and training states: the network, or this encoder if it
-        has a teacher or heads."""
-        return self if self.heads or self.teacher is not None else self.model
+        has heads or a copy as teacher."""
+        return self if self.heads or isinstance(self.teacher, nn.Module) else self.model
 
     @property
     def sizes(self) -> TowerSizes:

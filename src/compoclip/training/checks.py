@@ -22,6 +22,7 @@ from compoclip.losses.contract import Role
 from compoclip.methods.base import Method
 from compoclip.ranks import Ranks
 from compoclip.training.settings import RunSettings
+from compoclip.training.teacher import ExternalTeacher
 from compoclip.training.watch import Watch
 
 _FEW = 64  # samples that show what data is
@@ -32,7 +33,11 @@ _NO_TEXT = re.compile(rf"[\W\d_]+|\S+\.({'|'.join(sorted(EXTENSIONS))})", re.IGN
 
 
 def require_together(
-    method: Method, settings: RunSettings, ranks: Ranks, watch: Watch | None
+    method: Method,
+    settings: RunSettings,
+    ranks: Ranks,
+    watch: Watch | None,
+    teacher: ExternalTeacher | None = None,
 ) -> None:
     """Raise UsageError for settings that do not go together, with each other or the method."""
     fsdp, matrix = settings.fsdp, method.trains.matrix
@@ -53,8 +58,10 @@ def require_together(
             ),
             f"{method.name} has terms that compare with a teacher, and no teacher: name one in the "
             "recipe, Method(teacher=Teacher(decay=...))": (
-                method.needs_teacher and method.teacher is None
+                method.needs_teacher and method.teacher is None and teacher is None
             ),
+            f"{method.name} has no term that compares with a teacher: add --terms +similarity, or "
+            "leave the teacher out": teacher and not method.needs_teacher,
             f"{method.name} has terms that read a further pass ({', '.join(lacking)}), and no "
             "texts say which: name them in the recipe, CaptionPlan(texts=...)": lacking,
             f"{method.name} trains one matrix: adapters would train more, and there is nothing to "

@@ -7,9 +7,10 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
@@ -137,14 +138,13 @@ class ProgressLines:
         self._last, self._before = now, dict(record)
 
 
-# --- Trackers: what a run logs, also for TensorBoard and Weights & Biases. ---
+# --- Trackers: what a run logs, also for TensorBoard, Weights & Biases and trackio. ---
 #
 # `train.jsonl` stays the record of a run; a tracker is a view of it. At its first record a tracker
 # is given all that the log has from before, and what it had itself is dropped: a resumed run has
 # every step once, also those that a killed process had not written out.
 
-LOG, TENSORBOARD, WANDB = "train.jsonl", "tensorboard", "wandb"
-TRACKERS = (TENSORBOARD, WANDB)
+LOG, TENSORBOARD, WANDB, TRACKIO = "train.jsonl", "tensorboard", "wandb", "trackio"
 #: Any of these says how Weights & Biases is to be reached; without them it stays offline.
 _REACHED_BY = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL")
 
@@ -161,7 +161,7 @@ class Trackers:
     """The trackers of a run, opened at its first record. Has the interface of the loop's `report`.
 
     Args:
-        names: Names in TRACKERS.
+        names: Names in `_OPEN`.
         out: The run folder.
         config: The settings shown with the curves.
         report: Also called with every record.
@@ -179,7 +179,8 @@ class Trackers:
     ) -> None:
         for name in names:
             if importlib.util.find_spec(name) is None:
-                raise CompoclipError(f"--track {name}: {pip_install('track')} first")
+                extra = TRACKIO if name == TRACKIO else "track"
+                raise CompoclipError(f"--track {name}: {pip_install(extra)} first")
         self._names, self._out, self._config, self._report = names, out, config, report
         self._open: list[Tracker] | None = None
 
@@ -270,7 +271,40 @@ def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
     return Tracker(log, run.finish)
 
 
+def _trackio(out: Path, config: Mapping[str, Any]) -> Tracker:
+    """A run in trackio's own store: `trackio show`. It is found again by its folder."""
+    trackio: Any = importlib.import_module("trackio")
+    project = os.environ.get("TRACKIO_PROJECT") or "compoclip"
+    place = str(out.absolute())
+    try:
+        with redirect_stdout(sys.stderr):  # standard output is the command's
+            with suppress(ValueError):  # no such project yet
+                for old in trackio.Api().runs(project):
+                    if (old.config or {}).get("out") == place:
+                        old.delete()
+            run: Any = trackio.init(
+                project=project,
+                name=out.absolute().name,
+                config={**config, "out": place},
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+    except Exception as error:  # as for wandb
+        reason = " ".join(str(error).split())[:200]
+        raise CompoclipError(
+            f"--track trackio: could not start ({reason}); TRACKIO_DIR=FOLDER names another store"
+        ) from error
+
+    def close() -> None:
+        with redirect_stdout(sys.stderr):
+            trackio.finish()  # or it would do so at exit
+
+    return Tracker(lambda record, step: run.log(dict(record), step=step), close)
+
+
 _OPEN: Mapping[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
     TENSORBOARD: _tensorboard,
     WANDB: _wandb,
+    TRACKIO: _trackio,
 }

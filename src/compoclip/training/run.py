@@ -41,8 +41,8 @@ from compoclip.training.state import (
     require_same_run,
     run_fingerprint,
 )
-from compoclip.training.step import module_name
-from compoclip.training.teacher import TeacherEncoder
+from compoclip.training.step import module_name, on_dimensions
+from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
 from compoclip.training.watch import Watch
 from compoclip.workers import own_cores
 
@@ -103,6 +103,7 @@ def run_training(
     ranks: Ranks = SINGLE,
     config: str = "",
     watch: Watch | None = None,
+    teacher: ExternalTeacher | None = None,
 ) -> RunSummary:
     """Train a model in place and write its checkpoint to `settings.out / "model"`.
 
@@ -117,6 +118,7 @@ def run_training(
             the same model and summary, for any number of ranks; rank 0 writes.
         config: The text of the run's configuration file, written into its folder.
         watch: Measures this model during training.
+        teacher: The teacher, instead of a copy of this model.
 
     Returns:
         The summary of the run.
@@ -127,7 +129,7 @@ def run_training(
         CompoclipError: When another process is writing the run folder, when half of the steps or
             more had a non-finite loss or gradient, and for errors of data, model or disk.
     """
-    require_together(method, settings, ranks, watch)
+    require_together(method, settings, ranks, watch, teacher)
     require_precision(settings)
     if settings.fsdp:
         require_torch()
@@ -136,7 +138,7 @@ def run_training(
         with ranks.agreed():  # rank 0 keeps other runs out of the folder, for all
             if ranks.first:
                 stack.enter_context(only_writer(settings.out, folder=True))
-        return _Run(model, method, source, settings, ranks, config, watch)()
+        return _Run(model, method, source, settings, ranks, config, watch, teacher)()
 
 
 @dataclass
@@ -150,6 +152,7 @@ class _Run:
     ranks: Ranks
     config: str
     watch: Watch | None
+    teacher: ExternalTeacher | None
 
     def __call__(self) -> RunSummary:
         out = self.settings.out
@@ -197,6 +200,14 @@ class _Run:
         elif self.method.needs_patches:
             encoder.require_local(tower="image")
         biased = encoder.logit_bias is not None
+        width = int(self.model.config.model_cfg["embed_dim"])
+        refuse(
+            {
+                f"--set matryoshka={n}: must be 1 to {width - 1}, below the {width} dimensions of "
+                f"{self.model.name}": not 0 < n < width
+                for n in settings.matryoshka
+            }
+        )
         refuse(
             {
                 f"--contrast sigmoid: the logits of {self.model.name} have no bias; take a SigLIP "
@@ -241,7 +252,15 @@ class _Run:
                 )
             }
         )
+        refuse(
+            {
+                "--cache-frozen keeps no pixels, which the teacher looks at: leave one out": (
+                    self.teacher and kept_at(method, settings)
+                )
+            }
+        )
         decisive = self.watch.decisive() if self.watch is not None else {}
+        decisive |= {"teacher": self.teacher.about} if self.teacher is not None else {}
         self.begun: Fingerprint | None = None
         with self.ranks.agreed():
             if self.ranks.first:
@@ -329,7 +348,9 @@ class _Run:
         encoder = model.encoder
         if settings.fsdp:  # a copy is split; the model itself stays whole, to be given the result
             encoder = deepcopy(model.encoder.cpu())
-        if method.needs_teacher and method.teacher is not None:
+        if self.teacher is not None:
+            encoder.teacher = self.teacher
+        elif method.needs_teacher and method.teacher is not None:
             encoder.teacher = TeacherEncoder(encoder, method.teacher.decay)
         encoder.heads.update(self.heads)
         encoder.to(settings.device)
@@ -350,6 +371,7 @@ class _Run:
             **settings.recorded(),
             **({} if soup is None else {"init_from": soup}),
             **({"watch": self.watch.about} if self.watch is not None else {}),
+            **({"teacher": self.teacher.about} if self.teacher is not None else {}),
             "torch": torch.__version__,
         }
         first, out = self.ranks.first, settings.out
@@ -365,7 +387,7 @@ class _Run:
                 progress = TrainingLoop(
                     encoder,
                     model.tokenizer,
-                    method,
+                    on_dimensions(method, settings.matryoshka, self.teacher is None),
                     loader,
                     settings,
                     report,

@@ -20,7 +20,7 @@ _EXECUTION = {
 _EQUIVALENT = {"micro_batch", "grad_checkpointing", "compile", "cache_frozen"}
 # Recorded where they are used alone, so that states of runs without them can still be resumed.
 _WHERE_USED = {"freeze", "crops", "lr_image", "lr_text", "layer_decay"}
-_WHERE_USED |= {"ema", "max_steps", "near_margin"}
+_WHERE_USED |= {"ema", "matryoshka", "max_steps", "near_margin"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +111,9 @@ class RunSettings:
         near_margin: Leave captions and images of others out of contrasts over the batch if their
             cosine exceeds the target's by more than this, e.g. 0.1: they are probably true. Made
             negatives stay.
+        matryoshka: Average every loss over the features and over their first N dimensions, for each
+            N given ([128, 64]), so that features can be cut (evaluate --dimensions). Losses with a
+            state or a head use whole features.
         allow_no_negatives: Train even if nearly all captions get no negative.
         max_bad: Most unreadable images to skip; each is reported.
         save_every: Steps between saved states.
@@ -122,8 +125,9 @@ class RunSettings:
         merge: With adapters, also write the merged model to OUT/model.
         fsdp: Shard weights, gradients and moments over the processes of torchrun (FSDP2), for
             models too large for one GPU.
-        track: Also log to tensorboard, wandb or both: to OUT/tensorboard for `tensorboard --logdir
-            OUT`, and to OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set.
+        track: Also log to tensorboard (OUT/tensorboard, for `tensorboard --logdir OUT`), wandb
+            (OUT/wandb, offline unless WANDB_MODE or WANDB_API_KEY is set) or trackio (its own
+            store, for `trackio show`).
     """
 
     out: Annotated[Path, OptionMark.ONCE]
@@ -147,6 +151,7 @@ class RunSettings:
     draft: bool = True
     mask_duplicates: bool = True
     near_margin: float | None = None
+    matryoshka: tuple[int, ...] = ()
     allow_no_negatives: bool = False
     max_bad: int = 0
     save_every: int = 500
@@ -156,7 +161,7 @@ class RunSettings:
     resume: Annotated[bool, OptionMark.ONCE] = False
     merge: bool = True
     fsdp: bool = False
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that checkpoints and trackers record, by name."""

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from compoclip.data.batch import Batch
 from compoclip.data.prepared import Preparation
 from compoclip.errors import UsageError
-from compoclip.losses.contract import ALONE, Features, Head, Layout
+from compoclip.losses.contract import ALONE, Features, Head, Layout, StatefulLoss
+from compoclip.losses.dimensions import OF_TEACHER, LeadingDimensions
+from compoclip.losses.teacher import WidthError
 from compoclip.methods.base import LossTerm, Method
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.preprocess import Tokenizer
@@ -25,7 +27,7 @@ from compoclip.training.caches import FrozenTexts, GradientCache, autocast, refu
 from compoclip.training.distributed import GlobalBatch, without_rows
 from compoclip.training.gradients import GradientMean
 from compoclip.training.settings import RunSettings
-from compoclip.training.teacher import TeacherEncoder
+from compoclip.training.teacher import ExternalTeacher, TeacherEncoder
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,9 @@ def step(
         The loss terms and their weighted sum.
 
     Raises:
-        UsageError: When a micro-batch would change what a batch norm computes, and for a loss that
-            takes no account of other ranks where there are some.
+        UsageError: When a micro-batch would change what a batch norm computes, for a loss that
+            takes no account of other ranks where there are some, and for one that compares vectors
+            with a teacher of another width.
     """
     # Everything about texts comes as numbers that a worker made; here only for a batch without.
     device = torch.device(settings.device)
@@ -137,11 +140,14 @@ def step(
 
     # What the teacher makes of the same batch, for losses that compare with it.
     if any(term.needs_teacher for term in active):
-        assert isinstance(encoder.teacher, TeacherEncoder)
-        with amp():
-            features = encoder.teacher.beside(
-                encoder, features, pixels, texts, settings.micro_batch, batch.kept
-            )
+        if isinstance(encoder.teacher, ExternalTeacher):
+            features = encoder.teacher.beside(features, batch, size)
+        else:
+            assert isinstance(encoder.teacher, TeacherEncoder)
+            with amp():
+                features = encoder.teacher.beside(
+                    encoder, features, pixels, texts, size, batch.kept
+                )
 
     # Losses: this rank's share of them. Nothing here waits for the device: gradients of a loss that
     # is not finite are computed, too, and the optimiser leaves them (`step_if_finite`).
@@ -150,7 +156,10 @@ def step(
     if settings.contrast == "softmax":
         features = replace(features, logit_bias=None)
     targets = batch.block.targets or ("",) * batch.block.images
-    terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
+    try:
+        terms, loss = weighted_loss(active, features, layout, dict(encoder.heads), targets)
+    except WidthError as error:
+        raise UsageError(str(error)) from error
     *values, total = peers.summed(torch.stack([*terms.values(), loss])).unbind()
 
     # Backward: to the parameters, or to the cached features and from there to the parameters. From
@@ -167,6 +176,23 @@ def step(
         if mean is not None:
             mean.backward(torch.zeros_like(loss))
     return StepResult(dict(zip(terms, values)), total)
+
+
+def on_dimensions(method: Method, widths: tuple[int, ...], copied: bool = True) -> Method:
+    """Return the method with its losses averaged over whole features and these widths.
+
+    Losses of heads, which read other spaces, and losses with a state, which are called once a step,
+    stay as they are. copied: whether a teacher is a copy of the model, whose features are cut, too.
+    """
+    pooled = OF_TEACHER if copied else ()
+
+    def cut(term: LossTerm) -> LossTerm:
+        remembers = isinstance(term.loss, StatefulLoss) and term.loss.state_dict()
+        if term.head is not None or remembers:
+            return term
+        return replace(term, loss=LeadingDimensions(term.loss, widths, pooled))
+
+    return replace(method, losses=tuple(map(cut, method.losses))) if widths else method
 
 
 def module_name(term: str) -> str:

@@ -1,19 +1,98 @@
-"""A teacher: a copy of the model for losses that compare both."""
+"""A teacher for losses that compare with it: a copy of the model, or any other model."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from compoclip.data.batch import Batch
+from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Features
 from compoclip.models.dual_encoder import DualEncoder
 from compoclip.models.lora import merged_copy
 from compoclip.models.text_plan import TextInputs
 from compoclip.models.work import KeptAt
+
+T = TypeVar("T")
+_AT_ONCE = 64  # images or texts that another model encodes, without --micro-batch
+
+
+class Vectors(Protocol):
+    """The part of an `Embedder` that a teacher needs; vectors are float32 of unit length."""
+
+    @property
+    def scale(self) -> float | None:
+        """Return the inverse temperature of its similarities, None where it has none."""
+
+    def images(self, images: Sequence[Image.Image]) -> NDArray[np.float32]:
+        """Return (N, D) of N RGB images."""
+
+    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return (N, D) of N texts."""
+
+
+@dataclass(frozen=True)
+class ExternalTeacher:
+    """Another model as the teacher, of any kind and width.
+
+    It sees the pixels that the student sees, its crop at its resolution, and resizes them itself.
+
+    Args:
+        model: The model.
+        about: Its name and identity, JSON-ready.
+    """
+
+    model: Vectors
+    about: Mapping[str, Any]
+
+    def beside(self, features: Features, batch: Batch, micro_batch: int) -> Features:
+        """Add the teacher's features to the student's features of a batch.
+
+        Args:
+            features: Features of the student.
+            batch: The batch. A stand-in is encoded for a batch without images.
+            micro_batch: Images or texts encoded at once; 0 is 64.
+
+        Returns:
+            The features with `teacher_image`, `teacher_text` and, if known, `teacher_scale`.
+
+        Raises:
+            CompoclipError: When the model fails, or its images and texts differ in width.
+        """
+        size, like = micro_batch or _AT_ONCE, features.image
+        pixels = batch.pixels.permute(0, 2, 3, 1).cpu().numpy()
+        pixels = pixels if len(pixels) else np.zeros((1, *pixels.shape[1:]), np.uint8)
+        image = _in_parts(self.model.images, [Image.fromarray(each) for each in pixels], size)
+        texts = batch.block.texts or ("",)
+        rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        text = _in_parts(self.model.texts, list(rows), size)[[rows[each] for each in texts]]
+        if image.shape[1] != text.shape[1]:
+            raise CompoclipError(
+                f"{self.about['model']}: images have {image.shape[1]} numbers and texts "
+                f"{text.shape[1]}: they cannot be compared; correct the model"
+            )
+        scale = self.model.scale
+        return replace(
+            features,
+            teacher_image=torch.from_numpy(image).to(like.device),
+            teacher_text=torch.from_numpy(text).to(like.device),
+            teacher_scale=None if scale is None else like.new_tensor(scale),
+        )
+
+
+def _in_parts(
+    encode: Callable[[Sequence[T]], NDArray[np.float32]], inputs: Sequence[T], size: int
+) -> NDArray[np.float32]:
+    return np.concatenate([encode(inputs[k : k + size]) for k in range(0, len(inputs), size)])
 
 
 class TeacherEncoder(DualEncoder):
@@ -62,7 +141,8 @@ class TeacherEncoder(DualEncoder):
             kept: See `DualEncoder.work`.
 
         Returns:
-            The features with `teacher_image` and `teacher_text`, which carry no gradient.
+            The features with `teacher_image`, `teacher_text` and `teacher_scale`, which carry no
+            gradient.
         """
         image, text = features.image.detach(), features.text.detach()
         with torch.no_grad():
@@ -72,7 +152,8 @@ class TeacherEncoder(DualEncoder):
             if student._learns("text"):
                 pooled = self.text_work(texts).all().pooled
                 text = F.normalize(pooled.float(), dim=-1)
-        return replace(features, teacher_image=image, teacher_text=text)
+            scale = self.logit_scale.exp()
+        return replace(features, teacher_image=image, teacher_text=text, teacher_scale=scale)
 
     @torch.no_grad()
     def follow(self, student: DualEncoder) -> None:

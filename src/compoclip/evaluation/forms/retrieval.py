@@ -1,4 +1,5 @@
-"""Image-text retrieval both ways: R@1, R@5, R@10 from exact ranks, in bounded memory."""
+"""Image-text retrieval both ways: R@1, R@5, R@10 from exact ranks, in bounded memory; and images
+that a judge is asked about."""
 
 from __future__ import annotations
 
@@ -10,13 +11,16 @@ import numpy as np
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
+    Case,
+    Cases,
     Form,
+    JudgedRetrieval,
     Retrieval,
     image_key,
     image_names,
     text_names,
 )
-from compoclip.evaluation.forms.form import ItemForm, first_wins
+from compoclip.evaluation.forms.form import ItemForm, Record, ShownItem, first_wins
 from compoclip.evaluation.items import (
     EncodedFeatures,
     Indices,
@@ -91,6 +95,64 @@ class RetrievalForm(ItemForm[Retrieval]):
     ) -> tuple[dict[str, Aggregate], str]:
         """R@1, the mean of both ways."""
         return {"r1": Aggregate(("i2t", "t2i"), metric="r1")}, "r1"
+
+
+class JudgedForm(ItemForm[JudgedRetrieval]):
+    """The best image of each text, about which a judge is asked two questions.
+
+    A judge says yes where its score is above 0, as log-odds are. both: yes to the first question
+    and no to the second; named: yes to the first. chance: the same of a random image per text.
+    """
+
+    name = Form.JUDGED
+    metrics = ("both", "named")
+    one_gallery = True
+
+    def items(
+        self, content: JudgedRetrieval, features: EncodedFeatures, benchmark: Benchmark
+    ) -> Items:
+        """Find and judge; of equally good images the first one is taken."""
+        assert features.judge is not None
+        images = features.images[features.image_index(content.images)]
+        texts = features.texts[features.text_index(content.texts)]
+        n, scores = len(texts), texts @ images.T
+        best, highest = scores.argmax(axis=1), scores.max(axis=1)
+        drawn = np.random.default_rng(0).integers(len(images), size=n)
+        refs = [content.images[k] for k in (*best, *drawn)]
+        asked = [*content.questions, *content.questions]
+        pairs = zip(refs, asked)
+        cases = (Case(str(k), Form.CHOOSE_TEXT, (r,), q, "") for k, (r, q) in enumerate(pairs))
+        judged = features.judge(Cases(cases))
+        rows = judged.image_index(refs)
+        answers = [judged.text_index(each) for each in zip(*asked)]
+        yes, no = (judged.scores(rows, each) > 0 for each in answers)
+        right = {"both": (yes & ~no).astype(np.float64), "named": yes.astype(np.float64)}
+        return Items(
+            ids=[f"text {k}" for k in range(n)],
+            forms=[str(self.name)] * n,
+            subtasks=["negated"] * n,
+            labels=[{}] * n,
+            truth=[0] * n,
+            images=[(image_key(content.images[k]),) for k in best],
+            texts=[(text,) for text in content.texts],
+            scores=[[score] for score in highest.tolist()],
+            clusters=linked([[content.images[k].photo] for k in best]),
+            positive=highest.astype(np.float64),
+            outcomes={
+                metric: Outcomes(used[:n], used[:n], used[:n], used[n:])
+                for metric, used in right.items()
+            },
+        )
+
+    def rules(
+        self, content: JudgedRetrieval, subtasks: Sequence[str]
+    ) -> tuple[dict[str, Aggregate], str]:
+        """Both answers."""
+        return {m: Aggregate(("negated",), "micro", metric=m) for m in self.metrics}, "both"
+
+    def shown(self, row: Record, wrong: Record) -> ShownItem:
+        """The image that was found."""
+        return [("Found", wrong["images"][0])], [("Text", row["texts"][0], None)], [("cosine", 0)]
 
 
 # --- Exact ranks of the right candidates in a shared gallery. ---
