@@ -83,7 +83,7 @@ def test_faulty_items_are_left_out_and_named(
     means = {name: sum(values) / len(values) for name, values in parts.items()}
     capsys.readouterr()
 
-    assert main([*arguments, "--exclude-faulty"]) == 0
+    assert main([*arguments, "--exclude-faulty", "--details"]) == 0
     printed = capsys.readouterr()
     assert "already measured" not in printed.err
     assert "left out, faulty item (negative-equals-caption): 2" in printed.out
