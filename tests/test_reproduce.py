@@ -219,6 +219,13 @@ def test_the_estimate_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert plan["downloads"]["coco/coco_karpathy_train.json"]["checked_by"] == "its md5 checksum"
 
 
+def test_a_part_is_estimated_by_its_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path, monkeypatch, on=("sugarcrepe:swap_obj",))
+    # 245 items of 7,511: as many photos at most, and their share of 11,844 texts
+    seconds = 2 * (245 * 0.005 + 386 * 0.001)
+    assert plan["estimate"]["evaluating_seconds"] == pytest.approx(seconds, abs=0.1)
+
+
 def test_little_memory_means_parts_of_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,9 +222,14 @@ def _photos(data: TrainingPhotos, seconds: float, each: float, batch: int) -> in
 
 
 def _work(spec: str) -> tuple[int, int]:
-    """Return photos and texts to encode: as counted, else two texts per item."""
-    items = meta(spec.partition(":")[0]).items or 5000
-    return work(spec) or (items, 2 * items)
+    """Return photos and texts to encode: as counted, of a part by its items; else two per item."""
+    if counted := work(spec):
+        return counted
+    name, _, part = spec.partition(":")
+    items = meta(name).items or 5000
+    photos, texts = work(name) or (items, 2 * items)
+    asked = meta(name).expected.get(part, items)
+    return min(photos, asked), round(texts * asked / items)
 
 
 def _precision(device: torch.device, small: bool) -> str:
