@@ -306,27 +306,18 @@ class Aggregate:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Aggregate:
         """Invert `to_json`. Raises KeyError or TypeError for anything else."""
-        if not isinstance(data, Mapping):
-            raise TypeError(f"an aggregate must be an object, not {type(data).__name__}")
-        parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
-        macro_by, metric, group = data["macro_by"], data["metric"], data["min_group"]
-        good = isinstance(parts, list) and isinstance(exclude, list)
-        good = good and all(isinstance(each, str) for each in exclude)
-        good = good and all(each is None or isinstance(each, str) for each in (macro_by, metric))
-        good = good and type(group) is int and group >= 0 and weighting in ("macro", "micro")
-        if not good:
+        kinds = {"parts": list, "exclude": list, "macro_by": str | None, "metric": str | None}
+        good = all(isinstance(data[name], kind) for name, kind in kinds.items())
+        good = good and all(isinstance(each, str) for each in data["exclude"])
+        good = good and type(data["min_group"]) is int and data["min_group"] >= 0
+        if not good or data["weighting"] not in ("macro", "micro"):
             raise TypeError(
                 "an aggregate needs a list of parts, a list of values to exclude, a group size, a "
                 "weighting (macro or micro), and names of a label and a metric, or null"
             )
-        return cls(
-            parts=tuple(part if isinstance(part, str) else cls.from_json(part) for part in parts),
-            weighting=str(weighting),
-            macro_by=macro_by if isinstance(macro_by, str) else None,
-            min_group=group,
-            exclude=frozenset(exclude),
-            metric=metric if isinstance(metric, str) else None,
-        )
+        parts = (part if isinstance(part, str) else cls.from_json(part) for part in data["parts"])
+        changes = {"parts": tuple(parts), "exclude": frozenset(data["exclude"])}
+        return cls(**{**{name: data[name] for name in cls.__dataclass_fields__}, **changes})
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,10 @@ from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
 from compoclip.benchmarks.download import DownloadPatience, Expected, Progress, download
-from compoclip.benchmarks.files import require
 from compoclip.benchmarks.registry import meta, read_edition
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import counted, track
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 
 # --- Zip and tar archives to a folder, without letting a member leave it or fill the disk. ---
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.files import require
-from compoclip.errors import CompoclipError, closest
+from compoclip.errors import CompoclipError, closest, require
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Meta, TiePolicy
-from compoclip.errors import UsageError, closest
+from compoclip.errors import UsageError, closest, require
 
 Rules = Mapping[str, Aggregate]
 
@@ -186,7 +186,7 @@ class CaseReader(Reader):
         data.cases = [case for case in read if case.subtask in wanted]
         place = next((each for each in data.files.values() if isinstance(each, Path)), root)
         problem = self.empty.replace("PARTS", ", ".join(kept))
-        files.require(data.cases or not self.empty, place, problem)
+        require(data.cases or not self.empty, place, problem)
         rules = self.rules(data) if callable(self.rules) else self.rules
         defined, headline = aggregates(rules, kept, self.headline)
         return Benchmark(
@@ -218,7 +218,7 @@ def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tup
     for pattern in patterns:
         hits = {name for name in known if fnmatchcase(name, pattern)}
         problem = f"no sub-task {pattern!r}; {closest(pattern, known)}"
-        files.require(hits, benchmark, problem, UsageError)
+        require(hits, benchmark, problem, UsageError)
         chosen |= hits
     return tuple(name for name in known if name in chosen)
 

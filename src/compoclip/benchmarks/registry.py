@@ -17,12 +17,11 @@ from typing import Any
 from compoclip import own
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
-from compoclip.benchmarks.files import require
 from compoclip.benchmarks.reader import Reader
 from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import CompoclipError, UsageError, closest, require
 
 GROUP = "compoclip.benchmarks"
 _MOVED = {

@@ -44,10 +44,10 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
-from compoclip.benchmarks.files import SUFFIXES, by_stem, require, require_positive
+from compoclip.benchmarks.files import SUFFIXES, by_stem, require_positive
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.sources.open import HELD_OUT
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import CompoclipError, UsageError, closest, require
 
 # --- Files that list several captions per photo. ---
 #

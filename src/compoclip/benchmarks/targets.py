@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks.case import Benchmark
-from compoclip.benchmarks.files import require
 from compoclip.benchmarks.registry import (
     SUITES,
     benchmark_names,
@@ -43,7 +42,7 @@ from compoclip.benchmarks.registry import (
     split_spec,
 )
 from compoclip.console import note
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
 from compoclip.files import read_json
 from compoclip.own import is_file
 

@@ -25,7 +25,7 @@ from compoclip import rewrites
 from compoclip.corpora.job import CorpusRow, Counts, RewriteJob, add_counts
 from compoclip.data.columns import NEG_CAPTION
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import new_folder, read_json, unreadable, write_text
 from compoclip.recordfile import json_bytes
 from compoclip.rewrites.base import get_rewrite, token_key
@@ -226,8 +226,7 @@ def _path(row: ExportRow) -> str:
             "this layout names images by path, but those of the data lie in shards or tables; "
             "choose --to sentence-transformers or --to open-clip, which hold images"
         )
-    if not row.image.is_file():
-        raise CompoclipError(f"{row.image}: no such file; check --images")
+    require(row.image.is_file(), row.image, "no such file; check --images")
     return os.path.abspath(row.image)
 
 

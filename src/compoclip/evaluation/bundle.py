@@ -70,22 +70,13 @@ def write_bundle(
     plan: Mapping[str, Any] | None = None,
     first: str = "",
 ) -> Path:
-    """Write a result bundle.
+    """Write a result bundle to `out`, a new folder or a file that ends in .zip; return `out`.
 
-    Args:
-        run: Folder of a finished run.
-        results: What `evaluate` wrote of the run's model and of any others, its base above all.
-        out: New folder, or file that ends in .zip.
-        against: Names of published tables that the page shows the results in.
-        plan: The plan of `reproduce` that the run followed.
-        first: Begins the page.
-
-    Returns:
-        `out`.
-
-    Raises:
-        CompoclipError: The run is not finished, the results are not of its model, two of them are
-            of one model and benchmark, or `out` is there already.
+    run: folder of a finished run. results: what `evaluate` wrote of the run's model and of any
+    others, its base above all. against: published tables that the page shows the results in. plan:
+    of `reproduce`, which the run followed. first: begins the page. Raises CompoclipError when the
+    run is not finished, the results are not of its model or two of them are of one model and
+    benchmark, or `out` is there already.
     """
     tables = [published_table(each) for each in against]
     written = next((run / each for each in ("model", "adapter") if (run / each).is_dir()), None)
@@ -239,14 +230,11 @@ class Verified:
 
 
 def verify_bundle(bundle: Path) -> Verified:
-    """Compute again what a bundle states, and compare hashes and facts.
+    """Compute again what a bundle (folder, .zip or .tar.gz) states, and compare hashes and facts.
 
-    Args:
-        bundle: Folder, or .zip or .tar.gz file of one; archives are unpacked into a
-            temporary folder by `benchmarks.fetch.unpack`, which refuses what leads out of it.
-
-    Raises:
-        CompoclipError: There is no bundle, or its `bundle.json` is malformed or of another version.
+    Archives are unpacked into a temporary folder by `benchmarks.fetch.unpack`, which refuses what
+    leads out of it. Raises CompoclipError without a bundle, and for a `bundle.json` that is
+    malformed or of another version.
     """
     with ExitStack() as stack:
         folder = bundle

@@ -94,20 +94,8 @@ def bound_scores(
     """Return the scores of reference models in each group that they were measured on in full.
 
     Reference models tell what a score is worth: random weights, a model that sees only the texts,
-    an oracle.
-
-    Args:
-        bounds: their results.
-        measured: results of a model that is read against them, one per benchmark.
-        groups: name -> the parts that count alike.
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
-
-    Returns:
-        Model -> group -> score.
-
-    Raises:
-        CompoclipError: a bound was measured on other annotations.
+    an oracle. measured: results of the model that is read against them, one per benchmark. Returns
+    model -> group -> score. Raises CompoclipError when a bound was measured on other annotations.
     """
     hashes = {each.benchmark: each.data_hash for each in measured}
     found: dict[str, list[Results]] = {}
@@ -163,11 +151,7 @@ def _changes(
 
 
 def change_text(d: Difference) -> str:
-    """Return a difference in words: name, both values, change, interval, verdict.
-
-    Args:
-        d: the difference.
-    """
+    """Return a difference in words: name, both values, change, interval, verdict."""
     verdict = "significant" if d.verdict in ("higher", "lower") else d.verdict
     return (
         f"{_lower(d.name)} {percent(d.base)} -> {percent(d.other)} ({100 * d.difference:+.1f}, "

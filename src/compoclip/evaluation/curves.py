@@ -101,17 +101,11 @@ def weighted_ap_11(
     """Return 11-point interpolated average precision as in ELEVATER's toolkit, or PASCAL VOC 2007.
 
     The mean, over the recall levels 0, 0.1, ..., 1, of the best precision at that recall or more.
-
-    Args:
-        scores: (n,), higher is retrieved earlier.
-        truth: (n,), which items are true.
-        weights: (r, n), whole numbers: in row r, item i counts weights[r, i] times.
-        tie: 0 retrieves the false ones of equal scores first; any other value all at once.
-        devkit: At recall 0, take the best of all precisions, as the challenge's code and paper do.
-            By default it is 1, as in the toolkit. The two differ where the first item is false.
-
-    Returns:
-        (r,); nan for a row in which no true item has weight.
+    scores: (n,), higher is retrieved earlier. weights: (r, n), whole numbers: in row r, item i
+    counts weights[r, i] times. tie: 0 retrieves the false ones of equal scores first; any other
+    value all at once. devkit: at recall 0, take the best of all precisions, as the challenge's code
+    and paper do; by default it is 1, as in the toolkit. The two differ where the first item is
+    false. Returns (r,); nan for a row in which no true item has weight.
 
     Sources: Li et al., ELEVATER, NeurIPS 2022, and its evaluation code; Everingham et al., The
     PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.

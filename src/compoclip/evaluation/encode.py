@@ -356,13 +356,8 @@ def by_tokens(
 ) -> tuple[list[tuple[str, TextKey]], dict[str, int], frozenset[str]]:
     """Group texts that the model reads alike.
 
-    Args:
-        encoder: Makes the keys.
-        texts: Any texts.
-
-    Returns:
-        The first text of each group with its key; text -> number of its group; the texts that the
-        model cuts.
+    Returns the first text of each group with its key; text -> number of its group; the texts that
+    the model cuts.
     """
     rows: dict[bytes, int] = {}
     text_rows: dict[str, int] = {}

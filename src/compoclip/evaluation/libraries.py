@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, pip_install, refuse
 from compoclip.evaluation.encoder import Precision
 
 DTYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -309,10 +309,16 @@ class MtebEmbedder:
 
     def __init__(self, identifier: str, revision: str | None, options: ModelOptions) -> None:
         name = f"mteb:{identifier}"
-        if not options.trust_remote_code:
-            raise UsageError(f"{name}: may run code that comes with weights: --trust-remote-code")
-        if options.precision != "fp32" or (options.text_prompt or options.image_prompt) is not None:
-            raise UsageError(f"{name}: has its own precision and prompts; leave yours out")
+        own = (
+            options.precision != "fp32" or (options.text_prompt or options.image_prompt) is not None
+        )
+        trusted = options.trust_remote_code
+        refuse(
+            {
+                f"{name}: may run code that comes with weights: --trust-remote-code": not trusted,
+                f"{name}: has its own precision and prompts; leave yours out": own,
+            }
+        )
         library, self._datasets = _library("mteb", "mteb", name), _library("datasets", "mteb", name)
         self.model = library.get_model(identifier, revision, device=str(options.device))
         about = self.model.mteb_model_meta

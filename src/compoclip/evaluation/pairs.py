@@ -68,11 +68,7 @@ class PairScore:
 
 
 def require_score(name: str) -> None:
-    """Raise UsageError for an unknown score; "" is the model's own.
-
-    Args:
-        name: As written on the command line.
-    """
+    """Raise UsageError for an unknown score; "" is the model's own."""
     if name and name not in SCORES and not own.is_file(name):
         raise UsageError(f"--score {name}: is none of {', '.join(SCORES)} and no file ./NAME.py")
 
@@ -134,12 +130,7 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
 
 
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
-    """Raise UsageError, naming the benchmark, unless all its items consist of few pairs.
-
-    Args:
-        benchmarks: The benchmarks to measure.
-        score: The score of pairs.
-    """
+    """Raise UsageError, naming the benchmark, unless all its items consist of few pairs."""
     for each in benchmarks:
         if not all(FORMS[form].in_pairs for form in each.content.forms):
             raise UsageError(
@@ -168,17 +159,8 @@ def score_contents(
 ) -> ScoredPairs:
     """Score the pairs of all items, each distinct one once; share the work among ranks.
 
-    Args:
-        encoder: The model.
-        score: How.
-        contents: Cases whose images exist.
-        options: Batch size (pairs at once), workers, cache and ranks.
-
-    Returns:
-        The scores. Of several ranks, rank 0 has all of them.
-
-    Raises:
-        CompoclipError: Images are damaged beyond `max_bad`, or the model or a file fails.
+    contents: cases whose images exist. Of several ranks, rank 0 has all scores. Raises
+    CompoclipError for images damaged beyond `max_bad`, and when the model or a file fails.
     """
     refs = list(dict.fromkeys(ref for content in contents for ref in content.images))
     words = list(dict.fromkeys(text for content in contents for text in content.texts))
@@ -258,30 +240,17 @@ def _scored(
 
 
 def caption_parts(caption: Caption) -> tuple[str, ...]:
-    """Return what a caption names: each object with its attributes, each relation; at least itself.
-
-    Args:
-        caption: Parsed.
-
-    Returns:
-        Distinct texts, in the caption's words.
-    """
+    """Return what a caption names, in its words: objects with attributes, relations; at least
+    itself."""
     graph = worded(caption)
     bare = [each.name for each in graph.objects if not each.attributes]
     return tuple(dict.fromkeys([*bare, *map(phrase, decompose(graph))])) or (caption.text,)
 
 
 def image_parts(ref: ImageRef) -> tuple[ImageRef, ...]:
-    """Return an image and nine overlapping windows of half its width and height.
+    """Return an image and then nine overlapping windows of half its width and height.
 
-    Args:
-        ref: The image, or a crop of one.
-
-    Returns:
-        The image first.
-
-    Raises:
-        CompoclipError: The file is missing or no image.
+    Raises CompoclipError for a missing or damaged file.
     """
     left, upper, right, lower = ref.box or (0, 0, 0, 0)
     if ref.box is None:

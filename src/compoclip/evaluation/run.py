@@ -20,7 +20,7 @@ from compoclip.benchmarks.audit import Audit, Faulty
 from compoclip.benchmarks.case import Benchmark, Cases, Form, image_key, present
 from compoclip.benchmarks.registry import benchmark_names, how_to_get
 from compoclip.console import counted, note
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse, require
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import Encoder, ModelEncoder, described
 from compoclip.evaluation.forms import form_of, score
@@ -94,18 +94,14 @@ class _Job:
             official = (benchmark.known_as or benchmark.name).partition(":")[0] in benchmark_names()
             name = benchmark.known_as or benchmark.name
             source = f". {how_to_get(name, Path('ROOT'))}" if official else ""
-            if used < total and not allow_partial:
-                reason = (
-                    f"{counted(len(self.missing), 'image')} missing, the first is {first}"
-                    if first
-                    else "the annotation files are not complete"
-                )
-                raise CompoclipError(
-                    f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get "
-                    f"the rest, or score the part with --allow-partial{source}"
-                )
-            where = f"; none of its images exists, e.g. {first}" if first else ""
-            raise CompoclipError(f"{benchmark.name}: no items to score{where}{source}")
+            reason = "the annotation files are not complete"
+            if first:
+                reason = f"{counted(len(self.missing), 'image')} missing, the first is {first}"
+            part = ", or score the part with --allow-partial" if used else ""
+            raise CompoclipError(
+                f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get the "
+                f"rest{part}{source}"
+            )
         default, headline = form_of(self.content).rules(self.content, self.parts)
         self.rules = {**default, **benchmark.aggregates}
         self.headline = benchmark.headline if benchmark.headline in self.rules else headline
@@ -172,8 +168,7 @@ def evaluate(
     options = options or Options()
     names = [each.name for each in benchmarks]
     twice = next((each for each in names if names.count(each) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{twice} is asked for twice; name each benchmark once")
+    refuse({f"{twice} is asked for twice; name each benchmark once": twice is not None})
     jobs = [_Job(each, options.allow_partial) for each in benchmarks]
     folder = out / file_stem(name)
     ranks = options.ranks
@@ -309,10 +304,7 @@ def _measure(
     bad = set(job.content.images) & features.bad.keys()
     content = job.content.without(bad.__contains__) if bad else job.content
     here = sum(content.counts().values())
-    if not here:
-        raise CompoclipError(
-            f"{benchmark.name}: no items left, all images are damaged; replace them"
-        )
+    require(here, benchmark.name, "no items left, all images are damaged; replace them")
     items = score(benchmark, features, content)
     for (part, item), count in Counter(zip(items.subtasks, items.ids)).items():
         if count > 1:  # comparisons join on these names

@@ -53,17 +53,13 @@ def summarise(
 
     The interval is Wilson's if no two items share a photo, otherwise a bootstrap over photos. Means
     of means and areas under a curve always take the bootstrap. If all items are right, or all
-    wrong, it is Wilson's for the number of photos. A single photo has no interval.
+    wrong, it is Wilson's for the number of photos. A single photo has no interval. A rule whose
+    sub-tasks have no items at all is left out, and for partial data one that the items there are do
+    not define.
 
-    Args:
-        items: of the sub-tasks to score.
-        rules: of the benchmark. One whose sub-tasks have no items at all is left out, and for
-            partial data one that the items there are do not define.
-        expected: sub-task -> items of the full benchmark, where more than are here;
-            "sub-task/metric" where a metric counts other things, such as groups of items.
-        resamples: bootstrap draws.
-        seed: of the draws.
-        listed: how many of the expected items have the labels that a rule picks.
+    expected: sub-task -> items of the full benchmark, where more than are here; "sub-task/metric"
+    where a metric counts other things, such as groups of items. listed: how many of the expected
+    items have the labels that a rule picks.
     """
     frame = _Frame(items)
     expected = expected or {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.evaluation.closing import bound_scores
 from compoclip.evaluation.comparison import (
     Comparison,
@@ -151,8 +151,7 @@ def read_study(
 
 
 def _by_model(paths: Sequence[Path]) -> dict[str, dict[str, Results]]:
-    if not paths:
-        raise UsageError("give at least one results folder; see report --help")
+    refuse({"give at least one results folder; see report --help": not paths})
     found: dict[str, dict[str, Results]] = {}
     for path in paths:
         for each in load_results(path):

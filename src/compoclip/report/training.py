@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, require
 from compoclip.files import parse_json
 from compoclip.training.log import read_log
 
@@ -57,12 +57,10 @@ def read_run(folder: Path) -> Run:
         CompoclipError: the log is missing or empty, or the record is malformed.
     """
     path = folder / "train.jsonl"
-    if not path.is_file():
-        raise CompoclipError(f"{path}: no such file; give --runs the --out folder of train")
+    require(path.is_file(), path, "no such file; give --runs the --out folder of train")
     records = read_log(path)
     steps = [each for each in records if _number(each.get("step")) and _number(each.get("loss"))]
-    if not steps:
-        raise CompoclipError(f"{path}: holds no logged steps; give --runs a run that has begun")
+    require(steps, path, "holds no logged steps; give --runs a run that has begun")
     measured = {f"{name}, %": curve for name, curve in _measured(records).items()}
     order = ["loss", *(k for each in steps for k in each if k.startswith("loss/"))]
     order += [name for name in ("grad_norm", "logit_scale", "logit_bias") if name in steps[-1]]

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import note, worded
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import refuse, require
 from compoclip.evaluation.groups import (
     BRITTLENESS,
     COMPOSITION,
@@ -349,13 +349,11 @@ def write_report(
         UsageError: the base is unknown, or two runs share a name.
         CompoclipError: results, runs or models cannot be read, or `out` cannot be written.
     """
-    if out.is_dir():
-        raise CompoclipError(f"{out}: is a folder; give the name of an HTML file")
+    require(not out.is_dir(), out, "is a folder; give the name of an HTML file")
     read = tuple(read_run(folder) for folder in runs)
     names = [run.name for run in read]
     twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two runs are called {twice}; rename one of the folders")
+    refuse({f"two runs are called {twice}; rename one of the folders": twice is not None})
     study = read_study(results, base, resamples, seed, bounds)
     require_measured(maps or {}, study)
     page = render(study, read, title, resamples, seed, maps or {})

@@ -20,7 +20,7 @@ from compoclip.console import note, track
 from compoclip.data.decode import EXTENSIONS, decode
 from compoclip.data.fingerprint import file_stamp
 from compoclip.data.sources.open import UNREAD, Request
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encode import EncodeOptions, ahead
 from compoclip.evaluation.encoder import ModelEncoder, described
 
@@ -169,8 +169,7 @@ def _photos(request: Request) -> _Photos:
             str(folder), names, stamps, lambda row: folder / names[row], upright, left_out
         )
     source = request.open()
-    if source.mix:
-        raise UsageError(f"{request.spec}: several data sets; make an index of each")
+    require(not source.mix, request.spec, "several data sets; make an index of each", UsageError)
     marks = source.fingerprint()
     root = str(marks.values.get("images folder", "/"))
     found: dict[str, tuple[int, str]] = {}  # a photo that several rows show is one

@@ -30,7 +30,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -91,8 +91,7 @@ def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
         data = json.loads(body)
     except (ValueError, RecursionError):
         raise UsageError(f"the request is not JSON; send an object with {wanted}") from None
-    if not isinstance(data, dict):
-        raise UsageError(f"the request is not a JSON object; send {wanted}")
+    refuse({f"the request is not a JSON object; send {wanted}": not isinstance(data, dict)})
     return data
 
 

@@ -8,7 +8,7 @@ import re
 from PIL import Image
 
 from compoclip.data.decode import MAX_WORK, opened
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, refuse
 
 MAX_IMAGE = 8_000_000  # bytes of an encoded image
 MAX_PIXELS = 24_000_000  # of a decoded one
@@ -51,8 +51,7 @@ class RequestImages:
                 (len(raw), f"{len(raw):,} bytes", MAX_IMAGE),
                 (width * height, f"{width} x {height} pixels", MAX_PIXELS),
             ):
-                if size > most:
-                    raise UsageError(f"the image has {what}; at most {most:,} are allowed")
+                refuse({f"the image has {what}; at most {most:,} are allowed": size > most})
             if file.work > self._left:
                 raise UsageError(
                     "the images of the request have too many pixels together; send fewer, or "

@@ -17,7 +17,7 @@ from compoclip.analysis.probe import Scored, candidates_of, score_candidates
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.search import PhotoIndex, search
@@ -35,13 +35,11 @@ _FOUND = 12  # photos of a search
 def caption_of(data: Mapping[str, Any]) -> str:
     """Return the caption, blanks tidied. Raises UsageError when it is missing or too long."""
     text = data.get("caption")
-    if not isinstance(text, str):
-        raise UsageError("'caption' is missing: send the caption as a string")
+    refuse({"'caption' is missing: send the caption as a string": not isinstance(text, str)})
     if len(text) > MAX_TEXT:
         raise UsageError(f"the caption has {len(text)} characters; at most {MAX_TEXT} are allowed")
     tidy = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if not tidy:
-        raise UsageError("the caption is empty; type one")
+    refuse({"the caption is empty; type one": not tidy})
     return tidy
 
 
@@ -51,8 +49,7 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
     Raises UsageError when it is missing, too large in bytes or pixels, or no image.
     """
     text = data.get("image")
-    if not isinstance(text, str):
-        raise UsageError("'image' is missing: send the image file in base64")
+    refuse({"'image' is missing: send the image file in base64": not isinstance(text, str)})
     return RequestImages().read(text)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import encodable
 from compoclip.models.checkpoint import LoadedModel
@@ -122,8 +122,7 @@ class Service:
         """
         self._check(request, {"input", "model", "encoding_format", "dimensions", "user"})
         layout = request.get("encoding_format", "float")
-        if layout not in _FORMATS:
-            raise UsageError(f"encoding_format is one of {', '.join(_FORMATS)}")
+        refuse({f"encoding_format is one of {', '.join(_FORMATS)}": layout not in _FORMATS})
         if request.get("dimensions", self.dimensions) != self.dimensions:
             raise UsageError(f"dimensions: this model has {self.dimensions}, and they are not cut")
         items = self._items(request, "input")
@@ -193,8 +192,7 @@ class Service:
                 f"'{odd[:50]}' is not known; the request has {', '.join(sorted(known))}"
             )
         name = request.get("model", self.name)
-        if not isinstance(name, str):
-            raise UsageError("model is the name of the model, a string")
+        refuse({"model is the name of the model, a string": not isinstance(name, str)})
         if name != self.name:
             raise HttpError(404, f"there is no model '{name[:200]}' here; this is '{self.name}'")
 
@@ -203,12 +201,10 @@ class Service:
     ) -> list[_Item]:
         """The items under a key. is_image: what a string is; None: an image if it is a data URL."""
         value = request.get(key)
-        if value is None:
-            raise UsageError(f"'{key}' is missing: send one or a list")
+        refuse({f"'{key}' is missing: send one or a list": value is None})
         if not isinstance(value, list):
             return [_item(value, key, is_image)]
-        if not value:
-            raise UsageError(f"{key} is empty; send one at least")
+        refuse({f"{key} is empty; send one at least": not value})
         if len(value) > self.most:
             raise UsageError(f"{key} has {len(value)} items; at most {self.most} are allowed")
         return [_item(each, f"{key}[{n}]", is_image) for n, each in enumerate(value)]

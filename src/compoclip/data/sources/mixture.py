@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
 from compoclip.rewrites.base import rng_for
 
 _WEIGHTED = re.compile(r"(.+)=(\d+\.?\d*(?:[eE]-?\d+)?|\.\d+)")
@@ -57,8 +57,7 @@ def mixture_of(spec: str) -> dict[str, float] | None:
                 f"in {words[0].partition('=')[0]}=0.5"
             )
         place = os.path.realpath(match[1])  # one file may have several names
-        if place in places:
-            raise UsageError(f"{match[1]}: is there twice; give it one weight")
+        require(place not in places, match[1], "is there twice; give it one weight", UsageError)
         places.add(place)
         weights[match[1]] = float(match[2])
     return weights

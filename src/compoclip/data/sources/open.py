@@ -39,7 +39,7 @@ from compoclip.data.sources.splits import (
 from compoclip.data.sources.table import RowBuilder, TableSource
 from compoclip.data.sources.tables import HUB, STREAM, open_hugging_face, open_table
 from compoclip.data.written import UNIT_CAPTION
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.tables import (
     ROW_FILES,
@@ -81,8 +81,7 @@ def open_folder(
 
     Raises CompoclipError without any captioned image, UsageError for an unknown split.
     """
-    if not path.is_dir():
-        raise CompoclipError(f"{path}: folder not found; check the path")
+    require(path.is_dir(), path, "folder not found; check the path")
     metadata = next((path / name for name in METADATA if (path / name).is_file()), None)
     if metadata is not None:
         return open_table([metadata], path, image_column, caption_column, split, quoting=quoting)
@@ -281,8 +280,7 @@ def _open(asked: Request) -> TableSource:
             f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "
             f"downloaded first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
         )
-    if missing:
-        raise CompoclipError(f"{missing}: not found; check the path")
+    require(not missing, missing, "not found; check the path")
     path = files[0]
     tabular = has_ending(path, ".csv", ".tsv", *ROW_FILES)
     if len(files) > 1 and not tabular:

@@ -29,7 +29,7 @@ from compoclip.data.sources.splits import ALL, NoUseError, Split, require_one_sp
 from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
 from compoclip.data.sources.tables import open_table
 from compoclip.data.written import UNIT_CAPTION
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import unreadable
 from compoclip.tables import (
     delimited_header,
@@ -321,8 +321,7 @@ def _vismin(files: Sequence[Path], root: Path) -> TableSource:
         origin = f"{file}, {number}"
         known = fields({**row, "source_image_id": row["source_image_id"] or ""}, _VISMIN, origin)
         id, source, caption = (known[name] for name in _VISMIN)
-        if id in seen:
-            raise CompoclipError(f"{origin}: the image_id {id!r:.80} occurs twice; {_AGAIN}")
+        require(id not in seen, origin, f"the image_id {id!r:.80} occurs twice; {_AGAIN}")
         seen.add(id)
         if source:
             edits.setdefault(source, []).append((id, caption, place))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from compoclip.data.sources.table import TableSource
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import write_text
 
 KEY = "selection_of"
@@ -53,8 +53,7 @@ def open_selection(
             f"{path}: leaves out {min(missing)!r:.80}, unknown to {source.describe()}; {_REMEDY}"
         )
     kept = np.array([i for i, id in enumerate(ids) if id not in left], np.int64)
-    if not len(kept):
-        raise CompoclipError(f"{path}: leaves out every sample; {_REMEDY}")
+    require(len(kept), path, f"leaves out every sample; {_REMEDY}")
     because = str(data.get("because") or "sample that the selection leaves out")
     fewer = len(ids) - len(kept)
     description = f"{source.describe()} without {fewer} ({path})"

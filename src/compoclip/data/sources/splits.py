@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from compoclip.data.sources.table import TableSource
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, refuse
 
 TRAIN, VAL, TEST, ALL = "train", "val", "test", "all"
 COLUMN = "split"  # of tables that say the split of every row
@@ -119,14 +119,12 @@ def by_hash(source: TableSource, split: str, share: float, seed: int) -> TableSo
     Raises:
         UsageError: For a share outside (0, 0.5), and for an empty split.
     """
-    if not 0 < share < 0.5:
-        raise UsageError(f"--held-out {share:g}: must lie between 0 and 0.5")
+    refuse({f"--held-out {share:g}: must lie between 0 and 0.5": not 0 < share < 0.5})
     numbers = np.array([_number(source[index].image, seed) for index in range(len(source))])
     parts = np.select([numbers < share, numbers < 2 * share], [VAL, TEST], TRAIN)
     kept = np.flatnonzero(parts == split)
     what = f"split {split}: {len(kept):,} of {len(source):,} photos, by a hash of the photo"
-    if not len(kept):
-        raise UsageError(f"{source.describe()}, {what}; raise --held-out {share:g}")
+    refuse({f"{source.describe()}, {what}; raise --held-out {share:g}": not len(kept)})
     return source.take(kept, f"{source.describe()}, {what}", {})
 
 

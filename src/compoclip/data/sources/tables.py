@@ -33,7 +33,7 @@ from compoclip.data.columns import (
 )
 from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, NoUseError, Split
 from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, pip_install, require
 from compoclip.tables import (
     ROW_FILES,
     delimited_header,
@@ -239,8 +239,7 @@ def open_hugging_face(
     columns = pick_columns(names, image_column, caption_column, Path(spec))
     held = {name for name in (columns[0], NEG_IMAGE) if name in names and _pictured(data, name)}
     odd = next((name for name in columns[1] if name in held or _pictured(data, name)), None)
-    if odd is not None:
-        raise UsageError(f"{spec}: column {odd!r} holds images, not captions")
+    require(odd is None, spec, f"column {odd!r} holds images, not captions", UsageError)
     if columns[0] not in held and images is None:
         raise UsageError(
             f"{spec}: column {columns[0]!r} holds paths: say with --images to what folder"
@@ -307,8 +306,7 @@ def _loaded(spec: str, split: str | None) -> Any:
 def _parts(spec: str, split: str | None) -> tuple[str, str | None, str]:
     """Name, configuration and split. Raises UsageError where there is no split."""
     rest = spec.removeprefix(HUB)
-    if split == ALL:
-        raise UsageError(f"{spec}: name one split: hf:NAME/SPLIT")
+    require(split != ALL, spec, "name one split: hf:NAME/SPLIT", UsageError)
     if rest and Path(rest).is_dir():
         return rest, None, split or TRAIN
     if not split:

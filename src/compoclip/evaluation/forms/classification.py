@@ -75,10 +75,8 @@ class ClassificationForm(ItemForm[Classification]):
 
         Each item shows its true class and the best other class, and carries the label "class". Of a
         set with the metric "auc" the items also have that, and show the log odds of class 1; of a
-        set with the metric "map11" every class has an item for each image.
-
-        Raises:
-            CompoclipError: a class has no prompts, or "auc" has nothing to tell apart.
+        set with the metric "map11" every class has an item for each image. Raises CompoclipError
+        for a class without prompts, and when "auc" has nothing to tell apart.
         """
         (first,) = first_wins([ZERO_SHOT], benchmark.ties, self.ties)
         images = features.images[features.image_index(content.images)]
