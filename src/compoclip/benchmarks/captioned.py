@@ -84,9 +84,8 @@ class CaptionedPhotos:
     def open(cls, place: Path, images: Path | None, **options: Any) -> CaptionedPhotos:
         """Open them; options are those of `Request`.
 
-        Raises:
-            UsageError: For wrong options, and what is no data.
-            CompoclipError: For malformed files, and for images that lie in no files of their own.
+        Raises UsageError for wrong options and what is no data, CompoclipError for malformed files
+        and for images that lie in no files of their own.
         """
         asked = Request(str(place), images, **options)
         source = asked.open_held_out()

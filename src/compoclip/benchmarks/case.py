@@ -386,7 +386,6 @@ class Meta:
         archives: Patterns of archives under the root, one of which may stand for all the files.
         requires: Option that a target must state, "" for none.
         status: Whether the files are available, one of `STATUSES`.
-        same_rows_as: The benchmark whose items this one edits under the same ids, "" for none.
         part_folders: Set of a family -> its folder under the root, if that has another name.
         optional: Files that are read if they are there.
         elsewhere: File or pattern -> another place below the root, tried first.
@@ -410,7 +409,6 @@ class Meta:
     archives: tuple[str, ...] = ()
     requires: str = ""
     status: str = "open"
-    same_rows_as: str = ""
     part_folders: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)

@@ -58,17 +58,11 @@ class Reader:
         subtasks: Sequence[str] = (),
         **options: Any,
     ) -> Benchmark:
-        """Read the benchmark.
+        """Read the benchmark, or those of its sub-tasks that match any of some patterns ("swap_*").
 
-        Args:
-            root: Data root.
-            images: Folder of the photos, when they are not in the default layout.
-            subtasks: Sub-tasks to read, or patterns of them ("swap_*"); all by default.
-            **options: See `options`.
-
-        Raises:
-            CompoclipError: For absent or malformed files.
-            UsageError: For an unknown sub-task or a bad option.
+        images: folder of the photos, when they are not in the default layout. options: see
+        `options`. Raises CompoclipError for absent or malformed files, UsageError for an unknown
+        sub-task or a bad option.
         """
         loaded: Benchmark = self.read(root, images, subtasks=subtasks, **options)
         return loaded

@@ -77,9 +77,8 @@ class PhotoIndex:
     def outdated(self, rows: Sequence[int], images: Path | None = None) -> dict[str, list[str]]:
         """Return the names of photos that are "missing" or "changed" since they were indexed.
 
-        Args:
-            rows: The photos to check. Photos in tables and shards are not checked.
-            images: As for `photo`. Only sizes are compared there, since copies have other times.
+        Photos in tables and shards are not checked. images: as for `photo`; only sizes are compared
+        there, since copies have other times.
         """
         found: dict[str, list[str]] = {"missing": [], "changed": []}
         for row in rows if images or self.about["root"] else ():

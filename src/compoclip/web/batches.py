@@ -124,13 +124,8 @@ class Batcher:
     def encode(self, texts: Sequence[str], images: Sequence[np.ndarray]) -> Encoding:
         """Encode the items of one request and wait for the features.
 
-        Args:
-            texts: T texts.
-            images: N arrays as the encoder's `read_image.pixels` gives them.
-
-        Raises:
-            HttpError: 503, after `close`.
-            RuntimeError: The model failed; its error is the cause.
+        images: as the encoder's `read_image.pixels` gives them. Raises HttpError (503) after
+        `close`, RuntimeError when the model failed; its error is the cause.
         """
         job = _Waiting(texts, images, len(texts) + len(images))
         with self._changed:

@@ -27,16 +27,9 @@ class RequestImages:
     def read(self, text: str, called: str = "'image'") -> Image.Image:
         """Return the RGB image in a text: an encoded image file in base64, or a data URI of one.
 
-        Pixels and scans are counted before decoding.
-
-        Args:
-            text: The image.
-            called: Name of the text in messages.
-
-        Raises:
-            UsageError: The text is not base64, the image has too many bytes or pixels, or all
-                images so far take too much work.
-            CompoclipError: The image is damaged.
+        Pixels and scans are counted before decoding. called: name of the text in messages. Raises
+        UsageError when the text is not base64, the image has too many bytes or pixels or all images
+        so far take too much work, CompoclipError when the image is damaged.
         """
         head = IMAGE_URI.match(text)
         try:
