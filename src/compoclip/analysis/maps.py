@@ -198,14 +198,7 @@ def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0
         attention: (rows, columns), the map.
         region: (left, upper, right, lower), the part of the image that the map covers, in pixels.
         alpha: opacity of the map.
-
-    Raises:
-        CompoclipError: `alpha` is not in [0, 1], or the map is empty.
     """
-    if not 0 <= alpha <= 1:
-        raise CompoclipError(f"the opacity of a map is between 0 and 1, not {alpha}")
-    if attention.ndim != 2 or not attention.size:
-        raise CompoclipError(f"a map of shape {attention.shape} cannot be laid over an image")
     photo = np.asarray(image.convert("RGB"), dtype=np.float32)
     low, high = float(attention.min()), float(attention.max())
     values = (attention - low) / (high - low) if high > low else np.zeros_like(attention)

@@ -91,8 +91,8 @@ def _list(row: Mapping[str, Any], key: str, where: str) -> list[Any]:
     return files.items(files.field(row, key, where), f"{where}: {key!r}")
 
 
-def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Captioned, ...]:
-    """Return photos and captions of BLIP's or Karpathy's JSON; of the latter only those of `split`.
+def read_captions(path: Path, remedy: str = "") -> tuple[Captioned, ...]:
+    """Return photos and captions of BLIP's or Karpathy's JSON; of the latter those of the test.
 
     Raises CompoclipError for photos listed twice and photos without captions.
     """
@@ -108,14 +108,14 @@ def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Ca
                 texts = enumerate(_list(row, "caption", where))
                 captions = [files.nonempty(text, f"{where}: caption {k}") for k, text in texts]
                 yield where, files.text(row, "image", where), captions
-            elif files.text(row, "split", where) == split:
+            elif files.text(row, "split", where) == "test":
                 keys = ("filepath", "filename") if "filepath" in row else ("filename",)
                 said = enumerate(_list(row, "sentences", where))
                 sentences = [files.record(each, f"{where}: sentence {k}") for k, each in said]
                 captions = [files.text(each, "raw", where) for each in sentences]
                 yield where, "/".join(files.texts(row, keys, where)), captions
 
-    return _photos(rows(), f"no photos{f' of split {split!r}' if karpathy else ''}", path)
+    return _photos(rows(), "no photos of split 'test'" if karpathy else "no photos", path)
 
 
 def read_flickr8k(

@@ -208,7 +208,6 @@ class CaptionPlan:
     absent: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a share outside [0, 1] or a negative number of words."""
         words, share = self.pre_caption, self.hn_fraction
         refuse(
             {

@@ -69,7 +69,6 @@ class PackSpec:
     shard_size: int = 1000
 
     def __post_init__(self) -> None:
-        """Raises UsageError for values that make no pack."""
         least = min(self.size, self.shard_size)
         refuse({"--size and --shard-size must be at least 1": least < 1})
         refuse({f"--quality {self.quality}: must be 1 to 100": not 1 <= self.quality <= 100})

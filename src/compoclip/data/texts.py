@@ -75,7 +75,6 @@ class GraphPlan(Texts):
     kinds = (GRAPH_POSITIVE, *GRAPH_CATEGORIES)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for impossible weights or stages."""
         weights, starts = self.weights, [stage.start for stage in self.stages]
         rising = starts[:1] == [0] and starts == sorted(set(starts))
         few = any(min(stage.positives, stage.negatives) < 0 for stage in self.stages)
@@ -156,7 +155,6 @@ class BagPlan(Texts):
     kinds = (BAG, BAG_NEGATIVE)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for an impossible size, and without rewrites."""
         refuse(
             {
                 f"a bag of {self.size} sentences: it must hold at least 1": self.size < 1,
@@ -243,7 +241,6 @@ class UnitPlan(Texts):
     roles: ClassVar[tuple[Role, ...]] = _BOTH
 
     def __post_init__(self) -> None:
-        """Raises UsageError for no slot and for shares outside [0, 1]."""
         one, two = self.relation_share, self.pair_share
         wrong = f"shares of relations and pairs must lie between 0 and 1, not {one} and {two}"
         few = f"{self.slots} slots of units: there must be at least 1"
@@ -313,7 +310,6 @@ class PhrasePlan(Texts):
     roles: ClassVar[tuple[Role, ...]] = (Role.POSITIVE,)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a negative number."""
         refuse({f"{self.most} noun phrases: must be 0 (none) or more": self.most < 0})
 
     @property
@@ -356,7 +352,6 @@ class TargetPlan(Texts):
     needs_parsing = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for an unknown choice."""
         wrong = f"texts.target '{self.of}' is not one of other, any"
         refuse({wrong: self.of not in ("", "other", "any")})
 

@@ -48,7 +48,7 @@ from compoclip.evaluation.published.beside import beside, entries_of
 from compoclip.evaluation.published.beside import shown as table_text
 from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_table
-from compoclip.evaluation.results import Results, file_stem, load_items, load_results
+from compoclip.evaluation.results import Results, by_model, file_stem, load_items, load_results
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.tables import comparison_text, results_text
 from compoclip.files import new_folder, read_json, require_new_folder, write_atomically, write_json
@@ -201,9 +201,7 @@ def _facts(folder: Path, found: Sequence[Results]) -> dict[str, Any]:
 
 def _compared(found: Sequence[Results], folder: Path) -> list[Comparison]:
     """Return all models compared with the run's base; nothing where that was not measured."""
-    models: dict[str, list[Results]] = {}
-    for each in found:
-        models.setdefault(each.model, []).append(each)
+    models = by_model(found)
     for of_one in models.values():
         require_one_checkpoint(of_one)
     weights = {name: of_one[0].identity.get("weights") for name, of_one in models.items()}

@@ -18,7 +18,7 @@ from compoclip.evaluation.groups import (
     profile_groups,
     skill_groups,
 )
-from compoclip.evaluation.results import Results, Score, too_few
+from compoclip.evaluation.results import Results, Score, by_model, too_few
 from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.tables import percent, span
 
@@ -49,7 +49,7 @@ def closing_sentences(
     Raises:
         CompoclipError: as `compare` does; or a bound was measured on other annotations.
     """
-    models = {each.model: [r for r in results if r.model == each.model] for each in results}
+    models = by_model(results)
     mine = models.pop(base)
     named = {each.benchmark: max(s.n for s in each.aggregates.values()) for each in results}
     partial = {each.benchmark for each in results if each.partial}
@@ -62,7 +62,10 @@ def closing_sentences(
         said += _changes(mine, models, resamples, seed)
     else:
         scores = group_scores(mine, _means(mine), resamples, seed)
-        said += [f"{base}: {_lower(name)} {_against_chance(s)}." for name, s in scores.items()]
+        for name, s in scores.items():
+            where = f"{s.standing} chance" if s.standing else too_few(s.photos)
+            told = f"{percent(s.value)} (95 % interval {span(s.low, s.high)}), {where}"
+            said.append(f"{base}: {_lower(name)} {told} ({percent(s.chance)}).")
         scores = group_scores(mine, skills, resamples, seed)
         low = [f"{name} {percent(s.value)}" for name, s in scores.items() if s.standing != "above"]
         if low:
@@ -98,16 +101,14 @@ def bound_scores(
     model -> group -> score. Raises CompoclipError when a bound was measured on other annotations.
     """
     hashes = {each.benchmark: each.data_hash for each in measured}
-    found: dict[str, list[Results]] = {}
     for each in bounds:
         if each.data_hash != hashes.get(each.benchmark, each.data_hash):
             raise CompoclipError(
                 f"{each.items}: measured on other annotations of {each.benchmark} than "
                 f"{measured[0].model}; measure both on the same data"
             )
-        found.setdefault(each.model, []).append(each)
     scores = {}
-    for name, own in found.items():
+    for name, own in by_model(bounds).items():
         here = {(each.benchmark, part) for each in own for part in (*each.scores, *each.aggregates)}
         known = {
             group: parts
@@ -156,14 +157,6 @@ def change_text(d: Difference) -> str:
     return (
         f"{_lower(d.name)} {percent(d.base)} -> {percent(d.other)} ({100 * d.difference:+.1f}, "
         f"95 % interval {span(d.low, d.high, '+')}, {verdict})"
-    )
-
-
-def _against_chance(score: Score) -> str:
-    where = f"{score.standing} chance" if score.standing else too_few(score.photos)
-    return (
-        f"{percent(score.value)} (95 % interval {span(score.low, score.high)}), {where} "
-        f"({percent(score.chance)})"
     )
 
 

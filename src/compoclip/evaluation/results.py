@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -128,6 +128,14 @@ class Results:
     def main(self, subtask: str) -> Score:
         """Return the sub-task's score in its main metric."""
         return next(iter(self.scores[subtask].values()))
+
+
+def by_model(results: Iterable[Results]) -> dict[str, list[Results]]:
+    """Return the results of each model, in order of appearance."""
+    found: dict[str, list[Results]] = {}
+    for each in results:
+        found.setdefault(each.model, []).append(each)
+    return found
 
 
 def score_named(results: Sequence[Results], name: str) -> Score:

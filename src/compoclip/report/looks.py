@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +15,7 @@ from PIL import Image, ImageOps
 from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
 from compoclip.archives import SUFFIXES, Members
 from compoclip.benchmarks.case import MIRRORED, UPRIGHT
-from compoclip.data.decode import decode
+from compoclip.data.decode import data_uri, decode
 from compoclip.errors import CompoclipError
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.report.study import Study
@@ -83,7 +81,7 @@ class Album:
             self.unreadable += 1
         else:
             image.thumbnail((PHOTO_SIDE, PHOTO_SIDE), Image.Resampling.LANCZOS)
-            uri = data_uri(image)
+            uri = smallest_uri(image)
             if len(uri) > self.budget:
                 self.over_budget += 1
                 picture = replace(picture, why="left out to keep the page small")
@@ -145,7 +143,7 @@ class Album:
                 seen = [maps.words[k].attention for k in places if k < len(maps.words)]
                 if seen:
                     overlay = small_overlay(photo, np.mean(seen, axis=0), maps.region, SIDE)
-                    uris.append((name, data_uri(overlay)))
+                    uris.append((name, smallest_uri(overlay)))
             size = sum(len(uri) for _, uri in uris)
             if size > self.map_budget:
                 self.strips_over_budget += 1
@@ -155,15 +153,9 @@ class Album:
         return tuple(looks)
 
 
-def data_uri(image: Image.Image) -> str:
-    """The image as JPEG or PNG, whichever is smaller."""
-    choices = []
-    for kind, options in (("jpeg", {"quality": 82}), ("png", {"optimize": True})):
-        buffer = io.BytesIO()
-        image.save(buffer, format=kind, **options)
-        choices.append((len(buffer.getvalue()), kind, buffer.getvalue()))
-    _, kind, data = min(choices)
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+def smallest_uri(image: Image.Image) -> str:
+    """Return the image as JPEG or PNG, whichever is smaller."""
+    return min(data_uri(image, "jpeg", quality=82), data_uri(image, "png", optimize=True), key=len)
 
 
 # --- Which words differ between two texts. ---

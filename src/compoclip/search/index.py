@@ -50,7 +50,10 @@ class PhotoIndex:
     def save(self, path: Path) -> None:
         """Write the index to one file. Raises CompoclipError when that fails."""
         texts = {"names": self.names, "stamps": self.stamps, "about": [json.dumps(self.about)]}
-        arrays: dict[str, NDArray[Any]] = {k: _packed(each) for k, each in texts.items()}
+        joined = {k: "".join(f"{text}\0" for text in each) for k, each in texts.items()}
+        arrays: dict[str, NDArray[Any]] = {
+            k: np.frombuffer(text.encode(), np.uint8) for k, text in joined.items()
+        }
         arrays["features"] = self.features
         files.write_atomically(path, lambda place: files.save_arrays(place, arrays, _VERSION))
 
@@ -116,7 +119,8 @@ def read_index(path: Path) -> PhotoIndex:
         arrays = files.read_arrays(path, _VERSION)
         if arrays is None:
             raise ValueError(f"it is no {_VERSION}")
-        names, stamps, (stated,) = (_unpacked(arrays[k]) for k in ("names", "stamps", "about"))
+        texts = (arrays[k].tobytes().decode() for k in ("names", "stamps", "about"))
+        names, stamps, (stated,) = (text.split("\0")[:-1] for text in texts)
         features, about = arrays["features"], json.loads(stated)
         sizes = {len(names), len(stamps), len(features)}
         if len(sizes) > 1 or features.ndim != 2 or not set(about) >= _FIELDS:
@@ -129,14 +133,6 @@ def read_index(path: Path) -> PhotoIndex:
             f"{path}: not a whole index ({why}); delete it and run compoclip index again"
         ) from error
     return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about)
-
-
-def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:
-    return np.frombuffer("".join(f"{text}\0" for text in texts).encode(), np.uint8)
-
-
-def _unpacked(packed: NDArray[np.uint8]) -> list[str]:
-    return packed.tobytes().decode().split("\0")[:-1]
 
 
 def _identity(encoder: ModelEncoder) -> dict[str, Any]:

@@ -60,7 +60,6 @@ class RankShare:
     world: int = 1
 
     def __post_init__(self) -> None:
-        """Raises CompoclipError when the batch cannot be split evenly."""
         if self.batch_size < 1 or self.batch_size % self.world:
             raise CompoclipError(
                 f"batch size {self.batch_size} cannot be split over {self.world} processes; "

@@ -30,7 +30,6 @@ class Groups(ImagePlan):
     least_image_score: float = 14.0
 
     def __post_init__(self) -> None:
-        """Raises UsageError for impossible numbers."""
         bad = self.variations < 1 or self.pairs < 0
         refuse({"a group needs at least 1 variation and no fewer than 0 pairs": bad})
 

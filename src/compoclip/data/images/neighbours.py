@@ -42,7 +42,6 @@ class Neighbours(ImagePlan):
     among: int = 3
 
     def __post_init__(self) -> None:
-        """Raises UsageError for more images than `among`."""
         wrong = f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
         refuse({wrong: not 0 <= self.count <= self.among})
 

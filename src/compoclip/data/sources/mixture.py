@@ -77,7 +77,6 @@ class WeightedMix:
     quotas: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raises UsageError when an epoch has no sample of a data set."""
         total, whole = sum(self.sizes.values()), math.fsum(self.weights.values())
         exact = {name: total * weight / whole for name, weight in self.weights.items()}
         quotas = {name: math.floor(share) for name, share in exact.items()}
