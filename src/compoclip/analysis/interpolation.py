@@ -250,9 +250,6 @@ def choose(measured: Sweep, rule: Rule) -> Point:
         measured: the sweep.
         rule: the axis to retain and the loss allowed on it.
 
-    Returns:
-        The point.
-
     Raises:
         UsageError: an axis of the rule was not measured, or its loss is negative.
     """

@@ -76,9 +76,6 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
         image: RGB.
         caption: at least one word.
 
-    Returns:
-        One map per word.
-
     Raises:
         CompoclipError: a tower has no patch or token features, the tokenizer does not group tokens
             into words, the caption has no word, or the patches form no grid.

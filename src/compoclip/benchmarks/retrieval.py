@@ -1,8 +1,7 @@
 """Image-text retrieval: COCO (Karpathy test), Flickr30k, Flickr8k, COCO-Counterfactuals, NegBench,
 and sets of long captions: Urban1k, DOCCI's test, ShareGPT4V-1k.
 
-A family: load one set as `retrieval:coco`, `retrieval:flickr30k`, `retrieval:flickr8k`,
-`retrieval:coco_cf`, `retrieval:urban1k`, `retrieval:docci` or `retrieval:sharegpt4v`. Read from
+A family: load one set as `retrieval:coco`, `retrieval:docci` and so on. Read from
 
     <root>/coco/coco_karpathy_test.json    photos <root>/coco/<image>, image "val2014/..."
     <root>/flickr30k/flickr30k_test.json   photos <root>/flickr30k/images/<file name of image>

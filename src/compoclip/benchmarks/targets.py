@@ -80,9 +80,6 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
         root: default data root.
         images: default photo folder.
 
-    Returns:
-        The benchmarks to load.
-
     Raises:
         UsageError: a target is malformed.
         CompoclipError: a suite is malformed.

@@ -149,9 +149,6 @@ def process(
         engine: Runs the workers: processes of this machine, or Ray.
         track: Wraps the stream of results, for progress.
 
-    Returns:
-        The outcome of every shard, bad ones too.
-
     Raises:
         UsageError: When `column` does not exist, or `out` was written with other settings.
         CompoclipError: When `out` cannot be written.

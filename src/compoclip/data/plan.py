@@ -190,9 +190,6 @@ def prepare_captions(
         workers: Parsing processes, by default one per core. They are started for thousands of
             captions only, as fresh interpreters (a calling script needs its `__main__` guard).
 
-    Returns:
-        The parses by caption.
-
     Raises:
         CompoclipError: When the store cannot be written.
     """

@@ -174,9 +174,6 @@ def read_units(path: Path) -> WrittenLists:
     Args:
         path: The file.
 
-    Returns:
-        The `WrittenPart`s by caption.
-
     Raises:
         CompoclipError: For a file that is malformed.
     """

@@ -64,8 +64,8 @@ def closing_sentences(
         scores = group_scores(mine, _means(mine), resamples, seed)
         for name, s in scores.items():
             where = f"{s.standing} chance" if s.standing else too_few(s.photos)
-            told = f"{percent(s.value)} (95 % interval {span(s.low, s.high)}), {where}"
-            said.append(f"{base}: {_lower(name)} {told} ({percent(s.chance)}).")
+            value = f"{percent(s.value)} (95 % interval {span(s.low, s.high)}), {where}"
+            said.append(f"{base}: {_lower(name)} {value} ({percent(s.chance)}).")
         scores = group_scores(mine, skills, resamples, seed)
         low = [f"{name} {percent(s.value)}" for name, s in scores.items() if s.standing != "above"]
         if low:

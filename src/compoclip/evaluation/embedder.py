@@ -278,9 +278,6 @@ def open_encoder(
         options: Device, precision and prompts.
         activation: As for `load_model`.
 
-    Returns:
-        The model as evaluation sees it.
-
     Raises:
         UsageError: There is no such model.
         CompoclipError: It cannot be loaded, a library is missing, or its code fails.

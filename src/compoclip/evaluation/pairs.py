@@ -139,28 +139,14 @@ def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
             )
 
 
-@dataclass(frozen=True)
-class ScoredPairs:
-    """Scores of all pairs, and what they cost.
-
-    Args:
-        features: With `matches`.
-        pairs: How many were scored now, not taken from the cache.
-        seconds: In which they were.
-    """
-
-    features: EncodedFeatures
-    pairs: int
-    seconds: float
-
-
 def score_contents(
     encoder: Encoder, score: PairScore, contents: Sequence[Content], options: EncodeOptions
-) -> ScoredPairs:
+) -> tuple[EncodedFeatures, float]:
     """Score the pairs of all items, each distinct one once; share the work among ranks.
 
-    contents: cases whose images exist. Of several ranks, rank 0 has all scores. Raises
-    CompoclipError for images damaged beyond `max_bad`, and when the model or a file fails.
+    contents: cases whose images exist. Returns the scores, all of them on rank 0, and the pairs
+    scored per second. Raises CompoclipError for images damaged beyond `max_bad`, and when the model
+    or a file fails.
     """
     refs = list(dict.fromkeys(ref for content in contents for ref in content.images))
     words = list(dict.fromkeys(text for content in contents for text in content.texts))
@@ -193,7 +179,7 @@ def score_contents(
     rows = {ref: row for ref, row in image_rows.items() if ref not in damaged.found}
     none = np.zeros((0, 0), dtype=np.float32)
     features = EncodedFeatures(none, rows, none, text_rows, damaged.found, truncated, matches)
-    return ScoredPairs(features, done, time.monotonic() - start)
+    return features, done / max(time.monotonic() - start, 1e-9)
 
 
 def _scored(

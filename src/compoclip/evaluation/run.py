@@ -214,8 +214,7 @@ def evaluate(
                 features = features.leading(options.dimensions, name)
         else:
             require_pairs([job.benchmark for job in todo], pair_score.name)
-            scored = score_contents(encoder, pair_score, contents, options)
-            features, rate = scored.features, scored.pairs / max(scored.seconds, 1e-9)
+            features, rate = score_contents(encoder, pair_score, contents, options)
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
             for job in todo if ranks.first else ():
@@ -232,7 +231,7 @@ def _judged(options: Options, cases: Cases) -> EncodedFeatures:
     assert judge is not None
     score = score_of("", judge)
     assert score is not None
-    return score_contents(judge, score, [cases], replace(options, ranks=SINGLE)).features
+    return score_contents(judge, score, [cases], replace(options, ranks=SINGLE))[0]
 
 
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
@@ -261,9 +260,6 @@ def watch_model(
         settings: when to measure, and what to do with the results.
         out: the run folder; results go to OUT/eval/step-N.
         ranks: the processes that train together; they share the encoding.
-
-    Returns:
-        The watch, for `training.run.run_training`.
 
     Raises:
         UsageError: When `keep_best` names a score that no benchmark has.

@@ -155,9 +155,6 @@ def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
     Args:
         study: the results.
 
-    Returns:
-        Benchmark -> sub-task -> the items that all models have.
-
     Raises:
         CompoclipError: a table of items is absent, damaged, or of other results.
     """

@@ -202,18 +202,6 @@ def _pieces(text: str, spans: list[tuple[int, int]], changed: list[bool]) -> tup
     return tuple(pieces)
 
 
-def broken(pieces: Sequence[Piece], longest: int) -> list[list[Piece]]:
-    """Break a text between words into lines of at most `longest` characters, without control
-    characters, which end an SVG."""
-    lines: list[list[Piece]] = [[]]
-    for word in (Piece(w, p.changed) for p in pieces for w in re.findall(r"\S+\s*|\s+", p.text)):
-        if lines[-1] and sum(len(p.text) for p in lines[-1]) + len(word.text.rstrip()) > longest:
-            lines.append([])
-        shown = "".join(c if c.isprintable() else " " for c in word.text)
-        lines[-1].append(Piece(shown, word.changed))
-    return lines
-
-
 def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:
     """Short runs of changed words: their text, and their places among the words of the text."""
     text = "".join(piece.text for piece in pieces)

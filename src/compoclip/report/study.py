@@ -99,9 +99,6 @@ def read_study(
         seed: of the draws.
         bounds: folders of results of reference models (random weights, texts alone, an oracle).
 
-    Returns:
-        The results and comparisons of a report.
-
     Raises:
         UsageError: the base is unknown, or there are no paths.
         CompoclipError: results are missing, malformed or contradictory.

@@ -50,9 +50,6 @@ def read_run(folder: Path) -> Run:
     Args:
         folder: the run's --out folder.
 
-    Returns:
-        Its curves, and the record of its checkpoint if there is one.
-
     Raises:
         CompoclipError: the log is missing or empty, or the record is malformed.
     """

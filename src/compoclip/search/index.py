@@ -109,9 +109,6 @@ def read_index(path: Path) -> PhotoIndex:
     Args:
         path: The file.
 
-    Returns:
-        The index.
-
     Raises:
         CompoclipError: For a file that is absent, damaged or no index.
     """
@@ -212,9 +209,6 @@ def index_photos(
         out: The file. One that is there must be an index.
         model: What `load` loads the model by.
         batch_size: Photos encoded at once; None: the default of `EncodeOptions`.
-
-    Returns:
-        The index.
 
     Raises:
         CompoclipError: For a damaged file at `out`, and when no photo can be read.

@@ -189,9 +189,6 @@ def search(
         negation: Weight w of the negated part: photos are ranked by the cosine with the wanted
             part minus w times the cosine with the negated part. 0 uses the text unchanged.
 
-    Returns:
-        An answer per query, in order.
-
     Raises:
         UsageError: For an empty text.
         CompoclipError: For an image that cannot be read.

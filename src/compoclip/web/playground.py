@@ -175,9 +175,6 @@ def play_site(
         playground: Models and examples.
         host: Address to serve at.
         names: Further names that requests may call the server by.
-
-    Returns:
-        The website, for a `Server`.
     """
     folder = files("compoclip.web") / "page"
     pages: dict[str, Page] = {

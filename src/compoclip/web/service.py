@@ -252,9 +252,6 @@ def model_site(
         host: Address to serve at.
         names: Further names that requests may call the server by.
         body: Most bytes of one request; all requests together may hold eight times as many.
-
-    Returns:
-        The website, for a `Server`.
     """
     model = service.model()
     answers = {"/v1/embeddings": service.embeddings, "/v1/scores": service.scores}
