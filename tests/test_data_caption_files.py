@@ -316,6 +316,6 @@ def test_folder_with_metadata(tmp_path: Path) -> None:
     with pytest.raises(CompoclipError, match="lies outside"):
         open_source(str(tmp_path))
     (tmp_path / "empty").mkdir()
-    for name, message in (("gone", "folder not found"), ("empty", "no usable sample")):
+    for name, message in (("gone", "not found"), ("empty", "unknown format")):
         with pytest.raises(CompoclipError, match=message):
             open_source(str(tmp_path / name))

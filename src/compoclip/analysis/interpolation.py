@@ -233,10 +233,8 @@ def axes_of(results: Sequence[Results]) -> Groups:
     """
     groups = profile_groups(results)
     found = {name: groups[name] for name in AXES if name in groups}
-    if not found:
-        raise UsageError(
-            "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
-        )
+    wrong = "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
+    refuse({wrong: not found})
     return found
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.losses.contract import at_least_float32, normalise
 from compoclip.losses.local import local_similarity, patch_attention
@@ -157,11 +157,9 @@ def patch_grid(patches: int, size: tuple[int, int]) -> tuple[int, int]:
     """
     rows = max(1, round(math.sqrt(patches * size[0] / size[1])))
     columns = max(1, round(rows * size[1] / size[0]))
-    if rows * columns != patches:
-        raise CompoclipError(
-            f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
-            "maps need a tower whose patches cover the image row by row; choose another model"
-        )
+    wrong = f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
+    wrong += "maps need a tower whose patches cover the image row by row; choose another model"
+    refuse({wrong: rows * columns != patches}, CompoclipError)
     return rows, columns
 
 

@@ -408,11 +408,8 @@ def finished(task: ShardTask) -> Counts | None:
         counts, usual = known.get("counts"), new_counts()
         task.job.make([], usual)
         return counts if isinstance(counts, dict) and _are_like(counts, usual) else None
-    if known.get("source") != str(task.source.absolute()):
-        raise CompoclipError(
-            f"{task.target}: was made from {known.get('source')}, not from {task.source}; choose "
-            "another -o"
-        )
+    problem = f"was made from {known.get('source')}, not from {task.source}; choose another -o"
+    require(known.get("source") == str(task.source.absolute()), task.target, problem)
     return None
 
 

@@ -127,10 +127,8 @@ class OpenedImage:
         is fast, and the pixels differ from the scaled whole image. Raises CompoclipError for too
         much work, and for a depth without a scale.
         """
-        if self.scans > MAX_SCANS or self.work > MAX_WORK:
-            raise _RefusedError(
-                "has too many scans for its size; save it again as an ordinary JPEG or PNG"
-            )
+        wrong = "has too many scans for its size; save it again as an ordinary JPEG or PNG"
+        refuse({wrong: self.scans > MAX_SCANS or self.work > MAX_WORK}, _RefusedError)
         if least is not None:
             self.stored.draft(None, self._sides(least))
         rgb = _to_rgb(self.stored)
@@ -311,11 +309,9 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         # Plain conversion would clip to white. Pillow calls grey of 16 bits I;16, of some formats
         # I, as it does grey of 32 bits.
         deep = image.mode.startswith("I;16") or image.format in ("PNG", "PPM")
-        if not deep or image.mode == "F":
-            raise _RefusedError(
-                f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
-                "black to white; convert the image to 8 or 16 bits"
-            )
+        wrong = f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
+        wrong += "black to white; convert the image to 8 or 16 bits"
+        refuse({wrong: not deep or image.mode == "F"}, _RefusedError)
         tags = getattr(image, "tag_v2", {})
         deepest = (1 << min(tags.get(_BITS, (16,)))) - 1
         values = np.minimum(np.asarray(image).astype(np.uint32), deepest)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from compoclip.benchmarks.case import Aggregate, Listed
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.curves import weighted_ap_11, weighted_auc
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Flags, Indices, Values, main_values
 from compoclip.evaluation.statistics import RESAMPLES, cluster_weights
@@ -175,11 +175,8 @@ def plan(
             raise CompoclipError(f"unknown aggregate weighting '{node.weighting}'; macro or micro")
         if node.macro_by is None and node.weighting == "macro":
             return mean_of([build(part, metric) for part in node.nested()])
-        if metric not in applies:
-            raise CompoclipError(
-                f"an aggregate asks for the metric '{metric}', which these items do not have; "
-                f"they have {', '.join(applies)}"
-            )
+        wrong = f"an aggregate asks for the metric '{metric}', which these items do not have; they "
+        refuse({f"{wrong}have {', '.join(applies)}": metric not in applies}, CompoclipError)
         rows = np.flatnonzero(np.isin(names, sorted(node.subtasks())) & applies[metric])
         if node.macro_by is None:
             return leaf(metric, rows, listed.truth)

@@ -39,7 +39,7 @@ from compoclip.benchmarks.files import data_hash, file_hash
 from compoclip.config import CONFIG, parsed_config
 from compoclip.console import counted
 from compoclip.data.fingerprint import FILE, Fingerprint
-from compoclip.errors import CompoclipError, shown
+from compoclip.errors import CompoclipError, require, shown
 from compoclip.evaluation.comparison import Comparison, compare_all, require_one_checkpoint
 from compoclip.evaluation.forms.cases import ONE_BY_ONE
 from compoclip.evaluation.forms.form import first_wins
@@ -84,10 +84,8 @@ def write_bundle(
         raise CompoclipError(f"{run}: holds no model; give the folder of a finished run")
     trained = read_record(written / RECORD)[0].weights
     found = load_results(results)
-    if trained not in {each.identity.get("weights") for each in found}:
-        raise CompoclipError(
-            f"{results}: has no results of the weights {trained} in {written}; evaluate them"
-        )
+    problem = f"has no results of the weights {trained} in {written}; evaluate them"
+    require(trained in {each.identity.get("weights") for each in found}, results, problem)
     with ExitStack() as stack:
         zipped = out.suffix == ".zip"
         if zipped:
@@ -101,10 +99,8 @@ def write_bundle(
             target.mkdir(parents=True, exist_ok=True)
             items = Path(each.items)
             for file in (items.with_suffix(".json"), items):
-                if (target / file.name).exists():
-                    raise CompoclipError(
-                        f"{results}: two results of {each.model} on {each.benchmark}; leave one out"
-                    )
+                problem = f"two results of {each.model} on {each.benchmark}; leave one out"
+                require(not (target / file.name).exists(), results, problem)
                 shutil.copyfile(file, target / file.name)
         (folder / "run").mkdir()
         for file in (run / CONFIG, run / LOG, run / FILE, written / RECORD):

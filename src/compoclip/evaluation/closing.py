@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compoclip.console import counted
-from compoclip.errors import CompoclipError
+from compoclip.errors import require
 from compoclip.evaluation.comparison import Difference, together
 from compoclip.evaluation.groups import (
     COMPOSITION,
@@ -102,11 +102,9 @@ def bound_scores(
     """
     hashes = {each.benchmark: each.data_hash for each in measured}
     for each in bounds:
-        if each.data_hash != hashes.get(each.benchmark, each.data_hash):
-            raise CompoclipError(
-                f"{each.items}: measured on other annotations of {each.benchmark} than "
-                f"{measured[0].model}; measure both on the same data"
-            )
+        problem = f"measured on other annotations of {each.benchmark} than {measured[0].model}; "
+        problem += "measure both on the same data"
+        require(each.data_hash == hashes.get(each.benchmark, each.data_hash), each.items, problem)
     scores = {}
     for name, own in by_model(bounds).items():
         here = {(each.benchmark, part) for each in own for part in (*each.scores, *each.aggregates)}

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from compoclip.errors import CompoclipError, UsageError, pip_install, refuse
+from compoclip.errors import CompoclipError, UsageError, pip_install, refuse, require
 from compoclip.evaluation.encoder import Precision
 
 DTYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -285,11 +285,9 @@ def _transformer(identifier: str, revision: str | None, options: ModelOptions) -
     given = (model, processor, revision, options.device)
     if not vqa and all(hasattr(model, f"get_{each}_features") for each in ("image", "text")):
         return DualTransformer(options, *given)
-    if getattr(processor, "chat_template", None) is None:
-        raise UsageError(
-            f"{name}: {type(model).__name__} has neither features of images and texts nor a chat "
-            "template with images; write a file for it: compoclip new model NAME"
-        )
+    problem = f"{type(model).__name__} has neither features of images and texts nor a chat "
+    problem += "template with images; write a file for it: compoclip new model NAME"
+    require(getattr(processor, "chat_template", None) is not None, name, problem, UsageError)
     return VqaScorer(options, *given) if vqa else LastTokenEmbedder(options, *given)
 
 

@@ -24,7 +24,7 @@ from compoclip.captions.subgraphs import decompose, phrase, worded
 from compoclip.captions.types import Caption
 from compoclip.console import track
 from compoclip.data.decode import opened
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.embedder import ExternalEncoder, by_image, read_picture
 from compoclip.evaluation.encode import (
     Damaged,
@@ -117,10 +117,8 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
     def one(image: Any, texts: list[str]) -> Scores:
         with own.fence(str(path), _REMEDY):
             scores = np.asarray(function(model, image, texts), dtype=np.float32)
-        if scores.shape != (len(texts),):
-            raise CompoclipError(
-                f"{path}: {len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
-            )
+        problem = f"{len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
+        require(scores.shape == (len(texts),), path, problem)
         require_finite(scores, str(path))
         return scores
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.errors import CompoclipError, UsageError, closest, require, shown
+from compoclip.errors import CompoclipError, UsageError, closest, refuse, require, shown
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
@@ -238,11 +238,8 @@ def load_results(path: Path) -> list[Results]:
     for file in files:
         data = read_json(file, damaged=remedy)
         version = data.get("schema") if isinstance(data, dict) else None
-        if version != SCHEMA:
-            raise CompoclipError(
-                f"{file}: not a result file of this version (schema {version}, expected {SCHEMA}); "
-                f"{remedy}"
-            )
+        problem = f"not a result file of this version (schema {version}, expected {SCHEMA}); "
+        require(version == SCHEMA, file, f"{problem}{remedy}")
         data.pop("clean", None)  # of earlier versions: scores without faulty items
         if data.get("score") == "itc":  # what earlier versions call it
             data["score"] = "cosine"
@@ -424,11 +421,9 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
     """
     rows = []
     for each in results:
-        if each.identity.get("weights") != identity.weights:
-            raise CompoclipError(
-                f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
-                f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
-            )
+        wrong = f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
+        wrong += f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
+        refuse({wrong: each.identity.get("weights") != identity.weights}, CompoclipError)
         s = each.headline_score
         part = f" ({s.n:,} of {s.expected:,} items)" if each.partial else ""
         name = each.benchmark + part

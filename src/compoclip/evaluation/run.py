@@ -303,11 +303,8 @@ def _measure(
     require(here, benchmark.name, "no items left, all images are damaged; replace them")
     items = score(benchmark, features, content)
     for (part, item), count in Counter(zip(items.subtasks, items.ids)).items():
-        if count > 1:  # comparisons join on these names
-            raise CompoclipError(
-                f"{benchmark.name}: two items of sub-task '{part}' are called '{item}'; "
-                "correct the annotation file"
-            )
+        problem = f"two items of sub-task '{part}' are called '{item}'; correct the annotation file"
+        require(count == 1, benchmark.name, problem)
     scored = len(items)
     if (audit := options.audits.get(benchmark.name)) is not None:
         items = _without(items, audit.faulty, benchmark)
@@ -347,9 +344,7 @@ def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
     """Return the items without the faulty ones, and without joint outcomes of broken groups."""
     named = zip(items.subtasks, items.ids)
     kept = [row for row, name in enumerate(named) if name not in faulty]
-    if not kept:
-        raise CompoclipError(
-            f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or fix the data"
-        )
+    problem = "every item is faulty; leave --exclude-faulty out or fix the data"
+    require(kept, benchmark.name, problem)
     sizes = group_sizes(benchmark.content.cases, benchmark.joint)
     return with_joint(items.take(np.array(kept)), benchmark.joint, sizes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Listed
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.aggregate import (
     RANKED,
     MeanNode,
@@ -88,11 +88,8 @@ def summarise(
         gap = sum(lack(part, rule.metric or MAIN) for part in parts)
         here_listed = Listed(items.subtasks, items.labels, items.truth)
         tree = plan(rule, here_listed, frame.applies, frame.main)
-        if tree is None and not gap:
-            raise CompoclipError(
-                f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
-                "and image folders"
-            )
+        wrong = f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
+        refuse({f"{wrong}and image folders": tree is None and not gap}, CompoclipError)
         if tree is None:
             continue
         if gap and listed is not None and rule.by_label():

@@ -96,11 +96,8 @@ class PhotoIndex:
         """Raise CompoclipError, naming the file, if another model made the features."""
         known = _identity(encoder)
         wrong = ", ".join(k for k in known if self.about["identity"].get(k) != known[k])
-        if wrong:
-            raise CompoclipError(
-                f"{path}: made with another model ({self.about['model']}: other {wrong}); name "
-                "that model with --model, or run compoclip index again"
-            )
+        problem = f"made with another model ({self.about['model']}: other {wrong}); name that "
+        require(not wrong, path, f"{problem}model with --model, or run compoclip index again")
 
 
 def read_index(path: Path) -> PhotoIndex:

@@ -84,10 +84,8 @@ def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
 
     Raises UsageError when it is no object, or one of more than 100,000 values.
     """
-    if sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        raise UsageError(
-            f"the request has more than {_MOST_VALUES:,} commas and brackets; send less at once"
-        )
+    wrong = f"the request has more than {_MOST_VALUES:,} commas and brackets; send less at once"
+    refuse({wrong: sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES})
     try:
         data: dict[str, Any] = json.loads(body)
     except (ValueError, RecursionError):

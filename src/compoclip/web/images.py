@@ -45,10 +45,7 @@ class RequestImages:
                 (width * height, f"{width} x {height} pixels", MAX_PIXELS),
             ):
                 refuse({f"the image has {what}; at most {most:,} are allowed": size > most})
-            if file.work > self._left:
-                raise UsageError(
-                    "the images of the request have too many pixels together; send fewer, or "
-                    "smaller ones"
-                )
+            wrong = "the images of the request have too many pixels together; send fewer, or "
+            refuse({f"{wrong}smaller ones": file.work > self._left})
             self._left -= file.work
             return file.rgb()

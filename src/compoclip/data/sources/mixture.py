@@ -84,11 +84,9 @@ class WeightedMix:
         for name in sorted(exact, key=lambda each: quotas[each] - exact[each])[:left]:
             quotas[name] += 1
         for name, quota in quotas.items():
-            if not quota:
-                raise UsageError(
-                    f"{name}: a weight of {self.weights[name]:g} is less than one sample in an "
-                    f"epoch of {total}; raise it, or leave the data set out"
-                )
+            problem = f"a weight of {self.weights[name]:g} is less than one sample in an epoch of "
+            problem += f"{total}; raise it, or leave the data set out"
+            require(quota, name, problem, UsageError)
         object.__setattr__(self, "quotas", quotas)
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -281,10 +281,8 @@ def open_karpathy(path: Path, data: Any, images: Path | None, split: str | None)
     )
     if pictured:
         data = [{"image": image, "caption": texts} for image, texts in data.items()]
-    if not isinstance(data, list):
-        raise CompoclipError(
-            f"{path}: neither a list of rows nor an object with 'images' or names of images"
-        )
+    problem = "neither a list of rows nor an object with 'images' or names of images"
+    require(isinstance(data, list), path, problem)
     require_one_split(path, split)
     first = data[0] if data and isinstance(data[0], dict) else {}
     layout = next((each for each in IN_JSON if first.keys() >= each.keys.keys()), KARPATHY)

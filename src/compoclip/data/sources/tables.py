@@ -240,10 +240,8 @@ def open_hugging_face(
     held = {name for name in (columns[0], NEG_IMAGE) if name in names and _pictured(data, name)}
     odd = next((name for name in columns[1] if name in held or _pictured(data, name)), None)
     require(odd is None, spec, f"column {odd!r} holds images, not captions", UsageError)
-    if columns[0] not in held and images is None:
-        raise UsageError(
-            f"{spec}: column {columns[0]!r} holds paths: say with --images to what folder"
-        )
+    problem = f"column {columns[0]!r} holds paths: say with --images to what folder"
+    require(columns[0] in held or images is not None, spec, problem, UsageError)
     builder = RowBuilder(spec, images if images is not None else Path())
     rows = _Rows(builder)
     for name in sorted(held):

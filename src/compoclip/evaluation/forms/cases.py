@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form, TiePolicy
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.forms.form import ItemForm, Record, ShownItem, first_wins
 from compoclip.evaluation.items import (
@@ -430,11 +430,9 @@ class BinaryForm(CaseForm):
         cases.
         """
         for case in content:
-            if case.form is not self.name:
-                raise CompoclipError(
-                    f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
-                    "binary ones; a benchmark with binary items can have no others"
-                )
+            wrong = f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
+            wrong += "binary ones; a benchmark with binary items can have no others"
+            refuse({wrong: case.form is not self.name}, CompoclipError)
             self.candidates(case)
         scores = features.scores(
             features.image_index(content.images), features.text_index(content.texts)
