@@ -85,11 +85,9 @@ def read_folders(folder: Path, hint: str = "") -> PhotoSet:
     for nested in (False, True):
         try:
             there = [each.name for each in os.scandir(folder) if each.is_dir()]
-        except FileNotFoundError as error:
-            put = f"put the class folders of {folder.name!r} there{hint}"
-            raise CompoclipError(f"{folder}: folder not found; {put}") from error
         except OSError as error:
-            raise CompoclipError(f"{folder}: cannot be listed ({error.strerror})") from error
+            put = f"put the class folders of {folder.name!r} there{hint}"
+            raise room_files.unreadable(folder, error, put) from error
         directories = sorted(name for name in there if name[0] != ".")
         require(directories, folder, "no class directories; expected <class>/<photo>")
         split = next((name for name in _TEST_SPLITS if name in directories), None)

@@ -25,7 +25,14 @@ from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described, require_finite
 from compoclip.evaluation.items import EncodedFeatures, Scores
-from compoclip.files import Arrays, load_arrays, save_arrays, write_atomically
+from compoclip.files import (
+    Arrays,
+    load_arrays,
+    save_arrays,
+    unreadable,
+    unwritable,
+    write_atomically,
+)
 from compoclip.models.config import Tower
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.workers import Workers, own_cores
@@ -53,9 +60,7 @@ def image_content_key(ref: ImageRef, members: Members) -> bytes:
     try:
         data = members(ref.path, ref.member) if ref.member else ref.path.read_bytes()
     except OSError as error:
-        raise CompoclipError(
-            f"{ref.path}: cannot be read ({error.strerror}); check the images folder"
-        ) from error
+        raise unreadable(ref.path, error, "check the images folder") from error
     changes = [b"squash"] * ref.squash + [b"mirror"] * ref.mirror + [b"upright"] * ref.upright
     return content_key(data, repr(ref.box).encode(), *changes)
 
@@ -118,10 +123,7 @@ class FeatureCache:
                 file.flush()
                 return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
         except OSError as error:
-            raise CompoclipError(
-                f"{self._folder}: no room for features ({error.strerror}); name another place with "
-                "--cache"
-            ) from error
+            raise unwritable(self._folder, error) from error
 
 
 # --- What is not there yet is encoded. ---

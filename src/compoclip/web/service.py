@@ -20,7 +20,7 @@ from compoclip.search import PhotoIndex
 from compoclip.search.query import found_by
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Page, Website, require_client
-from compoclip.web.batches import Batcher, BatchSettings, Encoding
+from compoclip.web.batches import Batcher, BatchSettings
 from compoclip.web.images import DATA_URI, IMAGE_URI, RequestImages
 from compoclip.workers import available_cores
 
@@ -121,11 +121,9 @@ class Service:
         only = f"dimensions: this model has {self.dimensions}, and they are not cut"
         refuse({only: wanted != self.dimensions})
         items = self._items(request, "input")
-        encoded, about = self._encoded(items)
-        kinds = {False: iter(encoded.texts), True: iter(encoded.images)}
+        rows, about = self._encoded(items)
         data = []
-        for index, item in enumerate(items):
-            row = next(kinds[item.is_image])
+        for index, row in enumerate(rows):
             written: list[float] | str = row.tolist()
             if layout == "base64":  # as OpenAI's own client asks for them
                 written = base64.b64encode(row.astype("<f4").tobytes()).decode("ascii")
@@ -142,8 +140,12 @@ class Service:
         items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
         if len(items) > self.most:
             raise UsageError(f"images and texts are {len(items)}; at most {self.most} are allowed")
-        encoded, about = self._encoded(items)
-        return {"object": "scores", "scores": (encoded.images @ encoded.texts.T).tolist(), **about}
+        rows, about = self._encoded(items)
+        images, texts = (
+            np.stack([row for row, item in zip(rows, items) if item.is_image is kind])
+            for kind in (True, False)
+        )
+        return {"object": "scores", "scores": (images @ texts.T).tolist(), **about}
 
     def search(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return "data", per text or image the nearest photos of the index ("hits": photo, score)
@@ -157,12 +159,10 @@ class Service:
         if type(top) is not int or not 1 <= top <= _MOST_FOUND:
             raise UsageError(f"top is a number of photos from 1 to {_MOST_FOUND}")
         items = self._items(request, "input")
-        encoded, about = self._encoded(items)
-        kinds = {False: iter(encoded.texts), True: iter(encoded.images)}
-        vectors = np.stack([next(kinds[item.is_image]) for item in items])
+        rows, about = self._encoded(items)
         assert self.index is not None
         with self._decoding:  # as many at once as there are cores: their scores take memory
-            found = found_by(self.index, [item.where for item in items], vectors, top)
+            found = found_by(self.index, [item.where for item in items], np.stack(rows), top)
         return {"object": "list", "data": [asdict(each) for each in found], **about}
 
     def _check(self, request: Mapping[str, Any], known: Collection[str]) -> None:
@@ -187,14 +187,16 @@ class Service:
         refuse({f"{key} is empty; send one at least": not value, many: len(value) > self.most})
         return [_item(each, f"{key}[{n}]", is_image) for n, each in enumerate(value)]
 
-    def _encoded(self, items: Sequence[_Item]) -> tuple[Encoding, dict[str, Any]]:
-        """Return the features of items, and the facts about model and work of every answer."""
+    def _encoded(self, items: Sequence[_Item]) -> tuple[list[np.ndarray], dict[str, Any]]:
+        """Return the features of items, in order, and facts on model and work for the answer."""
         with self.batcher.room(len(items)):
             images = RequestImages()
             pixels = [self._pixels(item, images) for item in items if item.is_image]
             found = self.batcher.encode([i.content for i in items if not i.is_image], pixels)
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
-        return found, {"model": self.name, "usage": usage, "truncated": found.truncated}
+        kinds = {False: iter(found.texts), True: iter(found.images)}
+        rows = [next(kinds[item.is_image]) for item in items]
+        return rows, {"model": self.name, "usage": usage, "truncated": found.truncated}
 
     def _pixels(self, item: _Item, images: RequestImages) -> np.ndarray:
         """Return the pixels of an image, read as `compoclip.load` reads it."""

@@ -34,6 +34,7 @@ from compoclip.data.columns import (
 from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, NoUseError, Split
 from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
 from compoclip.errors import CompoclipError, UsageError, pip_install, require
+from compoclip.files import unreadable
 from compoclip.tables import (
     ROW_FILES,
     delimited_header,
@@ -335,8 +336,6 @@ class _Cells:
             try:
                 return Path(cell["path"]).read_bytes()
             except OSError as error:
-                raise CompoclipError(
-                    f"{self._spec}, row {int(image) + 1}: {cell['path']}: cannot be read "
-                    f"({error.strerror}); open the data set anew"
-                ) from error
+                remedy = f"open the data set {self._spec} anew"
+                raise unreadable(Path(cell["path"]), error, remedy) from error
         return bytes(cell.get("bytes") or b"")
