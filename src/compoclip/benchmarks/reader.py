@@ -125,12 +125,10 @@ class Loading:
             where = f"{path}: row {index}"
             yield index, where, files.record(value, where)
 
-    def lines(
-        self, name: str, path: Path, remedy: str = ""
-    ) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    def lines(self, name: str, path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
         """Yield (line, file and line for messages, row) of a JSON Lines file."""
         self.files[name] = path
-        for line, row in files.read_jsonl(path, remedy):
+        for line, row in files.read_jsonl(path):
             yield line, f"{path}: line {line}", row
 
 

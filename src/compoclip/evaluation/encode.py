@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -288,7 +288,7 @@ def _encode_images(
         many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
         processes = options.processes and encoder.device.type == "cuda" and many
         shown = [damaged.shown(row) for row in todo]
-        readings = zip(todo, read_images(encoder, shown, amounts, processes))
+        readings = zip(todo, read_images(encoder.read_image, shown, amounts, processes))
         for row, (image, damage) in track(readings, "encoding images", len(todo), "images"):
             if damage is None:
                 yield row, image
@@ -478,22 +478,17 @@ class FeatureStore(AbstractContextManager["FeatureStore"]):
 _Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong
 
 
-class ReadsImages(Protocol):
-    """Reader of images: an encoder, or a score of pairs."""
-
-    @property
-    def read_image(self) -> Callable[[ImageRef], Any]:
-        """See `Encoder`."""
-
-
 def read_images(
-    reader: ReadsImages, refs: Sequence[ImageRef], amounts: Amounts, processes: bool
+    read_image: Callable[[ImageRef], Any],
+    refs: Sequence[ImageRef],
+    amounts: Amounts,
+    processes: bool,
 ) -> Iterator[_Found]:
     """Read images with processes or threads, some batches ahead.
 
     Yields for each reference in order the image, or None and the error of the file.
     """
-    read, size = partial(_read, reader.read_image), _READ_AT_ONCE if processes else 1
+    read, size = partial(_read, read_image), _READ_AT_ONCE if processes else 1
     parts = [refs[k : k + size] for k in range(0, len(refs), size)]
     if processes:
         with Workers(amounts.workers) as pool:

@@ -193,7 +193,9 @@ def _scored(
     todo = store.todo(size, key=lambda row: pairs[row])
     groups = [list(each) for _, each in groupby(todo, key=lambda row: pairs[row][0])]
     shown = [needed[pairs[group[0]]][0] for group in groups]
-    readings = zip(groups, read_images(score, shown, options.amounts(store.device), False))
+    readings = zip(
+        groups, read_images(score.read_image, shown, options.amounts(store.device), False)
+    )
     done = 0
     held: list[tuple[int, Any]] = []  # row of a pair, its image
 

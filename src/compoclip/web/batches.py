@@ -87,9 +87,7 @@ class ServedCounts:
 class Batcher:
     """Encodes the items of several threads together; `close` ends its thread.
 
-    Args:
-        encoder: The model; nothing else may use it meanwhile.
-        settings: Settings of the batches.
+    Nothing else may use the encoder meanwhile.
     """
 
     def __init__(self, encoder: ModelEncoder, settings: BatchSettings) -> None:

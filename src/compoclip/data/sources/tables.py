@@ -3,11 +3,8 @@
 Of the latter, `hf:NAME/SPLIT`, NAME is a data set of the hub (`owner/name`, with a configuration
 `owner/name:config`), which the `datasets` library downloads once and keeps, or a folder: one that
 `save_to_disk` wrote, or one that `load_dataset` reads. The table stays in the library's
-memory-mapped files; captions are read once, images when they are shown.
-
-Streams are refused. A batch is a function of (seed, epoch, step) here, so that a run can be resumed
-anywhere and read by any number of workers; a stream is shuffled within a buffer only, in an order
-that depends on how its files are dealt to workers, and can be entered only by reading what came
+memory-mapped files; captions are read once, images when they are shown. Streams are refused: a
+batch is a function of (seed, epoch, step), and a stream can be entered only by reading what came
 before.
 """
 
