@@ -169,7 +169,7 @@ def reading_speed(
 ) -> float:
     """Images read a second, once the readers have started."""
     many = list(images) * repeats
-    reading = read_images(encoder, many, Amounts(64, 64, workers), processes)
+    reading = read_images(encoder.read_image, many, Amounts(64, 64, workers), processes)
     for _ in zip(range(len(many) // 3), reading):
         start = time.perf_counter()
     rest = sum(1 for _ in reading)

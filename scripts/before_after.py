@@ -11,12 +11,20 @@ made.
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
 from pathlib import Path
+
+from jinja2 import Environment
 
 from compoclip.console import end_with, note
 from compoclip.errors import CompoclipError
 from compoclip.files import write_text
-from compoclip.report import Album, before_after, before_after_svg, read_items, read_study
+from compoclip.report import Album, before_after, read_items, read_study
+from compoclip.report.cards import Card
+from compoclip.report.looks import Piece
+
+_ROW = 176  # pixels per item
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,9 +59,37 @@ def main(argv: list[str] | None = None) -> int:
         raise CompoclipError(
             f"{album.unreadable} photos cannot be read; name their folder: --images"
         )
-    write_text(options.out, before_after_svg(cards))
+    write_text(options.out, picture(cards))
     note(f"{options.out}: {', '.join(f'{c.part.benchmark} {c.part.name} {c.item}' for c in cards)}")
     return 0
+
+
+def picture(cards: Sequence[Card]) -> str:
+    """Draw items on which base and tuned model differ, one below the other, as an SVG."""
+    base, tuned = (name for name, *_ in cards[0].lines)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = Path(__file__).with_name("before_after.svg.j2").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        cards=[
+            (card, [(label, broken(pieces, 50), true) for label, pieces, true in card.texts])
+            for card in cards
+        ],
+        row=_ROW,
+        height=_ROW * len(cards),
+        about=f"Captions and negatives of {len(cards)} photos, scored by {base} and {tuned}",
+    )
+
+
+def broken(pieces: Sequence[Piece], longest: int) -> list[list[Piece]]:
+    """Break a text between words into lines of at most `longest` characters, without control
+    characters, which end an SVG."""
+    lines: list[list[Piece]] = [[]]
+    for word in (Piece(w, p.changed) for p in pieces for w in re.findall(r"\S+\s*|\s+", p.text)):
+        if lines[-1] and sum(len(p.text) for p in lines[-1]) + len(word.text.rstrip()) > longest:
+            lines.append([])
+        shown = "".join(c if c.isprintable() else " " for c in word.text)
+        lines[-1].append(Piece(shown, word.changed))
+    return lines
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from compoclip.benchmarks.audit import (
     Kind,
     audit,
     audit_training,
-    differences,
     exchanged,
     synonymous,
 )
@@ -230,13 +229,6 @@ def test_sugarcrepe_pp_of_the_publication(shared_data: Path) -> None:
     assert "    in swap_att 384, swap_obj 161 words / 163 letters\n" in told
     for level, ignored in IGNORED.items():
         assert f"  {level}: {ignored}" in told
-    edits = differences(edited, official(shared_data, "sugarcrepe"))
-    assert (edits.shared, edits.only_edited) == (4756, 1)
-    assert (edits.rows["stored"], edits.rows["stripped"], edits.rows["letters"]) == (
-        1368,
-        1147,
-        1023,
-    )
 
 
 def test_negclip_negatives_of_the_publication(shared_data: Path, capsys: Capture) -> None:

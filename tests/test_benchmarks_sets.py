@@ -263,8 +263,8 @@ def test_malformed_class_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     refuses("no class directories", "", "zero_shot:bare", tmp_path)
     (bare / "x").mkdir()
     refuses("no photos", "", "zero_shot:bare", tmp_path)
-    refuses(r"folder not found.*did you mean mnist", "", "zero_shot:mnit", tmp_path)
-    refuses("cannot be listed", "", "zero_shot:x", tmp_path, folder / "README.md")
+    refuses(r"put the class folders.*did you mean mnist", "", "zero_shot:mnit", tmp_path)
+    refuses("Not a directory", "", "zero_shot:x", tmp_path, folder / "README.md")
     refuses("leads outside", "", "zero_shot:..", tmp_path)
 
 

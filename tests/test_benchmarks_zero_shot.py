@@ -13,7 +13,7 @@ import pytest
 from benchmark_files import expect_one_line, refuses, write_json
 from compoclip.benchmarks import zero_shot
 from compoclip.benchmarks.case import Benchmark, Classification
-from compoclip.benchmarks.prompts import read_aliases, read_names, read_templates
+from compoclip.benchmarks.prompts import read_names, read_templates
 from compoclip.benchmarks.registry import SUITES, load_benchmark, meta
 from compoclip.benchmarks.zero_shot import (
     ELEVATER,
@@ -291,7 +291,7 @@ def test_class_lists_in_text_and_markdown(tmp_path: Path) -> None:
         "# Prompts\n\n## A B\n\n```bash\nclasses = ['x', ['y', 'z']]\ntemplates = ['a {}.']\n```\n"
     )
     path.write_text(text + "## C\nnothing\n## D\n```\nclasses = 1\n```\n", encoding="utf-8")
-    assert read_aliases(path, "A B") == (("x",), ("y", "z"))
+    assert read_names(path, "A B") == ("x", "y")
     assert read_templates(path, "A B") == ("a {}.",)
     lines = tmp_path / "names.txt"
     lines.write_text("cat\nred fox\n\n", encoding="utf-8")

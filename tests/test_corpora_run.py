@@ -112,7 +112,7 @@ def test_other_settings_and_other_sources_are_refused(
     assert contents(out) == whole
     (out / "manifest" / "settings.json").write_text("{")
     assert rewrite(source, "-o", out) == 1
-    assert "damaged" in capsys.readouterr().err
+    assert "settings.json: not valid JSON" in capsys.readouterr().err
 
 
 def spoil(path: Path, how: str) -> None:

@@ -11,7 +11,7 @@ from compoclip.cli.caption_input import caption_items
 from compoclip.data.columns import EMPTY_CAPTION, NO_CAPTION, NO_TEXT
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources import Source
-from compoclip.data.sources.open import NO_IMAGE, open_folder, open_source
+from compoclip.data.sources.open import NO_IMAGE, open_source
 from compoclip.data.sources.published import NO_CAPTIONS, NO_PHOTO, open_flickr8k
 from compoclip.errors import CompoclipError, UsageError
 from data_samples import dump
@@ -270,7 +270,7 @@ def test_folder_with_text_files(tmp_path: Path) -> None:
         (tmp_path / f"{name}.JPG").touch()
         (tmp_path / f"{name}.txt").write_text(text)
     (tmp_path / "d.png").touch()
-    source = open_folder(tmp_path)
+    source = open_source(str(tmp_path))
     assert [(source[i].id, source[i].captions) for i in range(len(source))] == [
         ("b.JPG", ("one", "two")),
         ("sub/a.JPG", ("three",)),
@@ -309,13 +309,13 @@ def test_images_of_other_kinds_are_read_or_counted(tmp_path: Path) -> None:
 
 def test_folder_with_metadata(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv").write_text("file_name,text\nx/1.jpg,A cat\n")
-    assert open_folder(tmp_path)[0].image == tmp_path / "x" / "1.jpg"
+    assert open_source(str(tmp_path))[0].image == tmp_path / "x" / "1.jpg"
     dump(tmp_path / "metadata.jsonl", {"file_name": "1.jpg", "text": "A dog", "tags": 3})
-    assert open_folder(tmp_path)[0].captions == ("A dog",)
+    assert open_source(str(tmp_path))[0].captions == ("A dog",)
     dump(tmp_path / "metadata.jsonl", {"file_name": "../1.jpg", "text": "A dog"})
     with pytest.raises(CompoclipError, match="lies outside"):
-        open_folder(tmp_path)
+        open_source(str(tmp_path))
     (tmp_path / "empty").mkdir()
-    for name, message in (("gone", "folder not found"), ("empty", "no usable sample")):
+    for name, message in (("gone", "not found"), ("empty", "unknown format")):
         with pytest.raises(CompoclipError, match=message):
-            open_folder(tmp_path / name)
+            open_source(str(tmp_path / name))

@@ -144,8 +144,8 @@ def test_neighbours_are_those_that_are_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"without": "a"}, CompoclipError, "no selection of a source"),
-        ({KEY: {"spec": 3}}, CompoclipError, "no selection of a source"),
+        ({"without": "a"}, CompoclipError, "'without' must be a list of texts"),
+        ({KEY: {"spec": 3}}, CompoclipError, "'spec' must be a text"),
         ({KEY: {"spec": "x", "other": "y"}}, CompoclipError, "no selection of a source"),
         ({"without": ["none#1"]}, CompoclipError, "leaves out 'none#1', unknown to "),
         ({"without": ["000000000001.jpg#0"]}, CompoclipError, "leaves out every sample"),

@@ -9,10 +9,13 @@ from scipy import stats
 from compoclip.evaluation.curves import (
     balanced_threshold,
     placements,
-    roc_auc,
     weighted_ap_11,
     weighted_auc,
 )
+
+
+def roc_auc(scores: np.ndarray, truth: np.ndarray, tie: float = 0.5) -> float:
+    return float(weighted_auc(scores, truth, np.ones((1, len(scores))), tie)[0])
 
 
 def arrays(scores: list[float], truth: list[int]) -> tuple[np.ndarray, np.ndarray]:

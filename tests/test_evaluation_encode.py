@@ -176,5 +176,5 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
 
     cache = FeatureCache(tmp_path / "cache", FakeEncoder())
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(CompoclipError, match=r"no room for features .No space left on device"):
+    with pytest.raises(CompoclipError, match=r"cannot be written .No space left on device"):
         cache.scratch((3, 4))

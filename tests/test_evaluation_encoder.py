@@ -193,7 +193,7 @@ def test_processes_read_what_threads_read(loaded: LoadedModel, refs: list[ImageR
     encoder = ModelEncoder(loaded)
     many = refs * 3  # several tasks, in which archives and the reader are kept
     plain, *others = (
-        list(read_images(encoder, many, Amounts(4, 4, workers), processes))
+        list(read_images(encoder.read_image, many, Amounts(4, 4, workers), processes))
         for workers, processes in ((1, False), (3, False), (2, True))
     )
     assert [damage for _, damage in plain].count(None) == 3 * 18

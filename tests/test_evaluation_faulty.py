@@ -103,7 +103,7 @@ def test_faulty_items_are_left_out_and_named(
     page = write_report([tmp_path / "out"], tmp_path / "r.html", resamples=20).read_text("utf-8")
     assert "faulty item (duplicate)" in page
 
-    assert main([*arguments, "--exclude-faulty"]) == 0
+    assert main([*arguments, "--exclude-faulty", "--details"]) == 0
     assert "already measured" in capsys.readouterr().err
     assert main(arguments) == 0  # the whole benchmark is another result
     assert "already measured" not in capsys.readouterr().err

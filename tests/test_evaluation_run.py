@@ -184,7 +184,7 @@ def test_nothing_to_score_is_an_error(tmp_path):
     benchmark = choice_benchmark(tmp_path / "p", n=3)
     for case in benchmark.content:
         case.images[0].path.unlink()
-    with pytest.raises(CompoclipError, match="no items to score; none of its images exists"):
+    with pytest.raises(CompoclipError, match=r"only 0 of 3 items .*\(3 images missing"):
         evaluate(
             "m", FakeEncoder(), [benchmark], tmp_path / "o", replace(QUICK, allow_partial=True)
         )
@@ -290,7 +290,7 @@ def test_retrieval_without_some_images_is_partial(tmp_path):
         ("[]", "schema None"),
         ('{"schema": 99}', "schema 99, expected 2"),
         ('{"schema": 1}', "schema 1, expected 2"),
-        ('{"schema": 2}', "malformed result file .*lacks aggregates"),
+        ('{"schema": 2}', "malformed result file .*missing .*aggregates"),
     ],
 )
 def test_malformed_results_are_named(tmp_path, text, message):
@@ -306,7 +306,7 @@ def test_escaping_items_and_absent_tables_are_errors(tmp_path):
     path = tmp_path / "o/m/toy.json"
     good = json.loads(path.read_text())
     path.write_text(json.dumps({**good, "items": "../../x.parquet"}))
-    with pytest.raises(CompoclipError, match=r"toy\.json: its items file must lie beside it"):
+    with pytest.raises(CompoclipError, match=r"toy\.json: .*its items file must lie beside it"):
         load_results(path)
     (tmp_path / "o/m/toy.parquet").write_bytes(b"PAR1")
     with pytest.raises(CompoclipError, match=r"toy\.parquet: cannot be read .*evaluate m on toy"):

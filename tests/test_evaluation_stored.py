@@ -125,7 +125,7 @@ def test_a_number_or_name_of_another_kind(
         (("scores", "object", "accuracy", "high"), None, "an interval from"),
         (("scores", "object", "accuracy", "chance"), 1.5, "outside of 0 to 1"),
         (("scores", "object"), {}, "a sub-task without scores"),
-        (("extra",), 1, "unknown extra"),
+        (("extra",), 1, "extra"),
         (("identity",), {}, "come from 2 different checkpoints"),
         (("headline",), "none", "no aggregate 'none'"),
         (("rules", "micro", "weighting"), "heavy", "weighting (macro or micro)"),

@@ -157,17 +157,3 @@ def test_real_photos(shared_data: Path, tmp_path: Path) -> None:
     (result,) = evaluate("m", FakeEncoder(), [half], tmp_path / "out", Options(resamples=20))
     assert not result.partial
     assert result.aggregates["ht"].n == sum(half.content.counts().values())
-
-
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        ("order_own", "rewrites:FILE:order"),
-        ("hard_positives_own", "rewrites:FILE"),
-        ("half_truth_own", r"lab/own_captions\.py:half_truth_own"),
-        ("positions_own", r"lab/own_boxes\.py"),
-    ],
-)
-def test_an_old_name_says_where_the_benchmark_is(name: str, place: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"{name} is no longer part .* say {place}"):
-        load_benchmark(name, tmp_path)

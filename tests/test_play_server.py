@@ -20,7 +20,7 @@ from compoclip.captions.parser import parse
 from compoclip.cli.main import main
 from compoclip.errors import UsageError
 from compoclip.models.checkpoint import load_model
-from compoclip.web.app import Server, is_loopback
+from compoclip.web.app import MOST_WAITING, Server, is_loopback
 from compoclip.web.playground import MAX_BODY, MAX_TEXT, Playground, play_site
 from compoclip_world.dataset import examples
 from web_client import ask, encoded, post
@@ -182,7 +182,7 @@ def test_lengths_that_are_turned_away(server: Server) -> None:
 
 
 def test_too_many_waiting_are_turned_away(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.site, "busy", server.site.waiting)
+    monkeypatch.setattr(server.site, "busy", MOST_WAITING)
     assert post(server, "/api/score", {})[0] == 503
     monkeypatch.setattr(server.site, "busy", 0)
     monkeypatch.setattr(server.site, "held", 9 * MAX_BODY)

@@ -259,7 +259,7 @@ def test_odd_logs(tmp_path):
     log.write_text(json.dumps(lines[0]))
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "compoclip.json").write_text("[]")
-    with pytest.raises(CompoclipError, match="not a checkpoint record"):
+    with pytest.raises(CompoclipError, match="expected a JSON object"):
         read_run(tmp_path)
 
 

@@ -75,11 +75,19 @@ class UsageError(CompoclipError):
     exit_code = 2
 
 
-def refuse(wrong: Mapping[str, object]) -> None:
-    """Raise UsageError with the first of these sentences whose condition holds."""
+def refuse(wrong: Mapping[str, object], kind: type[CompoclipError] = UsageError) -> None:
+    """Raise `kind` with the first of these sentences whose condition holds."""
     for sentence, holds in wrong.items():
         if holds:
-            raise UsageError(sentence)
+            raise kind(sentence)
+
+
+def require(
+    good: object, where: object, problem: str, kind: type[CompoclipError] = CompoclipError
+) -> None:
+    """Raise `kind` with "where: problem" unless `good`."""
+    if not good:
+        raise kind(f"{where}: {problem}")
 
 
 class RunInterruptedError(CompoclipError):

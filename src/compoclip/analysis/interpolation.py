@@ -15,7 +15,7 @@ import torch
 
 from compoclip.benchmarks.case import Benchmark
 from compoclip.console import note
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, refuse
 from compoclip.evaluation.comparison import Difference
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.groups import (
@@ -164,8 +164,7 @@ class Rule:
 
 def shares(steps: int) -> tuple[float, ...]:
     """0, 1/steps, ..., 1, without rounding noise. Raises UsageError for less than one step."""
-    if steps < 1:
-        raise UsageError("--steps must be at least 1")
+    refuse({"--steps must be at least 1": steps < 1})
     return tuple(float(f"{k / steps:.6g}") for k in range(steps + 1))
 
 
@@ -234,10 +233,8 @@ def axes_of(results: Sequence[Results]) -> Groups:
     """
     groups = profile_groups(results)
     found = {name: groups[name] for name in AXES if name in groups}
-    if not found:
-        raise UsageError(
-            "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
-        )
+    wrong = "--on names no benchmark of compositionality, zero-shot recognition or retrieval"
+    refuse({wrong: not found})
     return found
 
 
@@ -251,14 +248,10 @@ def choose(measured: Sweep, rule: Rule) -> Point:
         measured: the sweep.
         rule: the axis to retain and the loss allowed on it.
 
-    Returns:
-        The point.
-
     Raises:
         UsageError: an axis of the rule was not measured, or its loss is negative.
     """
-    if not rule.max_loss >= 0:
-        raise UsageError("--max-loss must not be negative")
+    refuse({"--max-loss must not be negative": not rule.max_loss >= 0})
     kept = KEPT[rule.keep]
     for axis in (COMPOSITION, kept):
         if axis not in measured.axes:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.encoder import evaluating, require_finite
 from compoclip.losses.contract import at_least_float32, normalise
 from compoclip.losses.local import local_similarity, patch_attention
@@ -75,9 +75,6 @@ def patch_maps(model: LoadedModel, image: Image.Image, caption: str) -> PatchMap
         model: the model, whose towers must give patch and token features.
         image: RGB.
         caption: at least one word.
-
-    Returns:
-        One map per word.
 
     Raises:
         CompoclipError: a tower has no patch or token features, the tokenizer does not group tokens
@@ -160,11 +157,9 @@ def patch_grid(patches: int, size: tuple[int, int]) -> tuple[int, int]:
     """
     rows = max(1, round(math.sqrt(patches * size[0] / size[1])))
     columns = max(1, round(rows * size[1] / size[0]))
-    if rows * columns != patches:
-        raise CompoclipError(
-            f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
-            "maps need a tower whose patches cover the image row by row; choose another model"
-        )
+    wrong = f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
+    wrong += "maps need a tower whose patches cover the image row by row; choose another model"
+    refuse({wrong: rows * columns != patches}, CompoclipError)
     return rows, columns
 
 
@@ -198,14 +193,7 @@ def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0
         attention: (rows, columns), the map.
         region: (left, upper, right, lower), the part of the image that the map covers, in pixels.
         alpha: opacity of the map.
-
-    Raises:
-        CompoclipError: `alpha` is not in [0, 1], or the map is empty.
     """
-    if not 0 <= alpha <= 1:
-        raise CompoclipError(f"the opacity of a map is between 0 and 1, not {alpha}")
-    if attention.ndim != 2 or not attention.size:
-        raise CompoclipError(f"a map of shape {attention.shape} cannot be laid over an image")
     photo = np.asarray(image.convert("RGB"), dtype=np.float32)
     low, high = float(attention.min()), float(attention.max())
     values = (attention - low) / (high - low) if high > low else np.zeros_like(attention)

@@ -1,14 +1,11 @@
 """ARO's order task: a caption among four shuffles of its words (Yuksekgonul et al., ICLR 2023).
 
-It is made of `<root>/coco/coco_karpathy_test.json` and `<root>/flickr30k/flickr30k_test.json`
-(options `coco_captions`, `flickr30k_captions`) with photos `<root>/coco/<image>` (option
-`coco_images`: the folder that holds the files themselves) and `<root>/flickr30k/images` (option
-`flickr30k_images`). All texts are cleaned with `pre_caption(30)`; the truth is text 0 and a tie is
-right, as in the published numbers.
-
-The published code shuffles with the global generator without a seed. Here every shuffle has its own
-seed, made from the caption's key and the kind of shuffle, so that the cases are always the same. A
-shuffle may by chance return the caption itself; such distractors stay, as in the original.
+It is made of `<root>/coco/coco_karpathy_test.json` and `<root>/flickr30k/flickr30k_test.json`,
+photos as in `retrieval`; options name other places. All texts are cleaned with `pre_caption(30)`;
+the truth is text 0 and a tie is right, as in the published numbers. The published code shuffles
+with the global generator without a seed. Here every shuffle has its own seed, made from the
+caption's key and the kind of shuffle, so that the cases are always the same. A shuffle may by
+chance return the caption itself; such distractors stay, as in the original.
 
 Rules: `vl_compo` is the mean of VG-Relation averaged over relation names, VG-Attribution averaged
 over attribute pairs with at least 25 cases, and the two order tasks; `paper` leaves out the

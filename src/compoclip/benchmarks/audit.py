@@ -29,17 +29,7 @@ from compoclip.benchmarks.case import (
     image_names,
     text_names,
 )
-from compoclip.benchmarks.files import (
-    LETTERS,
-    LEVELS,
-    STORED,
-    TOKENIZED,
-    WORDS,
-    key,
-    runs,
-    same,
-    same_bag,
-)
+from compoclip.benchmarks.files import LEVELS, key, runs, same, same_bag
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
 from compoclip.console import track
@@ -126,56 +116,8 @@ def count(defects: Iterable[Defect]) -> dict[Kind, dict[str, int]]:
     return {kind: dict(found[kind]) for kind in Kind if kind in found}
 
 
-# --- Rows that one benchmark took over from another and edited, told by their ids. ---
-#
-# Says why scores on the two must never be compared row by row.
-
-STRIPPED = "stripped"
-NORMALISATIONS = (STORED, STRIPPED, TOKENIZED, WORDS, LETTERS)
-"""`files.LEVELS`, and "stripped": as stored, but for blanks at both ends."""
-
-
-@dataclass(frozen=True)
-class Differences:
-    """edited, original: names of the benchmarks. shared: ids of both. only_edited, only_original:
-    ids of one. rows: normalisation -> shared ids whose caption or negative differs."""
-
-    edited: str
-    original: str
-    shared: int
-    only_edited: int
-    only_original: int
-    rows: Mapping[str, int]
-
-
-def differences(edited: Benchmark, original: Benchmark) -> Differences:
-    """Compare captions and negatives at the same ids; rewordings of the caption do not count."""
-
-    def normal(text: str, name: str) -> object:
-        return text.strip() if name == STRIPPED else key(text, name)
-
-    mine, theirs = _rows(edited), _rows(original)
-    shared = [(mine[each], theirs[each]) for each in mine.keys() & theirs.keys()]
-    rows = {
-        name: sum(any(normal(a, name) != normal(b, name) for a, b in zip(*both)) for both in shared)
-        for name in NORMALISATIONS
-    }
-    own, others = len(mine) - len(shared), len(theirs) - len(shared)
-    return Differences(edited.name, original.name, len(shared), own, others, rows)
-
-
 _TWO_TRUE = (Form.TRIPLE, Form.TEXT_ONLY, Form.HALF_TRUTH, Form.TWO_TRUE)
 """The forms with two true texts, before false ones."""
-
-
-def _rows(benchmark: Benchmark) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return caption and negative of every case with texts to choose from, by sub-task and id."""
-    found = {}
-    for case in benchmark.content.cases:
-        if len(case.texts) > 1:
-            pair = (0, 2) if case.form in _TWO_TRUE else (case.truth, 1 - case.truth)
-            found[case.subtask, case.id] = case.texts[pair[0]], case.texts[pair[1]]
-    return found
 
 
 # --- Negatives that mean the same as their caption: one word exchanged for a WordNet synonym. ---

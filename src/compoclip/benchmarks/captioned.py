@@ -31,13 +31,14 @@ from typing import Any
 from compoclip.benchmarks.aro import shuffled, tagger_stated
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import require, require_positive
+from compoclip.benchmarks.files import require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
 from compoclip.console import note_once
 from compoclip.data.sources.open import HELD_OUT, Request
+from compoclip.errors import require
 from compoclip.rewrites.base import Refused, Rewritten, get_rewrite, rng_for
 from compoclip.rewrites.reading import Reading, read
 
@@ -83,9 +84,8 @@ class CaptionedPhotos:
     def open(cls, place: Path, images: Path | None, **options: Any) -> CaptionedPhotos:
         """Open them; options are those of `Request`.
 
-        Raises:
-            UsageError: For wrong options, and what is no data.
-            CompoclipError: For malformed files, and for images that lie in no files of their own.
+        Raises UsageError for wrong options and what is no data, CompoclipError for malformed files
+        and for images that lie in no files of their own.
         """
         asked = Request(str(place), images, **options)
         source = asked.open_held_out()

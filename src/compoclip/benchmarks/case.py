@@ -306,27 +306,18 @@ class Aggregate:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Aggregate:
         """Invert `to_json`. Raises KeyError or TypeError for anything else."""
-        if not isinstance(data, Mapping):
-            raise TypeError(f"an aggregate must be an object, not {type(data).__name__}")
-        parts, weighting, exclude = data["parts"], data["weighting"], data["exclude"]
-        macro_by, metric, group = data["macro_by"], data["metric"], data["min_group"]
-        good = isinstance(parts, list) and isinstance(exclude, list)
-        good = good and all(isinstance(each, str) for each in exclude)
-        good = good and all(each is None or isinstance(each, str) for each in (macro_by, metric))
-        good = good and type(group) is int and group >= 0 and weighting in ("macro", "micro")
-        if not good:
+        kinds = {"parts": list, "exclude": list, "macro_by": str | None, "metric": str | None}
+        good = all(isinstance(data[name], kind) for name, kind in kinds.items())
+        good = good and all(isinstance(each, str) for each in data["exclude"])
+        good = good and type(data["min_group"]) is int and data["min_group"] >= 0
+        if not good or data["weighting"] not in ("macro", "micro"):
             raise TypeError(
                 "an aggregate needs a list of parts, a list of values to exclude, a group size, a "
                 "weighting (macro or micro), and names of a label and a metric, or null"
             )
-        return cls(
-            parts=tuple(part if isinstance(part, str) else cls.from_json(part) for part in parts),
-            weighting=str(weighting),
-            macro_by=macro_by if isinstance(macro_by, str) else None,
-            min_group=group,
-            exclude=frozenset(exclude),
-            metric=metric if isinstance(metric, str) else None,
-        )
+        parts = (part if isinstance(part, str) else cls.from_json(part) for part in data["parts"])
+        changes = {"parts": tuple(parts), "exclude": frozenset(data["exclude"])}
+        return cls(**{**{name: data[name] for name in cls.__dataclass_fields__}, **changes})
 
 
 @dataclass(frozen=True)
@@ -395,7 +386,6 @@ class Meta:
         archives: Patterns of archives under the root, one of which may stand for all the files.
         requires: Option that a target must state, "" for none.
         status: Whether the files are available, one of `STATUSES`.
-        same_rows_as: The benchmark whose items this one edits under the same ids, "" for none.
         part_folders: Set of a family -> its folder under the root, if that has another name.
         optional: Files that are read if they are there.
         elsewhere: File or pattern -> another place below the root, tried first.
@@ -419,7 +409,6 @@ class Meta:
     archives: tuple[str, ...] = ()
     requires: str = ""
     status: str = "open"
-    same_rows_as: str = ""
     part_folders: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)

@@ -19,9 +19,9 @@ from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
 
 from compoclip import files
-from compoclip.benchmarks.files import file_hash, require
+from compoclip.benchmarks.files import file_hash
 from compoclip.console import note
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 
 _BLOCK = 1 << 20
 _AGENT = "compoclip (research data download)"

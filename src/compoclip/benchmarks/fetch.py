@@ -25,12 +25,11 @@ from compoclip.benchmarks import files as room_files
 from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
-from compoclip.benchmarks.download import DownloadPatience, Expected, Progress, download
-from compoclip.benchmarks.files import require
+from compoclip.benchmarks.download import Expected, Progress, download
 from compoclip.benchmarks.registry import meta, read_edition
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import counted, track
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 
 # --- Zip and tar archives to a folder, without letting a member leave it or fill the disk. ---
 
@@ -256,7 +255,6 @@ def fetch(
     *,
     url_base: str | None = None,
     progress: Progress | None = None,
-    patience: DownloadPatience | None = None,
 ) -> str:
     """Fetch one source below `root` and unpack it when it is an archive, which is then deleted.
 
@@ -271,14 +269,13 @@ def fetch(
         known = job.expected.checksum
         told = f"{known} checksum right" if known else "not verified: no published checksum known"
         if not source.archive:
-            size = download(
-                url, target, job.expected, progress, patience, partial(_odd_rows, source)
-            )
+            odd = partial(_odd_rows, source)
+            size = download(url, target, job.expected, progress, odd=odd)
             return f"{target}: {size:,} bytes, {told}"
         suffix = next((each for each in _ARCHIVES if urlsplit(url).path.endswith(each)), ".zip")
         archive = target.with_name(f"{target.name}{suffix}")
         if not archive.is_file():  # else an earlier run was interrupted while unpacking
-            download(url, archive, job.expected, progress, patience, _no_archive)
+            download(url, archive, job.expected, progress, odd=_no_archive)
         number = unpack(archive, target)
         try:
             archive.unlink()

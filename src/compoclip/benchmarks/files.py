@@ -17,7 +17,7 @@ from typing import Any
 
 from compoclip import files, tables
 from compoclip.benchmarks.case import Aggregate, Classification, ImageRef
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.rewrites.base import token_key
 from compoclip.tables import kind_of
 
@@ -27,14 +27,6 @@ MOST_BYTES = 1 << 28
 OFFICIAL = "fetch the official file again"
 """Remedy for a damaged official file."""
 _ABSENT = "put the official file there, or name its place with an option"
-
-
-def require(
-    good: object, where: object, problem: str, kind: type[CompoclipError] = CompoclipError
-) -> None:
-    """Raise `kind` with "where: problem" unless `good`."""
-    if not good:
-        raise kind(f"{where}: {problem}")
 
 
 def require_positive(where: str, option: str, value: int | None) -> None:

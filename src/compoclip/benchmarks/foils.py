@@ -46,8 +46,8 @@ from compoclip.benchmarks.case import (
     Meta,
     TiePolicy,
 )
-from compoclip.benchmarks.files import require
 from compoclip.benchmarks.reader import aggregates, select
+from compoclip.errors import require
 from compoclip.tables import text_list
 
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet", ".tsv")

@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef
 from compoclip.benchmarks.entries import each_value, entries, files_of
-from compoclip.benchmarks.files import require, require_positive
+from compoclip.benchmarks.files import require_positive
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import UsageError, closest, shown
+from compoclip.errors import UsageError, closest, require, shown
 
 Rows = Iterable[Row]
 Rules = dict[str, Aggregate]

@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Form, ImageRef
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import by_stem, require, require_positive
+from compoclip.benchmarks.files import by_stem, require_positive
 from compoclip.benchmarks.hooks import Rows, Rules
 from compoclip.benchmarks.reader import Loading
 from compoclip.benchmarks.table import Row
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
 
 # --- SVO-Probes, ImageCoDe, MMVP-VLM. ---
 

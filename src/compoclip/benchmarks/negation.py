@@ -17,10 +17,9 @@ from compoclip import files as room_files
 from compoclip.archives import DAMAGED_ZIP
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Case, Form, ImageRef
-from compoclip.benchmarks.files import require
 from compoclip.benchmarks.reader import Loading
 from compoclip.data.columns import require_texts
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, require
 
 TEST_ROWS = 40_000
 _MOST_PICKLED = 1 << 30  # the official file holds 228,246 rows with all that was asked of a parser

@@ -20,11 +20,10 @@ from compoclip import files as room_files
 from compoclip.archives import DAMAGED_TAR, DAMAGED_ZIP, tar_members, zip_members
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
-from compoclip.benchmarks.files import require
 from compoclip.benchmarks.prompts import read_names
 from compoclip.benchmarks.tables import column_names, opened_parquet
 from compoclip.data.boxes import BoxedPhoto, BoxedThing
-from compoclip.errors import CompoclipError, shown
+from compoclip.errors import CompoclipError, refuse, require, shown
 from compoclip.tables import holds_bytes
 
 SUFFIXES = frozenset(
@@ -65,8 +64,7 @@ class PhotoSet:
     def of(cls, photos: Iterable[Photo], empty: str, names: Sequence[str], **more: Any) -> PhotoSet:
         """Return the set of these photos; without any CompoclipError(`empty`). more: fields."""
         found = list(photos)
-        if not found:
-            raise CompoclipError(empty)
+        refuse({empty: not found}, CompoclipError)
         images, labels, keys = zip(*found)
         return cls(images, labels, tuple(names), keys, **more)
 
@@ -87,11 +85,9 @@ def read_folders(folder: Path, hint: str = "") -> PhotoSet:
     for nested in (False, True):
         try:
             there = [each.name for each in os.scandir(folder) if each.is_dir()]
-        except FileNotFoundError as error:
-            put = f"put the class folders of {folder.name!r} there{hint}"
-            raise CompoclipError(f"{folder}: folder not found; {put}") from error
         except OSError as error:
-            raise CompoclipError(f"{folder}: cannot be listed ({error.strerror})") from error
+            put = f"put the class folders of {folder.name!r} there{hint}"
+            raise room_files.unreadable(folder, error, put) from error
         directories = sorted(name for name in there if name[0] != ".")
         require(directories, folder, "no class directories; expected <class>/<photo>")
         split = next((name for name in _TEST_SPLITS if name in directories), None)

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.files import require
-from compoclip.errors import CompoclipError, closest
+from compoclip.errors import CompoclipError, closest, require
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
 
@@ -33,20 +32,15 @@ def fill(templates: Iterable[str], name: str) -> tuple[str, ...]:
 
 def read_names(path: Path, dataset: str, section: str = "") -> tuple[str, ...]:
     """Return the class names of `dataset` in file order; section: its heading in Markdown."""
-    return tuple(aliases[0] for aliases in read_aliases(path, dataset, section))
-
-
-def read_aliases(path: Path, dataset: str, section: str = "") -> tuple[tuple[str, ...], ...]:
-    """Return the class names of `dataset`, each with its aliases, see `read_names`."""
     rows, where = _prompt_rows(path, dataset, section, "classes")
-    return tuple(_aliases(value, f"{where}: class {k}") for k, value in enumerate(rows))
+    return tuple(_name(value, f"{where}: class {k}") for k, value in enumerate(rows))
 
 
 def read_index(path: Path) -> dict[str, str]:
     """Return the class name by directory, in file order."""
     value = files.record(files.read_json(path), str(path))
     require(value, path, "names no class")
-    return {key: _aliases(name, f"{path}: class {key!r:.80}")[0] for key, name in value.items()}
+    return {key: _name(name, f"{path}: class {key!r:.80}") for key, name in value.items()}
 
 
 def read_templates(path: Path, dataset: str, section: str = "") -> tuple[str, ...]:
@@ -98,7 +92,8 @@ def _python_list(text: str, what: str, where: str) -> list[Any]:
     raise CompoclipError(f"{where}: no list {what!r}; fetch the file again")
 
 
-def _aliases(value: Any, where: str) -> tuple[str, ...]:
+def _name(value: Any, where: str) -> str:
+    """Return a class name, of a list of aliases the first."""
     listed = value if isinstance(value, list) else [value]
     require(listed, where, "empty list of aliases")
-    return tuple(files.nonempty(each, where) for each in listed)
+    return next(files.nonempty(each, where) for each in listed)

@@ -28,7 +28,7 @@ from typing import Any
 
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Meta, TiePolicy
-from compoclip.errors import UsageError, closest
+from compoclip.errors import UsageError, closest, require
 
 Rules = Mapping[str, Aggregate]
 
@@ -58,17 +58,11 @@ class Reader:
         subtasks: Sequence[str] = (),
         **options: Any,
     ) -> Benchmark:
-        """Read the benchmark.
+        """Read the benchmark, or those of its sub-tasks that match any of some patterns ("swap_*").
 
-        Args:
-            root: Data root.
-            images: Folder of the photos, when they are not in the default layout.
-            subtasks: Sub-tasks to read, or patterns of them ("swap_*"); all by default.
-            **options: See `options`.
-
-        Raises:
-            CompoclipError: For absent or malformed files.
-            UsageError: For an unknown sub-task or a bad option.
+        images: folder of the photos, when they are not in the default layout. options: see
+        `options`. Raises CompoclipError for absent or malformed files, UsageError for an unknown
+        sub-task or a bad option.
         """
         loaded: Benchmark = self.read(root, images, subtasks=subtasks, **options)
         return loaded
@@ -131,12 +125,10 @@ class Loading:
             where = f"{path}: row {index}"
             yield index, where, files.record(value, where)
 
-    def lines(
-        self, name: str, path: Path, remedy: str = ""
-    ) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    def lines(self, name: str, path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
         """Yield (line, file and line for messages, row) of a JSON Lines file."""
         self.files[name] = path
-        for line, row in files.read_jsonl(path, remedy):
+        for line, row in files.read_jsonl(path):
             yield line, f"{path}: line {line}", row
 
 
@@ -186,7 +178,7 @@ class CaseReader(Reader):
         data.cases = [case for case in read if case.subtask in wanted]
         place = next((each for each in data.files.values() if isinstance(each, Path)), root)
         problem = self.empty.replace("PARTS", ", ".join(kept))
-        files.require(data.cases or not self.empty, place, problem)
+        require(data.cases or not self.empty, place, problem)
         rules = self.rules(data) if callable(self.rules) else self.rules
         defined, headline = aggregates(rules, kept, self.headline)
         return Benchmark(
@@ -218,7 +210,7 @@ def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tup
     for pattern in patterns:
         hits = {name for name in known if fnmatchcase(name, pattern)}
         problem = f"no sub-task {pattern!r}; {closest(pattern, known)}"
-        files.require(hits, benchmark, problem, UsageError)
+        require(hits, benchmark, problem, UsageError)
         chosen |= hits
     return tuple(name for name in known if name in chosen)
 

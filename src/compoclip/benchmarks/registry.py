@@ -17,21 +17,13 @@ from typing import Any
 from compoclip import own
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Benchmark, Meta
-from compoclip.benchmarks.files import require
 from compoclip.benchmarks.reader import Reader
 from compoclip.benchmarks.sources import document
 from compoclip.benchmarks.table import readers
 from compoclip.benchmarks.zero_shot import ELEVATER, IMAGENET, SHIFTS
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import CompoclipError, UsageError, closest, require
 
 GROUP = "compoclip.benchmarks"
-_MOVED = {
-    "order_own": "rewrites:FILE:order",
-    "hard_positives_own": "rewrites:FILE",
-    "half_truth_own": "lab/own_captions.py:half_truth_own",
-    "positions_own": "lab/own_boxes.py",
-}
-"""Removed benchmark -> what has its place: another one, or a file of the repository."""
 
 
 def benchmark_names() -> tuple[str, ...]:
@@ -64,9 +56,7 @@ def reader(name: str) -> Reader:
         return readers()[name]
     point = own.installed("benchmarks").get(name)
     if point is None:
-        moved = f"{name} is no longer part of the package; say {_MOVED.get(name)}"
-        hint = moved if name in _MOVED else closest(name, benchmark_names())
-        raise UsageError(f"no benchmark {name!r}; {hint}")
+        raise UsageError(f"no benchmark {name!r}; {closest(name, benchmark_names())}")
     thing = own.imported(point, "benchmark")
     made = thing if isinstance(thing, Reader) else _made_of(vars(thing))
     if made is None:

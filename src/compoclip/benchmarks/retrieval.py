@@ -1,8 +1,7 @@
 """Image-text retrieval: COCO (Karpathy test), Flickr30k, Flickr8k, COCO-Counterfactuals, NegBench,
 and sets of long captions: Urban1k, DOCCI's test, ShareGPT4V-1k.
 
-A family: load one set as `retrieval:coco`, `retrieval:flickr30k`, `retrieval:flickr8k`,
-`retrieval:coco_cf`, `retrieval:urban1k`, `retrieval:docci` or `retrieval:sharegpt4v`. Read from
+A family: load one set as `retrieval:coco`, `retrieval:docci` and so on. Read from
 
     <root>/coco/coco_karpathy_test.json    photos <root>/coco/<image>, image "val2014/..."
     <root>/flickr30k/flickr30k_test.json   photos <root>/flickr30k/images/<file name of image>
@@ -44,10 +43,10 @@ from compoclip.benchmarks.case import (
     Retrieval,
     TiePolicy,
 )
-from compoclip.benchmarks.files import SUFFIXES, by_stem, require, require_positive
+from compoclip.benchmarks.files import SUFFIXES, by_stem, require_positive
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.sources.open import HELD_OUT
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import CompoclipError, UsageError, closest, require
 
 # --- Files that list several captions per photo. ---
 #
@@ -91,8 +90,8 @@ def _list(row: Mapping[str, Any], key: str, where: str) -> list[Any]:
     return files.items(files.field(row, key, where), f"{where}: {key!r}")
 
 
-def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Captioned, ...]:
-    """Return photos and captions of BLIP's or Karpathy's JSON; of the latter only those of `split`.
+def read_captions(path: Path, remedy: str = "") -> tuple[Captioned, ...]:
+    """Return photos and captions of BLIP's or Karpathy's JSON; of the latter those of the test.
 
     Raises CompoclipError for photos listed twice and photos without captions.
     """
@@ -108,14 +107,14 @@ def read_captions(path: Path, split: str = "test", remedy: str = "") -> tuple[Ca
                 texts = enumerate(_list(row, "caption", where))
                 captions = [files.nonempty(text, f"{where}: caption {k}") for k, text in texts]
                 yield where, files.text(row, "image", where), captions
-            elif files.text(row, "split", where) == split:
+            elif files.text(row, "split", where) == "test":
                 keys = ("filepath", "filename") if "filepath" in row else ("filename",)
                 said = enumerate(_list(row, "sentences", where))
                 sentences = [files.record(each, f"{where}: sentence {k}") for k, each in said]
                 captions = [files.text(each, "raw", where) for each in sentences]
                 yield where, "/".join(files.texts(row, keys, where)), captions
 
-    return _photos(rows(), f"no photos{f' of split {split!r}' if karpathy else ''}", path)
+    return _photos(rows(), "no photos of split 'test'" if karpathy else "no photos", path)
 
 
 def read_flickr8k(

@@ -26,10 +26,10 @@ from compoclip.archives import read_members
 from compoclip.benchmarks import files, tables
 from compoclip.benchmarks.case import Case, Form, ImageRef, Meta, TiePolicy
 from compoclip.benchmarks.entries import Entry, File, entries, files_of, hook, meta_of, rules_of
-from compoclip.benchmarks.files import MOST_BYTES, SUFFIXES, by_stem, require
+from compoclip.benchmarks.files import MOST_BYTES, SUFFIXES, by_stem
 from compoclip.benchmarks.photo_set import find_tables
 from compoclip.benchmarks.reader import CaseReader, Loading, Reader, options_of
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, require
 
 _PATH = "Path | None"
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from compoclip import tables as readers
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import ImageRef
+from compoclip.errors import require
 from compoclip.tables import arrow_table, delimited_header, holds_bytes, read_delimited, text_list
 
 MOST_ROWS = 1 << 21
@@ -44,7 +45,7 @@ def require_columns(path: Path, there: Sequence[str], columns: Sequence[str], re
     """Raise CompoclipError when one of `columns` is not `there`."""
     lacking = next((each for each in columns if each not in there), None)
     problem = f"no column {lacking!r}, only {column_names(there)}; {remedy}"
-    files.require(lacking is None, path, problem)
+    require(lacking is None, path, problem)
 
 
 def column_names(there: Sequence[str]) -> str:
@@ -69,7 +70,7 @@ def opened_table(
             yield parquet.schema_arrow, parquet.iter_batches
         return
     table = arrow_table(path, damaged)
-    files.require(table.num_rows <= MOST_ROWS, path, f"more than {MOST_ROWS:,} rows; {damaged}")
+    require(table.num_rows <= MOST_ROWS, path, f"more than {MOST_ROWS:,} rows; {damaged}")
 
     def batches(size: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = [each for each in table.column_names if {each, f"{each}.bytes"} & {*columns}]
@@ -144,9 +145,7 @@ def pictures(path: Path, column: str, seen: dict[str, ImageRef]) -> list[ImageRe
             values = pc.struct_field(batch.column(0), "bytes") if inner else batch.column(0)
             data = values[0].as_py()
             good = isinstance(data, bytes) and data
-            files.require(
-                good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it"
-            )
+            require(good, f"{path}: row {row + 1}", f"{column!r:.60} holds no picture; add it")
             ref = ImageRef(path, member=f"{column}:{row}")
             found.append(seen.setdefault(files.bytes_hash(data), ref))
     return found
@@ -160,5 +159,5 @@ def texts(row: Row, key: str, where: str) -> tuple[str, ...]:
     found = text_list(row[key])
     good = found is not None and all(text.strip() for text in found)
     problem = f"{key!r} must be a Python list of texts, found {row[key][:40]!r}; {files.OFFICIAL}"
-    files.require(good, where, problem)
+    require(good, where, problem)
     return tuple(found or ())

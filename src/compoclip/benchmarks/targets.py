@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks.case import Benchmark
-from compoclip.benchmarks.files import require
 from compoclip.benchmarks.registry import (
     SUITES,
     benchmark_names,
@@ -43,7 +42,8 @@ from compoclip.benchmarks.registry import (
     split_spec,
 )
 from compoclip.console import note
-from compoclip.errors import UsageError
+from compoclip.data.columns import fields
+from compoclip.errors import UsageError, require
 from compoclip.files import read_json
 from compoclip.own import is_file
 
@@ -53,6 +53,11 @@ FILES = {"retrieval": "retrieval:own", "rewrites": "rewrites"}
 
 ALL = "all"
 """Target for everything below the data root."""
+_ENTRY: Mapping[str, Any] = {
+    "name": str,
+    **dict.fromkeys(("root", "images", "id"), str | None),
+    "options": dict | None,
+}
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,6 @@ def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) 
         texts: targets in the forms that this module describes.
         root: default data root.
         images: default photo folder.
-
-    Returns:
-        The benchmarks to load.
 
     Raises:
         UsageError: a target is malformed.
@@ -166,29 +168,19 @@ def _path(text: str | Path) -> Path:
 def read_suite(path: Path) -> list[Target]:
     """Return the benchmarks that a suite file lists."""
     data = read_json(path, damaged="give a suite file, or the folder that holds one")
-    entries = data.get("benchmarks") if isinstance(data, dict) else None
-    require(
-        isinstance(entries, list) and entries, path, 'expected {"benchmarks": [{"name": ...}, ...]}'
-    )
-    known = {"name": str, "root": str, "images": str, "id": str, "options": dict}
-    targets = []
-    for number, entry in enumerate(entries or (), start=1):
+    remedy = 'expected {"benchmarks": [{"name": ...}, ...]}'
+    targets, folder = [], path.parent
+    listed = fields(data, {"benchmarks": list}, str(path), remedy)["benchmarks"]
+    for number, each in enumerate(listed, start=1):
         where = f"{path}: benchmark {number}"
-        named = isinstance(entry, dict) and "name" in entry
-        require(named, where, 'expected an object with a "name"')
-        for key, value in entry.items():
-            good = key in known and isinstance(value, known[key])
-            require(good, where, f"{key!r} is unknown or of the wrong kind")
-        folder = path.parent
-        targets.append(
-            Target(
-                spec=entry["name"],
-                root=folder / entry.get("root", "."),
-                images=folder / entry["images"] if "images" in entry else None,
-                id=entry.get("id"),
-                options=_options(entry["name"], entry.get("options", {}), folder, where),
-            )
-        )
+        entry = fields(each, _ENTRY, where, remedy)
+        odd = ", ".join(entry.keys() - _ENTRY.keys())
+        require(not odd, where, f"{odd} is unknown; known: {', '.join(_ENTRY)}")
+        name, place, images, id, options = (entry[key] for key in _ENTRY)
+        options = _options(name, options or {}, folder, where)
+        photos = folder / images if images else None
+        targets.append(Target(name, folder / (place or "."), photos, id, options))
+    require(targets, path, remedy)
     return targets
 
 

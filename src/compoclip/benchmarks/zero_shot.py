@@ -42,7 +42,7 @@ from typing import Any
 from compoclip.benchmarks import files
 from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, Meta, TiePolicy
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import classification_rules, require
+from compoclip.benchmarks.files import classification_rules
 from compoclip.benchmarks.photo_set import PhotoSet, read_photos
 from compoclip.benchmarks.prompts import (
     DEFAULT_TEMPLATES,
@@ -52,7 +52,7 @@ from compoclip.benchmarks.prompts import (
     read_templates,
 )
 from compoclip.console import counted, note
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import CompoclipError, UsageError, closest, require
 
 PER_CLASS, MAP11, AUC = "mean-per-class", "map11", "auc"
 METRICS = ("accuracy", PER_CLASS, AUC, MAP11)

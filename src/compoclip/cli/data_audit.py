@@ -15,11 +15,9 @@ from compoclip.benchmarks.audit import (
     Defect,
     Kind,
     audit,
-    differences,
 )
 from compoclip.benchmarks.case import Benchmark
 from compoclip.benchmarks.files import IGNORED, LEVELS
-from compoclip.benchmarks.registry import benchmark_names, meta
 from compoclip.benchmarks.solvability import (
     RuleOfThumb,
     Solvability,
@@ -120,20 +118,6 @@ def main(argv: Sequence[str]) -> int:
         )
         texts.append(audit_text(found, solved, rules))
         defects += found.defects
-    # Benchmarks that edit the rows of another one that is audited with them.
-    by_name = {each.name: each for each in loaded}
-    edits = []
-    for each in loaded:
-        base, at, edition = each.name.partition("@")
-        original = meta(base).same_rows_as if base in benchmark_names() else ""
-        if original and (other := by_name.get(f"{original}{at}{edition}")):
-            edits.append(differences(each, other))
-    for edit in edits:
-        rows = ", ".join(f"{n:,} {name}" for name, n in edit.rows.items())
-        texts.append(
-            f"{edit.edited} against {edit.original}: of {edit.shared:,} shared ids the caption or "
-            f"the negative differs in {rows}; never compare the two row by row"
-        )
     for source in training:
         record, text, faults = _training(source, options, held_out)
         reports.append(record)
@@ -144,8 +128,7 @@ def main(argv: Sequence[str]) -> int:
         lines = "".join(json.dumps(defect, ensure_ascii=False) + "\n" for defect in listed)
         write_text(options.out, lines)
         note(f"{options.out}: {counted(len(defects), 'defect')}")
-    differing = [asdict(edit) for edit in edits]
-    everything = {"audits": reports, "differences": differing, "defects": listed}
+    everything = {"audits": reports, "defects": listed}
     tell(options.json, everything, "\n\n".join(texts))
     own = str(options.data)
     return int(any(each.get("source") == own and each["missing_images"] for each in reports))

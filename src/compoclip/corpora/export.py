@@ -25,7 +25,7 @@ from compoclip import rewrites
 from compoclip.corpora.job import CorpusRow, Counts, RewriteJob, add_counts
 from compoclip.data.columns import NEG_CAPTION
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import new_folder, read_json, unreadable, write_text
 from compoclip.recordfile import json_bytes
 from compoclip.rewrites.base import get_rewrite, token_key
@@ -66,10 +66,6 @@ def hard_negatives(
 
     Texts that equal another caption of the photo are left out. Missing texts are sampled in further
     epochs, up to `DRAWS` in all; the tallies of rewrites are those of the first epoch.
-
-    Args:
-        photos: Ids and captions.
-        settings: The rewrites, which must make negatives, and what fixes the sampling.
     """
     rows = [
         CorpusRow(f"{id}#{number}" if number else id, (caption,))
@@ -226,8 +222,7 @@ def _path(row: ExportRow) -> str:
             "this layout names images by path, but those of the data lie in shards or tables; "
             "choose --to sentence-transformers or --to open-clip, which hold images"
         )
-    if not row.image.is_file():
-        raise CompoclipError(f"{row.image}: no such file; check --images")
+    require(row.image.is_file(), row.image, "no such file; check --images")
     return os.path.abspath(row.image)
 
 
@@ -300,21 +295,12 @@ def export(
     rewrites (sentence-transformers) one that has fewer. Images in files of their own are named by
     their absolute path, except in a webdataset, which holds all of them.
 
-    Args:
-        source: Images with captions.
-        out: New folder. README.md in it is the data card.
-        trainer: Which layout.
-        settings: Rewrites that make negatives, and what fixes the sampling.
-        licence: Of the captions, as the user states it.
-        workers: Processes; the result does not depend on it.
-        track: Wraps the stream of finished photos, to show progress.
-
-    Returns:
-        The counts: photos, captions, rows, negatives, left_out by reason, rewrites.
-
-    Raises:
-        UsageError: For a rewrite that keeps the meaning, and a layout that cannot name the images.
-        CompoclipError: When an image or the folder does not serve, or nothing is left.
+    out: new folder; README.md in it is the data card. settings: rewrites that make negatives, and
+    what fixes the sampling. licence: of the captions, as the user states it. workers: processes;
+    the result does not depend on it. track: wraps the stream of finished photos, to show progress.
+    Returns the counts: photos, captions, rows, negatives, left_out by reason, rewrites. Raises
+    UsageError for a rewrite that keeps the meaning and a layout that cannot name the images,
+    CompoclipError when an image or the folder does not serve, or nothing is left.
     """
     keeps = [name for name in settings.rewrites if get_rewrite(name).keeps_meaning]
     if keeps:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
@@ -23,7 +22,7 @@ from compoclip.corpora.shard import (
     opened_shard,
 )
 from compoclip.errors import CompoclipError, UsageError, pip_install
-from compoclip.files import only_writer, write_text
+from compoclip.files import only_writer, read_json, write_json
 from compoclip.own import fence
 from compoclip.recordfile import require_same
 from compoclip.workers import RETRIES, Workers, WorkersDiedError
@@ -150,9 +149,6 @@ def process(
         engine: Runs the workers: processes of this machine, or Ray.
         track: Wraps the stream of results, for progress.
 
-    Returns:
-        The outcome of every shard, bad ones too.
-
     Raises:
         UsageError: When `column` does not exist, or `out` was written with other settings.
         CompoclipError: When `out` cannot be written.
@@ -169,15 +165,11 @@ def process(
             continue  # reported when it is made
     with only_writer(out, folder=True):
         settings, path = {**job.settings(), "column": column}, out / MANIFESTS / SETTINGS
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            write_text(path, json.dumps(settings, indent=1, sort_keys=True) + "\n")
-        except (OSError, ValueError, RecursionError):
-            remedy = "choose another -o or remove the folder"
-            raise CompoclipError(f"{path}: damaged; {remedy}") from None
+        if path.is_file():
+            known = read_json(path, damaged="choose another -o or remove the folder")
+            require_same(out, known, settings)
         else:
-            require_same(out, before, settings)
+            write_json(path, settings)
         outcome = CorpusOutcome()
         tasks = []
         for shard in shards:

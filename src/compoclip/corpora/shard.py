@@ -38,7 +38,7 @@ from compoclip.data.sources.shards import (
     grouped,
     sample_key,
 )
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import (
     encodable,
     fingerprint,
@@ -348,8 +348,7 @@ def find_shards(spec: str) -> list[Path]:
     """
     require_local(spec)
     shards = [file for file in find_files(spec, KINDS) if kind_of(file.name)]
-    if not shards:
-        raise CompoclipError(f"{spec}: no shard there; they end in {', '.join(KINDS)}")
+    require(shards, spec, f"no shard there; they end in {', '.join(KINDS)}")
     twice = [name for name, times in Counter(file.name for file in shards).items() if times > 1]
     if twice:
         raise UsageError(f"{spec}: several shards are named {twice[0]}; run for each folder alone")
@@ -409,11 +408,8 @@ def finished(task: ShardTask) -> Counts | None:
         counts, usual = known.get("counts"), new_counts()
         task.job.make([], usual)
         return counts if isinstance(counts, dict) and _are_like(counts, usual) else None
-    if known.get("source") != str(task.source.absolute()):
-        raise CompoclipError(
-            f"{task.target}: was made from {known.get('source')}, not from {task.source}; choose "
-            "another -o"
-        )
+    problem = f"was made from {known.get('source')}, not from {task.source}; choose another -o"
+    require(known.get("source") == str(task.source.absolute()), task.target, problem)
     return None
 
 

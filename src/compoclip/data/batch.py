@@ -64,14 +64,10 @@ class TextBlock:
             raise ValueError("photos, pair, targets and masks must name every image, or none")
 
     def on_host(self, ids: NDArray[np.int32] | None = None) -> HostLayout:
-        """Return the host's view of the texts for losses.
+        """Return the host's view of the texts for losses, with kinds in the block's order.
 
-        Args:
-            ids: (T, context) token ids. With them, texts are equal if their ids are; without, if
-                CLIP's tokenizer gives both the same ids.
-
-        Returns:
-            The layout, with kinds in the order in which the block has them.
+        ids: (T, context) token ids. With them, texts are equal if their ids are; without, if CLIP's
+        tokenizer gives both the same ids.
         """
         kinds = tuple(dict.fromkeys(filter(None, self.rewrite)))
         place = {"": -1, **{name: i for i, name in enumerate(kinds)}}

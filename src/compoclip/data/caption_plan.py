@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from compoclip.data.columns import require
 from compoclip.data.drawn import EQUALS_CAPTION, NONE_APPLIES, NOT_CHOSEN, Drawing, Drawn
 from compoclip.data.sources import NEGATIVES, POSITIVES, Source
+from compoclip.errors import refuse
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import fits_context, kind_named, token_key
 
@@ -208,10 +208,13 @@ class CaptionPlan:
     absent: bool = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a share outside [0, 1] or a negative number of words."""
         words, share = self.pre_caption, self.hn_fraction
-        require(words >= 0, f"captions of {words} words: must be 0 (all) or more")
-        require(0 <= share <= 1, f"hn-fraction {share}: must lie between 0 and 1")
+        refuse(
+            {
+                f"captions of {words} words: must be 0 (all) or more": words < 0,
+                f"hn-fraction {share}: must lie between 0 and 1": not 0 <= share <= 1,
+            }
+        )
 
     @property
     def sorts(self) -> tuple[Texts, ...]:

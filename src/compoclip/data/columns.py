@@ -17,12 +17,6 @@ from compoclip.files import encodable
 from compoclip.tables import text_list
 
 
-def require(good: object, wrong: str) -> None:
-    """Raise UsageError with the message `wrong` unless a setting is good."""
-    if not good:
-        raise UsageError(wrong)
-
-
 def relative_image(image: str, root: Path, origin: str) -> str:
     """Return the image's path relative to `root`, refusing whatever leads out of it.
 

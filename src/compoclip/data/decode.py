@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import re
@@ -10,12 +11,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 
 _AVIF = "avif" in features.modules and features.check_module("avif")  # newer Pillows only
 # Formats read by Pillow's own decoders. EPS and others that start a helper program stay out.
@@ -126,10 +127,8 @@ class OpenedImage:
         is fast, and the pixels differ from the scaled whole image. Raises CompoclipError for too
         much work, and for a depth without a scale.
         """
-        if self.scans > MAX_SCANS or self.work > MAX_WORK:
-            raise _RefusedError(
-                "has too many scans for its size; save it again as an ordinary JPEG or PNG"
-            )
+        wrong = "has too many scans for its size; save it again as an ordinary JPEG or PNG"
+        refuse({wrong: self.scans > MAX_SCANS or self.work > MAX_WORK}, _RefusedError)
         if least is not None:
             self.stored.draft(None, self._sides(least))
         rgb = _to_rgb(self.stored)
@@ -171,13 +170,14 @@ def decode(
         if box is None:
             return rgb
         left, upper, right, lower = (round(edge) for edge in box)
-        if right <= left or lower <= upper:
-            raise _RefusedError(f"box {box} is empty; correct the annotation")
-        if left >= rgb.width or upper >= rgb.height or right <= 0 or lower <= 0:
-            size = f"{rgb.width} x {rgb.height}"
-            raise _RefusedError(f"box {box} lies outside the {size} image; correct the annotation")
-        if (right - left) * (lower - upper) > MAX_PIXELS:
-            raise _RefusedError(f"box {box} is too large; correct the annotation")
+        outside = left >= rgb.width or upper >= rgb.height or right <= 0 or lower <= 0
+        wrong = {
+            "is empty": right <= left or lower <= upper,
+            f"lies outside the {rgb.width} x {rgb.height} image": outside,
+            "is too large": (right - left) * (lower - upper) > MAX_PIXELS,
+        }
+        told = {f"box {box} {what}; correct the annotation": bad for what, bad in wrong.items()}
+        refuse(told, _RefusedError)
         return rgb.crop((left, upper, right, lower))
 
 
@@ -239,16 +239,13 @@ class _HeaderReader(io.BufferedReader):
 
 
 def _check_size(width: int, height: int) -> None:
-    if width * height > MAX_PIXELS:
-        raise _RefusedError(
-            f"{width} x {height} pixels is more than the {MAX_PIXELS:,} allowed; scale the image "
-            "down"
-        )
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        raise _RefusedError(
-            f"{width} x {height} pixels: one side is more than {MAX_ASPECT} times the other; "
-            "replace or remove the image"
-        )
+    large = f"is more than the {MAX_PIXELS:,} allowed; scale the image down"
+    long = f"one side is more than {MAX_ASPECT} times the other; replace or remove the image"
+    wrong = {
+        f"{width} x {height} pixels {large}": width * height > MAX_PIXELS,
+        f"{width} x {height} pixels: {long}": max(width, height) > MAX_ASPECT * min(width, height),
+    }
+    refuse(wrong, _RefusedError)
 
 
 # --- The orientation of an image, and the scans of a JPEG. ---
@@ -312,11 +309,9 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         # Plain conversion would clip to white. Pillow calls grey of 16 bits I;16, of some formats
         # I, as it does grey of 32 bits.
         deep = image.mode.startswith("I;16") or image.format in ("PNG", "PPM")
-        if not deep or image.mode == "F":
-            raise _RefusedError(
-                f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
-                "black to white; convert the image to 8 or 16 bits"
-            )
+        wrong = f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
+        wrong += "black to white; convert the image to 8 or 16 bits"
+        refuse({wrong: not deep or image.mode == "F"}, _RefusedError)
         tags = getattr(image, "tag_v2", {})
         deepest = (1 << min(tags.get(_BITS, (16,)))) - 1
         values = np.minimum(np.asarray(image).astype(np.uint32), deepest)
@@ -328,6 +323,13 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
     return image.convert("RGB")
+
+
+def data_uri(image: Image.Image, kind: str, **options: Any) -> str:
+    """Encode an image as a data URI. kind: "jpeg" or "png"; options: of Pillow's encoder."""
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 class _RefusedError(CompoclipError):

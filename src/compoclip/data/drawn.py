@@ -144,16 +144,11 @@ class Drawing:
         return list(known.values())[1:]
 
     def add(self, drawn: Drawn | str, name: str, counted: str = "", again: bool = False) -> bool:
-        """Add a text if its tokens are new and no negative equals a caption of the sample.
+        """Add a text of a kind if its tokens are new and no negative equals a caption of the
+        sample.
 
-        Args:
-            drawn: The text, or the reason for none.
-            name: Its kind.
-            counted: The name to count it by, by default its kind.
-            again: Whether a text of the same side may be repeated.
-
-        Returns:
-            Whether it was added.
+        drawn: the text, or the reason for none. counted: the name to count it by, by default its
+        kind. again: a text of the same side may be repeated. Returns whether it was added.
         """
         counted = counted or name
         if isinstance(drawn, Drawn):

@@ -117,24 +117,12 @@ class BatchLoader:
     ) -> None:
         """Make a loader; workers start with the first epoch.
 
-        Args:
-            source: The samples.
-            plan: Samples their texts.
-            transform: Transforms their images.
-            batch_size: Samples per batch, over all processes.
-            seed: Seed of order, crops and texts.
-            workers: Reading processes; 0 reads in this one.
-            max_bad: Most unreadable images.
-            rank: This process makes the rank-th of `world` equal parts of every batch.
-            world: Number of processes that train together.
-            start_method: Start of the workers ("fork", "spawn", "forkserver"); None is the
-                platform's.
-            images: The image plan.
-            companions: The plan's index over the source (`ImagePlan.prepare`).
-            kept: Cached features to use instead of photos.
-
-        Raises:
-            CompoclipError: When the batch cannot be split evenly.
+        batch_size: samples per batch, over all processes; this one makes the `rank`-th of `world`
+        equal parts of each. workers: reading processes; 0 reads in this one. max_bad: most
+        unreadable images. start_method: of the workers ("fork", "spawn", "forkserver"); None is the
+        platform's. companions: the image plan's index over the source (`ImagePlan.prepare`). kept:
+        cached features to use instead of photos. Raises CompoclipError when the batch cannot be
+        split evenly.
         """
         self._schedule = images.schedule(source, RankShare(batch_size, rank, world), seed)
         self.batch_size = batch_size

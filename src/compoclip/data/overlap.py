@@ -17,7 +17,7 @@ from typing import Any
 
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources import Source
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, require
 from compoclip.files import read_json, unreadable
 
 _NUMBER = re.compile(r"(?:.*_)?(\d{12})(?:\.\w+)?")
@@ -60,8 +60,7 @@ def held_out_photos(path: Path) -> frozenset[int]:
                 raise CompoclipError(f"{path}, photo {number}: has no file name; {_REMEDY}")
             names.append(name)
     found = frozenset(n for name in names if (n := coco_number(name)) is not None)
-    if not found:
-        raise CompoclipError(f"{path}: names no photo of COCO; {_REMEDY}")
+    require(found, path, f"names no photo of COCO; {_REMEDY}")
     return found
 
 

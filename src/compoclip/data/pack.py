@@ -31,14 +31,13 @@ from compoclip.data.columns import (
     POS_CAPTION,
     SCORE,
     fields,
-    require,
 )
 from compoclip.data.decode import Mirrored, opened
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
 from compoclip.data.sources import Sample
 from compoclip.data.sources.open import Request
 from compoclip.data.sources.shards import CAPTION_LIMIT
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.files import (
     LOCK,
     only_writer,
@@ -70,10 +69,9 @@ class PackSpec:
     shard_size: int = 1000
 
     def __post_init__(self) -> None:
-        """Raises UsageError for values that make no pack."""
         least = min(self.size, self.shard_size)
-        require(least > 0, "--size and --shard-size must be at least 1")
-        require(1 <= self.quality <= 100, f"--quality {self.quality}: must be 1 to 100")
+        refuse({"--size and --shard-size must be at least 1": least < 1})
+        refuse({f"--quality {self.quality}: must be 1 to 100": not 1 <= self.quality <= 100})
 
 
 @dataclass

@@ -64,18 +64,12 @@ class TextPlan:
     def draw(
         self, sample: Sample, epoch: int, key: str | None = None
     ) -> tuple[list[Drawn], PlanCounts]:
-        """Return the caption, then the rewrites and other texts in the order of the plan.
+        """Return the caption, then the rewrites and other texts in the order of the plan, and
+        counts.
 
         Texts with the CLIP tokens of another text of the sample are left out and counted; so are
-        negatives that equal a caption of the sample.
-
-        Args:
-            sample: The sample.
-            epoch: Counted from 0.
-            key: Seeds the draw instead of the sample's key, for neighbours.
-
-        Returns:
-            The texts, and counts of texts made and refused.
+        negatives that equal a caption of the sample. key: seeds the draw instead of the sample's
+        key, for neighbours.
         """
         plan, counts = self.plan, PlanCounts(samples=1)
         rng = partial(self.rng, sample.drawn_by if key is None else key, epoch)
@@ -195,9 +189,6 @@ def prepare_captions(
         store: The parse store; by default a file in the user's cache folder, shared by all runs.
         workers: Parsing processes, by default one per core. They are started for thousands of
             captions only, as fresh interpreters (a calling script needs its `__main__` guard).
-
-    Returns:
-        The parses by caption.
 
     Raises:
         CompoclipError: When the store cannot be written.

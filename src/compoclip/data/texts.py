@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from compoclip.data.caption_plan import Texts
-from compoclip.data.columns import require
 from compoclip.data.drawn import NONE_APPLIES, NONE_WRITTEN, Drawing, Drawn
 from compoclip.data.written import WrittenLists, read_bags, read_units
+from compoclip.errors import refuse
 from compoclip.losses.contract import Role
 from compoclip.rewrites.base import token_key
 from compoclip.rewrites.graph_edits import CATEGORIES as GRAPH_CATEGORIES
@@ -75,14 +75,17 @@ class GraphPlan(Texts):
     kinds = (GRAPH_POSITIVE, *GRAPH_CATEGORIES)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for impossible weights or stages."""
-        good = min(self.weights) >= 0 and sum(self.weights) > 0
-        require(good, f"graph weights must be >= 0, one of them more, not {self.weights}")
-        starts = [stage.start for stage in self.stages]
-        good = starts[:1] == [0] and starts == sorted(set(starts))
-        require(good, f"curriculum stages must start at epoch 0 and rise, not {starts}")
-        counts = [n for stage in self.stages for n in (stage.positives, stage.negatives)]
-        require(min(counts) >= 0, "a curriculum stage cannot have fewer than 0 texts")
+        weights, starts = self.weights, [stage.start for stage in self.stages]
+        rising = starts[:1] == [0] and starts == sorted(set(starts))
+        few = any(min(stage.positives, stage.negatives) < 0 for stage in self.stages)
+        wrong = f"graph weights must be >= 0, one of them more, not {weights}"
+        refuse(
+            {
+                wrong: min(weights) < 0 or not sum(weights) > 0,
+                f"curriculum stages must start at epoch 0 and rise, not {starts}": not rising,
+                "a curriculum stage cannot have fewer than 0 texts": few,
+            }
+        )
 
     @classmethod
     def published(
@@ -92,8 +95,8 @@ class GraphPlan(Texts):
 
         One positive and one negative before epoch `second_stage`, at most 3 and 6 from it on.
         """
-        good = 0 <= objects <= 1
-        require(good, f"the share of object negatives must be 0 to 1, not {objects}")
+        wrong = f"the share of object negatives must be 0 to 1, not {objects}"
+        refuse({wrong: not 0 <= objects <= 1})
         other = (1 - objects) / 2
         first = (Stage(0, 1, 1),) if second_stage > 0 else ()
         stages = (*first, Stage(max(0, second_stage), 3, 6))
@@ -152,9 +155,12 @@ class BagPlan(Texts):
     kinds = (BAG, BAG_NEGATIVE)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for an impossible size, and without rewrites."""
-        require(self.size > 0, f"a bag of {self.size} sentences: it must hold at least 1")
-        require(self.negatives, "a bag needs a rewrite that makes its negatives")
+        refuse(
+            {
+                f"a bag of {self.size} sentences: it must hold at least 1": self.size < 1,
+                "a bag needs a rewrite that makes its negatives": not self.negatives,
+            }
+        )
 
     @property
     def rewrites(self) -> tuple[str, ...]:
@@ -235,13 +241,10 @@ class UnitPlan(Texts):
     roles: ClassVar[tuple[Role, ...]] = _BOTH
 
     def __post_init__(self) -> None:
-        """Raises UsageError for no slot and for shares outside [0, 1]."""
-        require(self.slots > 0, f"{self.slots} slots of units: there must be at least 1")
-        shares = self.relation_share, self.pair_share
-        require(
-            all(0 <= share <= 1 for share in shares),
-            "shares of relations and pairs must lie between 0 and 1, not {} and {}".format(*shares),
-        )
+        one, two = self.relation_share, self.pair_share
+        wrong = f"shares of relations and pairs must lie between 0 and 1, not {one} and {two}"
+        few = f"{self.slots} slots of units: there must be at least 1"
+        refuse({few: self.slots < 1, wrong: not (0 <= one <= 1 and 0 <= two <= 1)})
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -307,8 +310,7 @@ class PhrasePlan(Texts):
     roles: ClassVar[tuple[Role, ...]] = (Role.POSITIVE,)
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a negative number."""
-        require(self.most >= 0, f"{self.most} noun phrases: must be 0 (none) or more")
+        refuse({f"{self.most} noun phrases: must be 0 (none) or more": self.most < 0})
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -350,9 +352,8 @@ class TargetPlan(Texts):
     needs_parsing = False
 
     def __post_init__(self) -> None:
-        """Raises UsageError for an unknown choice."""
-        known = ("", "other", "any")
-        require(self.of in known, f"texts.target '{self.of}' is not one of other, any")
+        wrong = f"texts.target '{self.of}' is not one of other, any"
+        refuse({wrong: self.of not in ("", "other", "any")})
 
     def draw_texts(self, drawing: Drawing, found: Any) -> None:
         """Add the target, sampled among the allowed captions."""

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from compoclip.data.columns import fields, require_texts
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.rewrites.base import Refused, Rewritten, fits_context
 from compoclip.rewrites.units import UNIT_FOIL
@@ -140,8 +140,7 @@ def read_bags(path: Path) -> WrittenLists:
             id, sentences, negatives = (found[kind] for kind in kinds)
             if len(negatives or ()) not in (0, len(sentences)):
                 raise CompoclipError(f"{origin}: 'negatives' needs one per sentence; fix it")
-            if str(id) in ids:
-                raise CompoclipError(f"{origin}: a second bag {str(id)!r}; remove one")
+            require(str(id) not in ids, origin, f"a second bag {str(id)!r}; remove one")
             ids.add(str(id))
             require_texts((*sentences, *filter(None, negatives or ())), origin)
             pairs = zip(sentences, negatives or [None] * len(sentences))
@@ -175,9 +174,6 @@ def read_units(path: Path) -> WrittenLists:
     Args:
         path: The file.
 
-    Returns:
-        The `WrittenPart`s by caption.
-
     Raises:
         CompoclipError: For a file that is malformed.
     """
@@ -197,8 +193,7 @@ def _unit_records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from read_records(path)
         return
     data = read_json(path, damaged="fetch the file again")
-    if not isinstance(data, list):
-        raise CompoclipError(f"{path}: no list of records; {_REMEDY}")
+    require(isinstance(data, list), path, f"no list of records; {_REMEDY}")
     yield from ((f"{path}, row {number}", row) for number, row in enumerate(data, 1))
 
 

@@ -4,7 +4,6 @@ from .comparison import Difference as Difference
 from .comparison import compare as compare
 from .comparison import compare_all as compare_all
 from .comparison import one_model as one_model
-from .curves import roc_auc as roc_auc
 from .embedder import Embedder as Embedder
 from .embedder import ExternalEncoder as ExternalEncoder
 from .embedder import ExternalIdentity as ExternalIdentity

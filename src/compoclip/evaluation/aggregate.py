@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from compoclip.benchmarks.case import Aggregate, Listed
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.curves import weighted_ap_11, weighted_auc
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Flags, Indices, Values, main_values
 from compoclip.evaluation.statistics import RESAMPLES, cluster_weights
@@ -112,16 +112,11 @@ class MeanNode:
         weights: Values | None = None,
         units: Indices | None = None,
     ) -> Values:
-        """Compute a leaf.
+        """Compute a leaf: a number, or with weights (r,), nan where nothing has weight.
 
-        Args:
-            values: metric -> (n,) per-item values.
-            tie: what equal scores of a true and a false item count in a curve.
-            weights: (r, units), how often each unit counts; by default every item counts once.
-            units: (n,), the unit of each item.
-
-        Returns:
-            A number, or (r,) with weights: nan where nothing has weight.
+        values: metric -> (n,) per-item values. tie: what equal scores of a true and a false item
+        count in a curve. weights: (r, units), how often each unit counts; by default every item
+        counts once. units: (n,), the unit of each item.
         """
         own = values[self.metric][self.rows]
         if weights is None or units is None:
@@ -167,19 +162,10 @@ def mean_of(parts: Sequence[MeanNode | None]) -> MeanNode | None:
 def plan(
     rule: Aggregate, listed: Listed, applies: Mapping[str, Flags], main: str
 ) -> MeanNode | None:
-    """Turn a rule into means over rows; parts without an item are left out.
+    """Turn a rule into means over rows; parts without an item are left out, None without any.
 
-    Args:
-        rule: the rule.
-        listed: the n items.
-        applies: metric -> (n,), whether the item has it.
-        main: what to average where a rule names no metric.
-
-    Returns:
-        The tree; None when nothing is left.
-
-    Raises:
-        CompoclipError: a metric or weighting is unknown.
+    applies: metric -> (n,), whether the item has it. main: what to average where a rule names no
+    metric. Raises CompoclipError for an unknown metric.
     """
     names = np.asarray(listed.subtasks, dtype=object)
 
@@ -189,11 +175,8 @@ def plan(
             raise CompoclipError(f"unknown aggregate weighting '{node.weighting}'; macro or micro")
         if node.macro_by is None and node.weighting == "macro":
             return mean_of([build(part, metric) for part in node.nested()])
-        if metric not in applies:
-            raise CompoclipError(
-                f"an aggregate asks for the metric '{metric}', which these items do not have; "
-                f"they have {', '.join(applies)}"
-            )
+        wrong = f"an aggregate asks for the metric '{metric}', which these items do not have; they "
+        refuse({f"{wrong}have {', '.join(applies)}": metric not in applies}, CompoclipError)
         rows = np.flatnonzero(np.isin(names, sorted(node.subtasks())) & applies[metric])
         if node.macro_by is None:
             return leaf(metric, rows, listed.truth)
@@ -231,17 +214,11 @@ def additions(
 
     In a mean, a unit adds the shares of its items. In a curve, a unit adds its jackknife estimate:
     the loss of area without the unit, minus the mean loss, plus a part of the whole difference.
-    That part is the unit's share of the items; true and false items count half each. A unit
-    without which no curve is left adds the whole difference.
+    That part is the unit's share of the items; true and false items count half each. A unit without
+    which no curve is left adds the whole difference.
 
-    Args:
-        tree: the planned rule.
-        base: metric -> (n,) per-item values of one model.
-        other: the same of the other model.
-        units: (n,), the unit of each item.
-
-    Returns:
-        (units,), 0 for those without an item of the rule.
+    base, other: metric -> (n,) per-item values of each model. units: (n,), the unit of each item.
+    Returns (units,), 0 for those without an item of the rule.
     """
     found = np.zeros(int(units.max()) + 1)
     for each, weight in tree.leaves():
@@ -273,17 +250,10 @@ def resample(
 ) -> list[Values]:
     """Compute every tree in `resamples` draws of whole clusters; all share the draws.
 
-    Args:
-        trees: planned rules.
-        values: metric -> (n,) per-item values.
-        clusters: (n,), items that share a photo.
-        resamples: number of draws.
-        seed: of the draws.
-        base: values of another model, whose trees in the same draws are subtracted.
-
-    Returns:
-        One (resamples,) array per tree. A part that a draw misses altogether is left out of that
-        draw's mean; nan for a draw without any of the tree's items.
+    values: metric -> (n,) per-item values. clusters: (n,), items that share a photo. base: values
+    of another model, whose trees in the same draws are subtracted. Returns one (resamples,) array
+    per tree. A part that a draw misses altogether is left out of that draw's mean; nan for a draw
+    without any of the tree's items.
     """
     if not resamples:
         return [np.zeros(0) for _ in trees]

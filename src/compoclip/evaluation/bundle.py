@@ -39,7 +39,7 @@ from compoclip.benchmarks.files import data_hash, file_hash
 from compoclip.config import CONFIG, parsed_config
 from compoclip.console import counted
 from compoclip.data.fingerprint import FILE, Fingerprint
-from compoclip.errors import CompoclipError, shown
+from compoclip.errors import CompoclipError, require, shown
 from compoclip.evaluation.comparison import Comparison, compare_all, require_one_checkpoint
 from compoclip.evaluation.forms.cases import ONE_BY_ONE
 from compoclip.evaluation.forms.form import first_wins
@@ -48,7 +48,7 @@ from compoclip.evaluation.published.beside import beside, entries_of
 from compoclip.evaluation.published.beside import shown as table_text
 from compoclip.evaluation.published.protocols import protocol, protocol_names
 from compoclip.evaluation.published.read import published_table
-from compoclip.evaluation.results import Results, file_stem, load_items, load_results
+from compoclip.evaluation.results import Results, by_model, file_stem, load_items, load_results
 from compoclip.evaluation.summary import summarise
 from compoclip.evaluation.tables import comparison_text, results_text
 from compoclip.files import new_folder, read_json, require_new_folder, write_atomically, write_json
@@ -70,22 +70,13 @@ def write_bundle(
     plan: Mapping[str, Any] | None = None,
     first: str = "",
 ) -> Path:
-    """Write a result bundle.
+    """Write a result bundle to `out`, a new folder or a file that ends in .zip; return `out`.
 
-    Args:
-        run: Folder of a finished run.
-        results: What `evaluate` wrote of the run's model and of any others, its base above all.
-        out: New folder, or file that ends in .zip.
-        against: Names of published tables that the page shows the results in.
-        plan: The plan of `reproduce` that the run followed.
-        first: Begins the page.
-
-    Returns:
-        `out`.
-
-    Raises:
-        CompoclipError: The run is not finished, the results are not of its model, two of them are
-            of one model and benchmark, or `out` is there already.
+    run: folder of a finished run. results: what `evaluate` wrote of the run's model and of any
+    others, its base above all. against: published tables that the page shows the results in. plan:
+    of `reproduce`, which the run followed. first: begins the page. Raises CompoclipError when the
+    run is not finished, the results are not of its model or two of them are of one model and
+    benchmark, or `out` is there already.
     """
     tables = [published_table(each) for each in against]
     written = next((run / each for each in ("model", "adapter") if (run / each).is_dir()), None)
@@ -93,10 +84,8 @@ def write_bundle(
         raise CompoclipError(f"{run}: holds no model; give the folder of a finished run")
     trained = read_record(written / RECORD)[0].weights
     found = load_results(results)
-    if trained not in {each.identity.get("weights") for each in found}:
-        raise CompoclipError(
-            f"{results}: has no results of the weights {trained} in {written}; evaluate them"
-        )
+    problem = f"has no results of the weights {trained} in {written}; evaluate them"
+    require(trained in {each.identity.get("weights") for each in found}, results, problem)
     with ExitStack() as stack:
         zipped = out.suffix == ".zip"
         if zipped:
@@ -110,10 +99,8 @@ def write_bundle(
             target.mkdir(parents=True, exist_ok=True)
             items = Path(each.items)
             for file in (items.with_suffix(".json"), items):
-                if (target / file.name).exists():
-                    raise CompoclipError(
-                        f"{results}: two results of {each.model} on {each.benchmark}; leave one out"
-                    )
+                problem = f"two results of {each.model} on {each.benchmark}; leave one out"
+                require(not (target / file.name).exists(), results, problem)
                 shutil.copyfile(file, target / file.name)
         (folder / "run").mkdir()
         for file in (run / CONFIG, run / LOG, run / FILE, written / RECORD):
@@ -210,9 +197,7 @@ def _facts(folder: Path, found: Sequence[Results]) -> dict[str, Any]:
 
 def _compared(found: Sequence[Results], folder: Path) -> list[Comparison]:
     """Return all models compared with the run's base; nothing where that was not measured."""
-    models: dict[str, list[Results]] = {}
-    for each in found:
-        models.setdefault(each.model, []).append(each)
+    models = by_model(found)
     for of_one in models.values():
         require_one_checkpoint(of_one)
     weights = {name: of_one[0].identity.get("weights") for name, of_one in models.items()}
@@ -239,14 +224,11 @@ class Verified:
 
 
 def verify_bundle(bundle: Path) -> Verified:
-    """Compute again what a bundle states, and compare hashes and facts.
+    """Compute again what a bundle (folder, .zip or .tar.gz) states, and compare hashes and facts.
 
-    Args:
-        bundle: Folder, or .zip or .tar.gz file of one; archives are unpacked into a
-            temporary folder by `benchmarks.fetch.unpack`, which refuses what leads out of it.
-
-    Raises:
-        CompoclipError: There is no bundle, or its `bundle.json` is malformed or of another version.
+    Archives are unpacked into a temporary folder by `benchmarks.fetch.unpack`, which refuses what
+    leads out of it. Raises CompoclipError without a bundle, and for a `bundle.json` that is
+    malformed or of another version.
     """
     with ExitStack() as stack:
         folder = bundle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compoclip.console import counted
-from compoclip.errors import CompoclipError
+from compoclip.errors import require
 from compoclip.evaluation.comparison import Difference, together
 from compoclip.evaluation.groups import (
     COMPOSITION,
@@ -18,7 +18,7 @@ from compoclip.evaluation.groups import (
     profile_groups,
     skill_groups,
 )
-from compoclip.evaluation.results import Results, Score, too_few
+from compoclip.evaluation.results import Results, Score, by_model, too_few
 from compoclip.evaluation.statistics import RESAMPLES
 from compoclip.evaluation.tables import percent, span
 
@@ -49,7 +49,7 @@ def closing_sentences(
     Raises:
         CompoclipError: as `compare` does; or a bound was measured on other annotations.
     """
-    models = {each.model: [r for r in results if r.model == each.model] for each in results}
+    models = by_model(results)
     mine = models.pop(base)
     named = {each.benchmark: max(s.n for s in each.aggregates.values()) for each in results}
     partial = {each.benchmark for each in results if each.partial}
@@ -62,7 +62,10 @@ def closing_sentences(
         said += _changes(mine, models, resamples, seed)
     else:
         scores = group_scores(mine, _means(mine), resamples, seed)
-        said += [f"{base}: {_lower(name)} {_against_chance(s)}." for name, s in scores.items()]
+        for name, s in scores.items():
+            where = f"{s.standing} chance" if s.standing else too_few(s.photos)
+            value = f"{percent(s.value)} (95 % interval {span(s.low, s.high)}), {where}"
+            said.append(f"{base}: {_lower(name)} {value} ({percent(s.chance)}).")
         scores = group_scores(mine, skills, resamples, seed)
         low = [f"{name} {percent(s.value)}" for name, s in scores.items() if s.standing != "above"]
         if low:
@@ -94,32 +97,16 @@ def bound_scores(
     """Return the scores of reference models in each group that they were measured on in full.
 
     Reference models tell what a score is worth: random weights, a model that sees only the texts,
-    an oracle.
-
-    Args:
-        bounds: their results.
-        measured: results of a model that is read against them, one per benchmark.
-        groups: name -> the parts that count alike.
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
-
-    Returns:
-        Model -> group -> score.
-
-    Raises:
-        CompoclipError: a bound was measured on other annotations.
+    an oracle. measured: results of the model that is read against them, one per benchmark. Returns
+    model -> group -> score. Raises CompoclipError when a bound was measured on other annotations.
     """
     hashes = {each.benchmark: each.data_hash for each in measured}
-    found: dict[str, list[Results]] = {}
     for each in bounds:
-        if each.data_hash != hashes.get(each.benchmark, each.data_hash):
-            raise CompoclipError(
-                f"{each.items}: measured on other annotations of {each.benchmark} than "
-                f"{measured[0].model}; measure both on the same data"
-            )
-        found.setdefault(each.model, []).append(each)
+        problem = f"measured on other annotations of {each.benchmark} than {measured[0].model}; "
+        problem += "measure both on the same data"
+        require(each.data_hash == hashes.get(each.benchmark, each.data_hash), each.items, problem)
     scores = {}
-    for name, own in found.items():
+    for name, own in by_model(bounds).items():
         here = {(each.benchmark, part) for each in own for part in (*each.scores, *each.aggregates)}
         known = {
             group: parts
@@ -163,23 +150,11 @@ def _changes(
 
 
 def change_text(d: Difference) -> str:
-    """Return a difference in words: name, both values, change, interval, verdict.
-
-    Args:
-        d: the difference.
-    """
+    """Return a difference in words: name, both values, change, interval, verdict."""
     verdict = "significant" if d.verdict in ("higher", "lower") else d.verdict
     return (
         f"{_lower(d.name)} {percent(d.base)} -> {percent(d.other)} ({100 * d.difference:+.1f}, "
         f"95 % interval {span(d.low, d.high, '+')}, {verdict})"
-    )
-
-
-def _against_chance(score: Score) -> str:
-    where = f"{score.standing} chance" if score.standing else too_few(score.photos)
-    return (
-        f"{percent(score.value)} (95 % interval {span(score.low, score.high)}), {where} "
-        f"({percent(score.chance)})"
     )
 
 

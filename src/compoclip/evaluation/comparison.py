@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Listed
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse, require
 from compoclip.evaluation.aggregate import (
     RANKED,
     MeanNode,
@@ -159,11 +159,8 @@ class Pair:
         place = {key: row for row, key in enumerate(keys[1])}
         rows = [(row, place[key]) for row, key in enumerate(keys[0]) if key in place]
         alone = set(keys[0]) ^ set(keys[1])
-        if not rows:
-            raise CompoclipError(
-                f"{base.benchmark}: no item was measured for both models ({base.items} and "
-                f"{other.items}); evaluate both again"
-            )
+        problem = f"no item was measured for both models ({base.items} and {other.items}); "
+        require(rows, base.benchmark, f"{problem}evaluate both again")
         if alone and not (base.partial or other.partial):
             raise CompoclipError(
                 f"{base.items} and {other.items} are both complete and hold other items, e.g. "
@@ -356,11 +353,8 @@ def _compared(
                 )
             found[each.benchmark] = each
     common = [name for name in mine if name in theirs]
-    if not common:
-        raise CompoclipError(
-            f"no benchmark in common: {base[0].model} has {', '.join(mine)}; "
-            f"{other[0].model} has {', '.join(theirs)}"
-        )
+    wrong = f"no benchmark in common: {base[0].model} has {', '.join(mine)}; {other[0].model} has "
+    refuse({f"{wrong}{', '.join(theirs)}": not common}, CompoclipError)
     rules: list[tuple[bool, Difference, Evidence]] = []
     subtasks: list[Difference] = []
     for name in common:
@@ -407,11 +401,8 @@ def one_model(results: Sequence[Results], path: Path) -> list[Results]:
         path: their place, for the message.
     """
     models = sorted({each.model for each in results})
-    if len(models) > 1:
-        raise CompoclipError(
-            f"{path}: holds results of several models ({', '.join(models)}); give the folder of "
-            "one, as evaluate writes it: OUT/MODEL"
-        )
+    problem = f"holds results of several models ({', '.join(models)}); give the folder of one, as "
+    require(len(models) < 2, path, f"{problem}evaluate writes it: OUT/MODEL")
     require_one_checkpoint(results)
     return list(results)
 
@@ -419,12 +410,9 @@ def one_model(results: Sequence[Results], path: Path) -> list[Results]:
 def require_one_checkpoint(results: Sequence[Results]) -> None:
     """Raise CompoclipError, naming a file of each, for one model's results of different weights."""
     files = {str(each.identity.get("weights")): each.items for each in reversed(results)}
-    if len(files) > 1:
-        raise CompoclipError(
-            f"results of {results[0].model} come from {len(files)} different checkpoints, e.g. "
-            f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
-            "(NAME=MODEL)"
-        )
+    wrong = f"results of {results[0].model} come from {len(files)} different checkpoints, e.g. "
+    wrong += f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
+    refuse({f"{wrong}(NAME=MODEL)": len(files) > 1}, CompoclipError)
 
 
 def not_judged(found: Iterable[tuple[str, Difference]]) -> list[str]:

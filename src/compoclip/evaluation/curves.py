@@ -17,29 +17,14 @@ Reals = npt.NDArray[np.floating]
 _ITEMS_DRAWN = 2_000_000
 
 
-def roc_auc(scores: Reals, truth: Flags, tie: float = 0.5) -> float:
+def weighted_auc(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5) -> Values:
     """Return the share of (true, false) pairs in which the true item scores higher.
 
-    With tie = 1/2 this is the area under the ROC curve, and the Mann-Whitney statistic divided by
-    its maximum.
-
-    Args:
-        scores: (n,).
-        truth: (n,), True for the items that are true.
-        tie: credit for a pair of equal scores.
-
-    Returns:
-        The share; nan when one of the two kinds is missing.
+    With tie = 1/2, the credit for equal scores, this is the area under the ROC curve, and the
+    Mann-Whitney statistic divided by its maximum. weights: (r, n), item i counts weights[r, i]
+    times in row r. Returns (r,), nan for rows in which one of the two kinds has no weight.
 
     Source: Hanley and McNeil, The Meaning and Use of the Area under a ROC Curve (1982).
-    """
-    return float(weighted_auc(scores, truth, np.ones((1, len(scores))), tie)[0])
-
-
-def weighted_auc(scores: Reals, truth: Flags, weights: Values, tie: float = 0.5) -> Values:
-    """`roc_auc` for each row of `weights` (r, n), item i counting weights[r, i] times; (r,).
-
-    nan for rows in which one of the two kinds has no weight.
     """
     false = np.flatnonzero(~truth)
     false = false[np.argsort(scores[false], kind="stable")]
@@ -101,17 +86,11 @@ def weighted_ap_11(
     """Return 11-point interpolated average precision as in ELEVATER's toolkit, or PASCAL VOC 2007.
 
     The mean, over the recall levels 0, 0.1, ..., 1, of the best precision at that recall or more.
-
-    Args:
-        scores: (n,), higher is retrieved earlier.
-        truth: (n,), which items are true.
-        weights: (r, n), whole numbers: in row r, item i counts weights[r, i] times.
-        tie: 0 retrieves the false ones of equal scores first; any other value all at once.
-        devkit: At recall 0, take the best of all precisions, as the challenge's code and paper do.
-            By default it is 1, as in the toolkit. The two differ where the first item is false.
-
-    Returns:
-        (r,); nan for a row in which no true item has weight.
+    scores: (n,), higher is retrieved earlier. weights: (r, n), whole numbers: in row r, item i
+    counts weights[r, i] times. tie: 0 retrieves the false ones of equal scores first; any other
+    value all at once. devkit: at recall 0, take the best of all precisions, as the challenge's code
+    and paper do; by default it is 1, as in the toolkit. The two differ where the first item is
+    false. Returns (r,); nan for a row in which no true item has weight.
 
     Sources: Li et al., ELEVATER, NeurIPS 2022, and its evaluation code; Everingham et al., The
     PASCAL Visual Object Classes (VOC) Challenge, IJCV 2010, eq. 1.

@@ -130,14 +130,8 @@ def _modules(thing: object, depth: int) -> Iterator[nn.Module]:
 def read_picture(ref: ImageRef) -> Image.Image:
     """Read an image as a model from outside gets it: RGB, cropped, of the size that it has.
 
-    Args:
-        ref: The image. `squash`, which asks for a square of the model's size, gives a square.
-
-    Returns:
-        The image.
-
-    Raises:
-        CompoclipError: It is missing or damaged.
+    `squash`, which asks for a square of the model's size, gives a square. Raises CompoclipError for
+    a missing or damaged image.
     """
     stored = Members()(ref.path, ref.member) if ref.member else ref.path
     image = decode(stored, box=ref.box, name=ref.photo, upright=ref.upright)
@@ -149,16 +143,7 @@ def read_picture(ref: ImageRef) -> Image.Image:
 def by_image(
     score: Callable[[Any, list[str]], Scores], images: Sequence[Any], texts: Sequence[str]
 ) -> Scores:
-    """Score N pairs with a function of one image and its texts.
-
-    Args:
-        score: An image and T texts -> (T,).
-        images: N images; equal ones lie together.
-        texts: N texts.
-
-    Returns:
-        (N,).
-    """
+    """Score N pairs with a function of one image and T texts -> (T,); equal images lie together."""
     runs = [list(run) for _, run in groupby(range(len(images)), key=lambda k: id(images[k]))]
     return np.concatenate([score(images[run[0]], [texts[k] for k in run]) for run in runs])
 
@@ -277,11 +262,7 @@ class ExternalEncoder:
 
 
 def is_external(spec: str) -> bool:
-    """Return whether a name is a file, a library's model or another package's model.
-
-    Args:
-        spec: As written on the command line.
-    """
+    """Return whether a name is a file, a library's model or another package's model."""
     known = spec.partition(":")[0] in LIBRARIES or spec in own.installed("models")
     return own.is_file(spec) or known
 
@@ -296,9 +277,6 @@ def open_encoder(
             name of a model of another package; else what `load_model` takes.
         options: Device, precision and prompts.
         activation: As for `load_model`.
-
-    Returns:
-        The model as evaluation sees it.
 
     Raises:
         UsageError: There is no such model.
@@ -333,11 +311,7 @@ def open_encoder(
 
 
 def require_known(spec: str) -> None:
-    """Raise UsageError for a model of no known form, without loading it.
-
-    Args:
-        spec: As for `open_encoder`.
-    """
+    """Raise UsageError for a model of no known form, without loading it."""
     if not is_external(spec):
         format_of(plain_spec(spec))
 

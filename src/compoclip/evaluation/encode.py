@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,14 @@ from compoclip.console import track
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.encoder import Encoder, Pending, TextKey, described, require_finite
 from compoclip.evaluation.items import EncodedFeatures, Scores
-from compoclip.files import Arrays, load_arrays, save_arrays, write_atomically
+from compoclip.files import (
+    Arrays,
+    load_arrays,
+    save_arrays,
+    unreadable,
+    unwritable,
+    write_atomically,
+)
 from compoclip.models.config import Tower
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.workers import Workers, own_cores
@@ -53,9 +60,7 @@ def image_content_key(ref: ImageRef, members: Members) -> bytes:
     try:
         data = members(ref.path, ref.member) if ref.member else ref.path.read_bytes()
     except OSError as error:
-        raise CompoclipError(
-            f"{ref.path}: cannot be read ({error.strerror}); check the images folder"
-        ) from error
+        raise unreadable(ref.path, error, "check the images folder") from error
     changes = [b"squash"] * ref.squash + [b"mirror"] * ref.mirror + [b"upright"] * ref.upright
     return content_key(data, repr(ref.box).encode(), *changes)
 
@@ -118,10 +123,7 @@ class FeatureCache:
                 file.flush()
                 return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
         except OSError as error:
-            raise CompoclipError(
-                f"{self._folder}: no room for features ({error.strerror}); name another place with "
-                "--cache"
-            ) from error
+            raise unwritable(self._folder, error) from error
 
 
 # --- What is not there yet is encoded. ---
@@ -286,7 +288,7 @@ def _encode_images(
         many = amounts.workers > THREADS and len(todo) >= PROCESSES_FROM
         processes = options.processes and encoder.device.type == "cuda" and many
         shown = [damaged.shown(row) for row in todo]
-        readings = zip(todo, read_images(encoder, shown, amounts, processes))
+        readings = zip(todo, read_images(encoder.read_image, shown, amounts, processes))
         for row, (image, damage) in track(readings, "encoding images", len(todo), "images"):
             if damage is None:
                 yield row, image
@@ -356,13 +358,8 @@ def by_tokens(
 ) -> tuple[list[tuple[str, TextKey]], dict[str, int], frozenset[str]]:
     """Group texts that the model reads alike.
 
-    Args:
-        encoder: Makes the keys.
-        texts: Any texts.
-
-    Returns:
-        The first text of each group with its key; text -> number of its group; the texts that the
-        model cuts.
+    Returns the first text of each group with its key; text -> number of its group; the texts that
+    the model cuts.
     """
     rows: dict[bytes, int] = {}
     text_rows: dict[str, int] = {}
@@ -481,22 +478,17 @@ class FeatureStore(AbstractContextManager["FeatureStore"]):
 _Found = tuple[Any, str | None]  # what `Encoder.read_image` returned, or what is wrong
 
 
-class ReadsImages(Protocol):
-    """Reader of images: an encoder, or a score of pairs."""
-
-    @property
-    def read_image(self) -> Callable[[ImageRef], Any]:
-        """See `Encoder`."""
-
-
 def read_images(
-    reader: ReadsImages, refs: Sequence[ImageRef], amounts: Amounts, processes: bool
+    read_image: Callable[[ImageRef], Any],
+    refs: Sequence[ImageRef],
+    amounts: Amounts,
+    processes: bool,
 ) -> Iterator[_Found]:
     """Read images with processes or threads, some batches ahead.
 
     Yields for each reference in order the image, or None and the error of the file.
     """
-    read, size = partial(_read, reader.read_image), _READ_AT_ONCE if processes else 1
+    read, size = partial(_read, read_image), _READ_AT_ONCE if processes else 1
     parts = [refs[k : k + size] for k in range(0, len(refs), size)]
     if processes:
         with Workers(amounts.workers) as pool:

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, pip_install, refuse, require
 from compoclip.evaluation.encoder import Precision
 
 DTYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -285,11 +285,9 @@ def _transformer(identifier: str, revision: str | None, options: ModelOptions) -
     given = (model, processor, revision, options.device)
     if not vqa and all(hasattr(model, f"get_{each}_features") for each in ("image", "text")):
         return DualTransformer(options, *given)
-    if getattr(processor, "chat_template", None) is None:
-        raise UsageError(
-            f"{name}: {type(model).__name__} has neither features of images and texts nor a chat "
-            "template with images; write a file for it: compoclip new model NAME"
-        )
+    problem = f"{type(model).__name__} has neither features of images and texts nor a chat "
+    problem += "template with images; write a file for it: compoclip new model NAME"
+    require(getattr(processor, "chat_template", None) is not None, name, problem, UsageError)
     return VqaScorer(options, *given) if vqa else LastTokenEmbedder(options, *given)
 
 
@@ -309,10 +307,16 @@ class MtebEmbedder:
 
     def __init__(self, identifier: str, revision: str | None, options: ModelOptions) -> None:
         name = f"mteb:{identifier}"
-        if not options.trust_remote_code:
-            raise UsageError(f"{name}: may run code that comes with weights: --trust-remote-code")
-        if options.precision != "fp32" or (options.text_prompt or options.image_prompt) is not None:
-            raise UsageError(f"{name}: has its own precision and prompts; leave yours out")
+        own = (
+            options.precision != "fp32" or (options.text_prompt or options.image_prompt) is not None
+        )
+        trusted = options.trust_remote_code
+        refuse(
+            {
+                f"{name}: may run code that comes with weights: --trust-remote-code": not trusted,
+                f"{name}: has its own precision and prompts; leave yours out": own,
+            }
+        )
         library, self._datasets = _library("mteb", "mteb", name), _library("datasets", "mteb", name)
         self.model = library.get_model(identifier, revision, device=str(options.device))
         about = self.model.mteb_model_meta

@@ -24,7 +24,7 @@ from compoclip.captions.subgraphs import decompose, phrase, worded
 from compoclip.captions.types import Caption
 from compoclip.console import track
 from compoclip.data.decode import opened
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.embedder import ExternalEncoder, by_image, read_picture
 from compoclip.evaluation.encode import (
     Damaged,
@@ -68,11 +68,7 @@ class PairScore:
 
 
 def require_score(name: str) -> None:
-    """Raise UsageError for an unknown score; "" is the model's own.
-
-    Args:
-        name: As written on the command line.
-    """
+    """Raise UsageError for an unknown score; "" is the model's own."""
     if name and name not in SCORES and not own.is_file(name):
         raise UsageError(f"--score {name}: is none of {', '.join(SCORES)} and no file ./NAME.py")
 
@@ -121,10 +117,8 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
     def one(image: Any, texts: list[str]) -> Scores:
         with own.fence(str(path), _REMEDY):
             scores = np.asarray(function(model, image, texts), dtype=np.float32)
-        if scores.shape != (len(texts),):
-            raise CompoclipError(
-                f"{path}: {len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
-            )
+        problem = f"{len(texts)} texts got scores of shape {scores.shape}; {_REMEDY}"
+        require(scores.shape == (len(texts),), path, problem)
         require_finite(scores, str(path))
         return scores
 
@@ -134,12 +128,7 @@ def _custom(name: str, encoder: Encoder) -> PairScore:
 
 
 def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
-    """Raise UsageError, naming the benchmark, unless all its items consist of few pairs.
-
-    Args:
-        benchmarks: The benchmarks to measure.
-        score: The score of pairs.
-    """
+    """Raise UsageError, naming the benchmark, unless all its items consist of few pairs."""
     for each in benchmarks:
         if not all(FORMS[form].in_pairs for form in each.content.forms):
             raise UsageError(
@@ -148,37 +137,14 @@ def require_pairs(benchmarks: Sequence[Benchmark], score: str) -> None:
             )
 
 
-@dataclass(frozen=True)
-class ScoredPairs:
-    """Scores of all pairs, and what they cost.
-
-    Args:
-        features: With `matches`.
-        pairs: How many were scored now, not taken from the cache.
-        seconds: In which they were.
-    """
-
-    features: EncodedFeatures
-    pairs: int
-    seconds: float
-
-
 def score_contents(
     encoder: Encoder, score: PairScore, contents: Sequence[Content], options: EncodeOptions
-) -> ScoredPairs:
+) -> tuple[EncodedFeatures, float]:
     """Score the pairs of all items, each distinct one once; share the work among ranks.
 
-    Args:
-        encoder: The model.
-        score: How.
-        contents: Cases whose images exist.
-        options: Batch size (pairs at once), workers, cache and ranks.
-
-    Returns:
-        The scores. Of several ranks, rank 0 has all of them.
-
-    Raises:
-        CompoclipError: Images are damaged beyond `max_bad`, or the model or a file fails.
+    contents: cases whose images exist. Returns the scores, all of them on rank 0, and the pairs
+    scored per second. Raises CompoclipError for images damaged beyond `max_bad`, and when the model
+    or a file fails.
     """
     refs = list(dict.fromkeys(ref for content in contents for ref in content.images))
     words = list(dict.fromkeys(text for content in contents for text in content.texts))
@@ -211,7 +177,7 @@ def score_contents(
     rows = {ref: row for ref, row in image_rows.items() if ref not in damaged.found}
     none = np.zeros((0, 0), dtype=np.float32)
     features = EncodedFeatures(none, rows, none, text_rows, damaged.found, truncated, matches)
-    return ScoredPairs(features, done, time.monotonic() - start)
+    return features, done / max(time.monotonic() - start, 1e-9)
 
 
 def _scored(
@@ -227,7 +193,9 @@ def _scored(
     todo = store.todo(size, key=lambda row: pairs[row])
     groups = [list(each) for _, each in groupby(todo, key=lambda row: pairs[row][0])]
     shown = [needed[pairs[group[0]]][0] for group in groups]
-    readings = zip(groups, read_images(score, shown, options.amounts(store.device), False))
+    readings = zip(
+        groups, read_images(score.read_image, shown, options.amounts(store.device), False)
+    )
     done = 0
     held: list[tuple[int, Any]] = []  # row of a pair, its image
 
@@ -258,30 +226,17 @@ def _scored(
 
 
 def caption_parts(caption: Caption) -> tuple[str, ...]:
-    """Return what a caption names: each object with its attributes, each relation; at least itself.
-
-    Args:
-        caption: Parsed.
-
-    Returns:
-        Distinct texts, in the caption's words.
-    """
+    """Return what a caption names, in its words: objects with attributes, relations; at least
+    itself."""
     graph = worded(caption)
     bare = [each.name for each in graph.objects if not each.attributes]
     return tuple(dict.fromkeys([*bare, *map(phrase, decompose(graph))])) or (caption.text,)
 
 
 def image_parts(ref: ImageRef) -> tuple[ImageRef, ...]:
-    """Return an image and nine overlapping windows of half its width and height.
+    """Return an image and then nine overlapping windows of half its width and height.
 
-    Args:
-        ref: The image, or a crop of one.
-
-    Returns:
-        The image first.
-
-    Raises:
-        CompoclipError: The file is missing or no image.
+    Raises CompoclipError for a missing or damaged file.
     """
     left, upper, right, lower = ref.box or (0, 0, 0, 0)
     if ref.box is None:

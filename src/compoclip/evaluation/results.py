@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.errors import CompoclipError, UsageError, closest, shown
+from compoclip.errors import CompoclipError, UsageError, closest, refuse, require, shown
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
@@ -130,6 +130,14 @@ class Results:
         return next(iter(self.scores[subtask].values()))
 
 
+def by_model(results: Iterable[Results]) -> dict[str, list[Results]]:
+    """Return the results of each model, in order of appearance."""
+    found: dict[str, list[Results]] = {}
+    for each in results:
+        found.setdefault(each.model, []).append(each)
+    return found
+
+
 def score_named(results: Sequence[Results], name: str) -> Score:
     """Return one score of a model; raise UsageError with the known names for an unknown one.
 
@@ -149,13 +157,8 @@ def score_named(results: Sequence[Results], name: str) -> Score:
 def split_score(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, str]:
     """Split the name of a score into benchmark and score; the score is "" for the headline.
 
-    Args:
-        known: Benchmark -> names of its means and sub-tasks.
-        name: BENCHMARK for its headline; BENCHMARK:NAME for another mean of it, or for a sub-task
-            in its main metric.
-
-    Raises:
-        UsageError: No score has that name; says which there are.
+    known: benchmark -> names of its means and sub-tasks. name: BENCHMARK, or BENCHMARK:NAME for
+    another mean of it or for a sub-task in its main metric. Raises UsageError with the known names.
     """
     if name in known:
         return name, ""
@@ -226,27 +229,17 @@ def load_results(path: Path) -> list[Results]:
     """
     if not path.is_file() and not path.is_dir():
         raise CompoclipError(f"{path}: no such file or folder; give what evaluate wrote (--out)")
-    files = (
-        [path]
-        if path.is_file()
-        else sorted(
-            each
-            for each in path.rglob("*.json")
-            if not any(part.startswith(".") for part in each.relative_to(path).parts)
-        )
-    )
-    if not files:
-        raise CompoclipError(f"{path}: holds no results; give what evaluate wrote (--out)")
+    below = sorted(path.rglob("*.json"))
+    shown_ones = [each for each in below if "/." not in f"/{each.relative_to(path).as_posix()}"]
+    files = [path] if path.is_file() else shown_ones
+    require(files, path, "holds no results; give what evaluate wrote (--out)")
     found = []
     remedy = "delete it, or evaluate again"
     for file in files:
         data = read_json(file, damaged=remedy)
         version = data.get("schema") if isinstance(data, dict) else None
-        if version != SCHEMA:
-            raise CompoclipError(
-                f"{file}: not a result file of this version (schema {version}, expected {SCHEMA}); "
-                f"{remedy}"
-            )
+        problem = f"not a result file of this version (schema {version}, expected {SCHEMA}); "
+        require(version == SCHEMA, file, f"{problem}{remedy}")
         data.pop("clean", None)  # of earlier versions: scores without faulty items
         if data.get("score") == "itc":  # what earlier versions call it
             data["score"] = "cosine"
@@ -255,10 +248,6 @@ def load_results(path: Path) -> list[Results]:
             _raise_first(_contradictions(results))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CompoclipError(f"{file}: malformed result file ({error}); {remedy}") from error
-        if Path(results.items).name != results.items:
-            raise CompoclipError(
-                f"{file}: its items file must lie beside it, not at {results.items}"
-            )
         found.append(replace(results, items=str(file.parent / results.items)))
     return found
 
@@ -273,6 +262,8 @@ def _raise_first(problems: Iterator[str]) -> None:
 def _contradictions(results: Results) -> Iterator[str]:
     """Yield in what results contradict themselves; raise KeyError or TypeError for odd rules."""
     yield from (f"{n} is empty" for n in ("model", "benchmark", "items") if not getattr(results, n))
+    if Path(results.items).name != results.items:
+        yield f"its items file must lie beside it, not at {results.items}"
     if results.headline not in results.aggregates:
         yield f"no aggregate {results.headline!r}"
     if not all(results.scores.values()):
@@ -387,23 +378,13 @@ def _typed(value: Any, hint: Any, where: str = "") -> Any:
             return None
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
     kind, inner = get_origin(hint), get_args(hint)
-    if hint is Any:
+    if hint in (Any, None):
         return value
     if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
-        hints = _hints(hint)
-        needed = {
-            each.name
-            for each in fields(hint)
-            if each.default is MISSING and each.default_factory is MISSING
-        }
-        for what, names in (
-            ("lacks", needed - value.keys()),
-            ("has an unknown", value.keys() - hints.keys()),
-        ):
-            if names:
-                raise ValueError(f"{where or 'it'} {what} {', '.join(sorted(names))}")
-        inside = {k: _typed(v, hints[k], f"{where}.{k}".lstrip(".")) for k, v in value.items()}
-        return hint(**inside)
+        hints = _hints(hint)  # the class itself refuses names that lack or are too many
+        return hint(
+            **{k: _typed(v, hints.get(k), f"{where}.{k}".lstrip(".")) for k, v in value.items()}
+        )
     if kind is dict and isinstance(value, dict):
         return {
             _typed(k, str, where): _typed(v, inner[1], f"{where}.{k}") for k, v in value.items()
@@ -440,11 +421,9 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
     """
     rows = []
     for each in results:
-        if each.identity.get("weights") != identity.weights:
-            raise CompoclipError(
-                f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
-                f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
-            )
+        wrong = f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
+        wrong += f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
+        refuse({wrong: each.identity.get("weights") != identity.weights}, CompoclipError)
         s = each.headline_score
         part = f" ({s.n:,} of {s.expected:,} items)" if each.partial else ""
         name = each.benchmark + part

@@ -20,7 +20,7 @@ from compoclip.benchmarks.audit import Audit, Faulty
 from compoclip.benchmarks.case import Benchmark, Cases, Form, image_key, present
 from compoclip.benchmarks.registry import benchmark_names, how_to_get
 from compoclip.console import counted, note
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse, require
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.encoder import Encoder, ModelEncoder, described
 from compoclip.evaluation.forms import form_of, score
@@ -94,18 +94,14 @@ class _Job:
             official = (benchmark.known_as or benchmark.name).partition(":")[0] in benchmark_names()
             name = benchmark.known_as or benchmark.name
             source = f". {how_to_get(name, Path('ROOT'))}" if official else ""
-            if used < total and not allow_partial:
-                reason = (
-                    f"{counted(len(self.missing), 'image')} missing, the first is {first}"
-                    if first
-                    else "the annotation files are not complete"
-                )
-                raise CompoclipError(
-                    f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get "
-                    f"the rest, or score the part with --allow-partial{source}"
-                )
-            where = f"; none of its images exists, e.g. {first}" if first else ""
-            raise CompoclipError(f"{benchmark.name}: no items to score{where}{source}")
+            reason = "the annotation files are not complete"
+            if first:
+                reason = f"{counted(len(self.missing), 'image')} missing, the first is {first}"
+            part = ", or score the part with --allow-partial" if used else ""
+            raise CompoclipError(
+                f"{benchmark.name}: only {used} of {total} items can be scored ({reason}); get the "
+                f"rest{part}{source}"
+            )
         default, headline = form_of(self.content).rules(self.content, self.parts)
         self.rules = {**default, **benchmark.aggregates}
         self.headline = benchmark.headline if benchmark.headline in self.rules else headline
@@ -172,8 +168,7 @@ def evaluate(
     options = options or Options()
     names = [each.name for each in benchmarks]
     twice = next((each for each in names if names.count(each) > 1), None)
-    if twice is not None:
-        raise UsageError(f"{twice} is asked for twice; name each benchmark once")
+    refuse({f"{twice} is asked for twice; name each benchmark once": twice is not None})
     jobs = [_Job(each, options.allow_partial) for each in benchmarks]
     folder = out / file_stem(name)
     ranks = options.ranks
@@ -219,8 +214,7 @@ def evaluate(
                 features = features.leading(options.dimensions, name)
         else:
             require_pairs([job.benchmark for job in todo], pair_score.name)
-            scored = score_contents(encoder, pair_score, contents, options)
-            features, rate = scored.features, scored.pairs / max(scored.seconds, 1e-9)
+            features, rate = score_contents(encoder, pair_score, contents, options)
         encoding = (time.monotonic() - start) / len(todo)
         with ranks.agreed():
             for job in todo if ranks.first else ():
@@ -237,7 +231,7 @@ def _judged(options: Options, cases: Cases) -> EncodedFeatures:
     assert judge is not None
     score = score_of("", judge)
     assert score is not None
-    return score_contents(judge, score, [cases], replace(options, ranks=SINGLE)).features
+    return score_contents(judge, score, [cases], replace(options, ranks=SINGLE))[0]
 
 
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
@@ -266,9 +260,6 @@ def watch_model(
         settings: when to measure, and what to do with the results.
         out: the run folder; results go to OUT/eval/step-N.
         ranks: the processes that train together; they share the encoding.
-
-    Returns:
-        The watch, for `training.run.run_training`.
 
     Raises:
         UsageError: When `keep_best` names a score that no benchmark has.
@@ -309,17 +300,11 @@ def _measure(
     bad = set(job.content.images) & features.bad.keys()
     content = job.content.without(bad.__contains__) if bad else job.content
     here = sum(content.counts().values())
-    if not here:
-        raise CompoclipError(
-            f"{benchmark.name}: no items left, all images are damaged; replace them"
-        )
+    require(here, benchmark.name, "no items left, all images are damaged; replace them")
     items = score(benchmark, features, content)
     for (part, item), count in Counter(zip(items.subtasks, items.ids)).items():
-        if count > 1:  # comparisons join on these names
-            raise CompoclipError(
-                f"{benchmark.name}: two items of sub-task '{part}' are called '{item}'; "
-                "correct the annotation file"
-            )
+        problem = f"two items of sub-task '{part}' are called '{item}'; correct the annotation file"
+        require(count == 1, benchmark.name, problem)
     scored = len(items)
     if (audit := options.audits.get(benchmark.name)) is not None:
         items = _without(items, audit.faulty, benchmark)
@@ -359,9 +344,7 @@ def _without(items: Items, faulty: Faulty, benchmark: Benchmark) -> Items:
     """Return the items without the faulty ones, and without joint outcomes of broken groups."""
     named = zip(items.subtasks, items.ids)
     kept = [row for row, name in enumerate(named) if name not in faulty]
-    if not kept:
-        raise CompoclipError(
-            f"{benchmark.name}: every item is faulty; leave --exclude-faulty out or fix the data"
-        )
+    problem = "every item is faulty; leave --exclude-faulty out or fix the data"
+    require(kept, benchmark.name, problem)
     sizes = group_sizes(benchmark.content.cases, benchmark.joint)
     return with_joint(items.take(np.array(kept)), benchmark.joint, sizes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Listed
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.aggregate import (
     RANKED,
     MeanNode,
@@ -53,17 +53,13 @@ def summarise(
 
     The interval is Wilson's if no two items share a photo, otherwise a bootstrap over photos. Means
     of means and areas under a curve always take the bootstrap. If all items are right, or all
-    wrong, it is Wilson's for the number of photos. A single photo has no interval.
+    wrong, it is Wilson's for the number of photos. A single photo has no interval. A rule whose
+    sub-tasks have no items at all is left out, and for partial data one that the items there are do
+    not define.
 
-    Args:
-        items: of the sub-tasks to score.
-        rules: of the benchmark. One whose sub-tasks have no items at all is left out, and for
-            partial data one that the items there are do not define.
-        expected: sub-task -> items of the full benchmark, where more than are here;
-            "sub-task/metric" where a metric counts other things, such as groups of items.
-        resamples: bootstrap draws.
-        seed: of the draws.
-        listed: how many of the expected items have the labels that a rule picks.
+    expected: sub-task -> items of the full benchmark, where more than are here; "sub-task/metric"
+    where a metric counts other things, such as groups of items. listed: how many of the expected
+    items have the labels that a rule picks.
     """
     frame = _Frame(items)
     expected = expected or {}
@@ -92,11 +88,8 @@ def summarise(
         gap = sum(lack(part, rule.metric or MAIN) for part in parts)
         here_listed = Listed(items.subtasks, items.labels, items.truth)
         tree = plan(rule, here_listed, frame.applies, frame.main)
-        if tree is None and not gap:
-            raise CompoclipError(
-                f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
-                "and image folders"
-            )
+        wrong = f"no items for an aggregate over {', '.join(sorted(parts))}; check the annotation "
+        refuse({f"{wrong}and image folders": tree is None and not gap}, CompoclipError)
         if tree is None:
             continue
         if gap and listed is not None and rule.by_label():

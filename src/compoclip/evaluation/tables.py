@@ -117,12 +117,11 @@ def chance_flag(score: Score) -> str:
 
 
 def data_notes(results: Results, details: bool = True) -> list[str]:
-    """Return remarks on the data, one line each: missing images, rows left out, cut texts, scores
-    that are no cosines, and features of less than float32.
+    """Return remarks on the data of one model on one benchmark, one line each.
 
-    Args:
-        results: Of one model on one benchmark.
-        details: Give a line to every reason why rows are left out, also to more than two.
+    They tell of missing images, rows left out, cut texts, scores that are no cosines, and features
+    of less than float32. details: a line for every reason why rows are left out, also for more than
+    two.
     """
     lines = []
     if results.missing_count:
@@ -151,12 +150,7 @@ def data_notes(results: Results, details: bool = True) -> list[str]:
 
 
 def remarks(measured: Mapping[str, Results], details: bool = True) -> list[str]:
-    """Return the remarks on a benchmark's data, each once where it holds for all models.
-
-    Args:
-        measured: model -> its results on the benchmark.
-        details: As of `data_notes`.
-    """
+    """Return the `data_notes` on a benchmark by model, each once where it holds for all models."""
     texts: dict[str, list[str]] = {}
     for model, each in measured.items():
         for line in data_notes(each, details):

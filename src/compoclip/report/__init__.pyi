@@ -7,6 +7,5 @@ from .training import Run as Run
 from .training import read_run as read_run
 from .trajectory import trajectory_plot as trajectory_plot
 from .trajectory import tree_plot as tree_plot
-from .write import before_after_svg as before_after_svg
 from .write import write_report as write_report
 from .write import write_tables as write_tables

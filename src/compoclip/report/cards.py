@@ -145,6 +145,12 @@ class CommonItems:
         return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
+def _by_hash(parts: Sequence[CommonItems]) -> list[tuple[CommonItems, int]]:
+    """Return every item of some parts, in the order of their hashes."""
+    every = ((each, k) for each in parts for k in range(len(each.items)))
+    return sorted(every, key=lambda item: item[0].hash_of(item[1]))
+
+
 AllItems = Mapping[str, Mapping[str, CommonItems]]
 """Benchmark -> sub-task -> its common items."""
 
@@ -154,9 +160,6 @@ def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
 
     Args:
         study: the results.
-
-    Returns:
-        Benchmark -> sub-task -> the items that all models have.
 
     Raises:
         CompoclipError: a table of items is absent, damaged, or of other results.
@@ -211,10 +214,7 @@ def examples(
             won = sum(int((other & ~base).sum()) for base, other in ways)
             lost = sum(int((base & ~other).sum()) for base, other in ways)
             tallies.append((model, won, lost, sum(len(each.items) for each in rows)))
-        order = sorted(
-            ((each, k) for each in rows for k in range(len(each.items))),
-            key=lambda p: p[0].hash_of(p[1]),
-        )
+        order = _by_hash(rows)
         chosen: dict[tuple[int, int], tuple[CommonItems, int]] = {}
         shown: set[str] = set()
         for model, won_by_it in product(study.others, (True, False)):
@@ -288,11 +288,7 @@ def before_after(
     shown: set[str] = set()
     for skill in [*(skills or by_gain)] * count:
         places = [items[part.benchmark][part.name] for part in study.skills.groups[skill]]
-        order = sorted(
-            ((each, k) for each in places for k in range(len(each.items))),
-            key=lambda pair: pair[0].hash_of(pair[1]),
-        )
-        for each, k in order if len(cards) < count else ():
+        for each, k in _by_hash(places) if len(cards) < count else ():
             images = each.images(k)
             right = {study.base: lost, tuned: not lost}
             if any(each.right[m][k] != right[m] for m in right) or images & shown:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +15,8 @@ from PIL import Image, ImageOps
 from compoclip.analysis.maps import PatchMaps, patch_maps, small_overlay
 from compoclip.archives import SUFFIXES, Members
 from compoclip.benchmarks.case import MIRRORED, UPRIGHT
-from compoclip.data.decode import decode
-from compoclip.errors import CompoclipError
+from compoclip.data.decode import data_uri, decode
+from compoclip.errors import CompoclipError, refuse
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.report.study import Study
 
@@ -83,7 +81,7 @@ class Album:
             self.unreadable += 1
         else:
             image.thumbnail((PHOTO_SIDE, PHOTO_SIDE), Image.Resampling.LANCZOS)
-            uri = data_uri(image)
+            uri = smallest_uri(image)
             if len(uri) > self.budget:
                 self.over_budget += 1
                 picture = replace(picture, why="left out to keep the page small")
@@ -145,7 +143,7 @@ class Album:
                 seen = [maps.words[k].attention for k in places if k < len(maps.words)]
                 if seen:
                     overlay = small_overlay(photo, np.mean(seen, axis=0), maps.region, SIDE)
-                    uris.append((name, data_uri(overlay)))
+                    uris.append((name, smallest_uri(overlay)))
             size = sum(len(uri) for _, uri in uris)
             if size > self.map_budget:
                 self.strips_over_budget += 1
@@ -155,15 +153,9 @@ class Album:
         return tuple(looks)
 
 
-def data_uri(image: Image.Image) -> str:
-    """The image as JPEG or PNG, whichever is smaller."""
-    choices = []
-    for kind, options in (("jpeg", {"quality": 82}), ("png", {"optimize": True})):
-        buffer = io.BytesIO()
-        image.save(buffer, format=kind, **options)
-        choices.append((len(buffer.getvalue()), kind, buffer.getvalue()))
-    _, kind, data = min(choices)
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+def smallest_uri(image: Image.Image) -> str:
+    """Return the image as JPEG or PNG, whichever is smaller."""
+    return min(data_uri(image, "jpeg", quality=82), data_uri(image, "png", optimize=True), key=len)
 
 
 # --- Which words differ between two texts. ---
@@ -210,18 +202,6 @@ def _pieces(text: str, spans: list[tuple[int, int]], changed: list[bool]) -> tup
     return tuple(pieces)
 
 
-def broken(pieces: Sequence[Piece], longest: int) -> list[list[Piece]]:
-    """Break a text between words into lines of at most `longest` characters, without control
-    characters, which end an SVG."""
-    lines: list[list[Piece]] = [[]]
-    for word in (Piece(w, p.changed) for p in pieces for w in re.findall(r"\S+\s*|\s+", p.text)):
-        if lines[-1] and sum(len(p.text) for p in lines[-1]) + len(word.text.rstrip()) > longest:
-            lines.append([])
-        shown = "".join(c if c.isprintable() else " " for c in word.text)
-        lines[-1].append(Piece(shown, word.changed))
-    return lines
-
-
 def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:
     """Short runs of changed words: their text, and their places among the words of the text."""
     text = "".join(piece.text for piece in pieces)
@@ -244,13 +224,9 @@ def changed_runs(pieces: Sequence[Piece]) -> list[tuple[str, tuple[int, ...]]]:
 def require_measured(models: Mapping[str, LoadedModel], study: Study) -> None:
     """Raises CompoclipError unless each is the model of that name that was measured."""
     for name, model in models.items():
-        if name not in study.results:
-            raise CompoclipError(
-                f"--maps {name}: no results of that model; there are {', '.join(study.models)}"
-            )
+        wrong = f"--maps {name}: no results of that model; there are {', '.join(study.models)}"
+        refuse({wrong: name not in study.results}, CompoclipError)
         measured = next(iter(study.results[name].values())).identity.get("weights")
-        if measured and measured != model.identity.weights:
-            raise CompoclipError(
-                f"--maps {name}: {model.name} has weights {model.identity.weights}, but the "
-                f"results of {name} are of {measured}; name the checkpoint that was measured"
-            )
+        wrong = f"--maps {name}: {model.name} has weights {model.identity.weights}, but the "
+        wrong += f"results of {name} are of {measured}; name the checkpoint that was measured"
+        refuse({wrong: measured and measured != model.identity.weights}, CompoclipError)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.evaluation.closing import bound_scores
 from compoclip.evaluation.comparison import (
     Comparison,
@@ -99,9 +99,6 @@ def read_study(
         seed: of the draws.
         bounds: folders of results of reference models (random weights, texts alone, an oracle).
 
-    Returns:
-        The results and comparisons of a report.
-
     Raises:
         UsageError: the base is unknown, or there are no paths.
         CompoclipError: results are missing, malformed or contradictory.
@@ -117,11 +114,8 @@ def read_study(
     models = (base, *(m for m in results if m != base))
     benchmarks = tuple(dict.fromkeys(name for model in models for name in results[model]))
     common = tuple(name for name in benchmarks if all(name in results[m] for m in models))
-    if not common:
-        raise CompoclipError(
-            f"no benchmark was measured for all of {', '.join(models)}; "
-            "evaluate them on the same benchmarks, or report on fewer models"
-        )
+    wrong = f"no benchmark was measured for all of {', '.join(models)}; evaluate them on the same "
+    refuse({f"{wrong}benchmarks, or report on fewer models": not common}, CompoclipError)
     shared = {m: [results[m][name] for name in common] for m in models}
     first = shared[models[0]]
     references = [each for path in bounds for each in load_results(path)]
@@ -151,8 +145,7 @@ def read_study(
 
 
 def _by_model(paths: Sequence[Path]) -> dict[str, dict[str, Results]]:
-    if not paths:
-        raise UsageError("give at least one results folder; see report --help")
+    refuse({"give at least one results folder; see report --help": not paths})
     found: dict[str, dict[str, Results]] = {}
     for path in paths:
         for each in load_results(path):

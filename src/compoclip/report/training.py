@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from compoclip.errors import CompoclipError
-from compoclip.files import parse_json
+from compoclip.errors import require
+from compoclip.models.config import RECORD, read_object, sound
 from compoclip.training.log import read_log
 
 POINTS = 300
@@ -50,19 +50,14 @@ def read_run(folder: Path) -> Run:
     Args:
         folder: the run's --out folder.
 
-    Returns:
-        Its curves, and the record of its checkpoint if there is one.
-
     Raises:
         CompoclipError: the log is missing or empty, or the record is malformed.
     """
     path = folder / "train.jsonl"
-    if not path.is_file():
-        raise CompoclipError(f"{path}: no such file; give --runs the --out folder of train")
+    require(path.is_file(), path, "no such file; give --runs the --out folder of train")
     records = read_log(path)
     steps = [each for each in records if _number(each.get("step")) and _number(each.get("loss"))]
-    if not steps:
-        raise CompoclipError(f"{path}: holds no logged steps; give --runs a run that has begun")
+    require(steps, path, "holds no logged steps; give --runs a run that has begun")
     measured = {f"{name}, %": curve for name, curve in _measured(records).items()}
     order = ["loss", *(k for each in steps for k in each if k.startswith("loss/"))]
     order += [name for name in ("grad_norm", "logit_scale", "logit_bias") if name in steps[-1]]
@@ -128,18 +123,12 @@ def _curve(series: Sequence[tuple[int, float]]) -> LogCurve:
 
 def _record(checkpoint: Path) -> dict[str, str]:
     """The provenance of the checkpoint as flat text; one entry while the run is unfinished."""
-    path = checkpoint / "compoclip.json"
-    if not path.is_file():
+    if not (checkpoint / RECORD).is_file():
         return {"state": "unfinished"}
-    try:
-        data = parse_json(path.read_text(encoding="utf-8"))
-        provenance, weights = data["provenance"], data["identity"].get("weights", "")
-        flat = {k: text for k, v in provenance.items() if v is not False and (text := _text(v))}
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CompoclipError(
-            f"{path}: not a checkpoint record ({error!r}); give --runs the --out folder of train"
-        ) from error
-    return {**({"weights": weights} if weights else {}), **flat}
+    record = read_object(checkpoint / RECORD)
+    with sound(checkpoint / RECORD):
+        known = {"weights": record["identity"].get("weights"), **record["provenance"]}
+        return {k: text for k, v in known.items() if v is not False and (text := _text(v))}
 
 
 def _text(value: object) -> str:

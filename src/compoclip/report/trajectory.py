@@ -139,9 +139,6 @@ def tree_plot(stem: Path, scores: Sequence[TreeScores], means: Sequence[Means]) 
         stem: path without suffix of the PNG and the SVG.
         scores: of each model.
         means: of each model, tree -> its estimates by threshold, with 95 % intervals.
-
-    Returns:
-        The paths written.
     """
 
     def draw(axes: Axes, theme: Theme, lines: Sequence[tuple[int, TreeScores, str, Curve]]) -> None:

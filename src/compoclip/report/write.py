@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from compoclip.benchmarks.case import SKILLS
 from compoclip.console import note, worded
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import refuse, require
 from compoclip.evaluation.groups import (
     BRITTLENESS,
     COMPOSITION,
@@ -52,7 +52,7 @@ from compoclip.evaluation.tables import (
 from compoclip.files import write_text
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.report import plotting, wording
-from compoclip.report.cards import Card, before_after, examples, read_items, scenes
+from compoclip.report.cards import before_after, examples, read_items, scenes
 from compoclip.report.findings import (
     direction,
     findings,
@@ -63,7 +63,7 @@ from compoclip.report.findings import (
     tied,
     tip,
 )
-from compoclip.report.looks import Album, broken, require_measured
+from compoclip.report.looks import Album, require_measured
 from compoclip.report.plotting import DARK, LIGHT
 from compoclip.report.study import Study, read_study
 from compoclip.report.training import Run, read_run
@@ -342,20 +342,15 @@ def write_report(
         bounds: folders of results of reference models (random weights, texts alone, an oracle),
             which the page shows next to the models.
 
-    Returns:
-        `out`.
-
     Raises:
         UsageError: the base is unknown, or two runs share a name.
         CompoclipError: results, runs or models cannot be read, or `out` cannot be written.
     """
-    if out.is_dir():
-        raise CompoclipError(f"{out}: is a folder; give the name of an HTML file")
+    require(not out.is_dir(), out, "is a folder; give the name of an HTML file")
     read = tuple(read_run(folder) for folder in runs)
     names = [run.name for run in read]
     twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two runs are called {twice}; rename one of the folders")
+    refuse({f"two runs are called {twice}; rename one of the folders": twice is not None})
     study = read_study(results, base, resamples, seed, bounds)
     require_measured(maps or {}, study)
     page = render(study, read, title, resamples, seed, maps or {})
@@ -440,34 +435,4 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-
-
-# --- Items before and after as a picture. ---
-
-_ROW = 176  # pixels per item
-
-
-def before_after_svg(cards: Sequence[Card]) -> str:
-    """Draw items on which base and tuned model differ, one below the other.
-
-    Args:
-        cards: as `cards.before_after` gives them.
-
-    Returns:
-        An SVG of 830 pixels' width that needs no other file.
-    """
-    base, tuned = (name for name, *_ in cards[0].lines)
-    return (
-        _environment()
-        .get_template("before_after.svg.j2")
-        .render(
-            cards=[
-                (card, [(label, broken(pieces, 50), true) for label, pieces, true in card.texts])
-                for card in cards
-            ],
-            row=_ROW,
-            height=_ROW * len(cards),
-            about=f"Captions and negatives of {len(cards)} photos, scored by {base} and {tuned}",
-        )
     )

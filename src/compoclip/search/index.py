@@ -20,7 +20,7 @@ from compoclip.console import note, track
 from compoclip.data.decode import EXTENSIONS, decode
 from compoclip.data.fingerprint import file_stamp
 from compoclip.data.sources.open import UNREAD, Request
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.evaluation.encode import EncodeOptions, ahead
 from compoclip.evaluation.encoder import ModelEncoder, described
 
@@ -50,7 +50,10 @@ class PhotoIndex:
     def save(self, path: Path) -> None:
         """Write the index to one file. Raises CompoclipError when that fails."""
         texts = {"names": self.names, "stamps": self.stamps, "about": [json.dumps(self.about)]}
-        arrays: dict[str, NDArray[Any]] = {k: _packed(each) for k, each in texts.items()}
+        joined = {k: "".join(f"{text}\0" for text in each) for k, each in texts.items()}
+        arrays: dict[str, NDArray[Any]] = {
+            k: np.frombuffer(text.encode(), np.uint8) for k, text in joined.items()
+        }
         arrays["features"] = self.features
         files.write_atomically(path, lambda place: files.save_arrays(place, arrays, _VERSION))
 
@@ -77,9 +80,8 @@ class PhotoIndex:
     def outdated(self, rows: Sequence[int], images: Path | None = None) -> dict[str, list[str]]:
         """Return the names of photos that are "missing" or "changed" since they were indexed.
 
-        Args:
-            rows: The photos to check. Photos in tables and shards are not checked.
-            images: As for `photo`. Only sizes are compared there, since copies have other times.
+        Photos in tables and shards are not checked. images: as for `photo`; only sizes are compared
+        there, since copies have other times.
         """
         found: dict[str, list[str]] = {"missing": [], "changed": []}
         for row in rows if images or self.about["root"] else ():
@@ -94,11 +96,8 @@ class PhotoIndex:
         """Raise CompoclipError, naming the file, if another model made the features."""
         known = _identity(encoder)
         wrong = ", ".join(k for k in known if self.about["identity"].get(k) != known[k])
-        if wrong:
-            raise CompoclipError(
-                f"{path}: made with another model ({self.about['model']}: other {wrong}); name "
-                "that model with --model, or run compoclip index again"
-            )
+        problem = f"made with another model ({self.about['model']}: other {wrong}); name that "
+        require(not wrong, path, f"{problem}model with --model, or run compoclip index again")
 
 
 def read_index(path: Path) -> PhotoIndex:
@@ -107,9 +106,6 @@ def read_index(path: Path) -> PhotoIndex:
     Args:
         path: The file.
 
-    Returns:
-        The index.
-
     Raises:
         CompoclipError: For a file that is absent, damaged or no index.
     """
@@ -117,7 +113,8 @@ def read_index(path: Path) -> PhotoIndex:
         arrays = files.read_arrays(path, _VERSION)
         if arrays is None:
             raise ValueError(f"it is no {_VERSION}")
-        names, stamps, (stated,) = (_unpacked(arrays[k]) for k in ("names", "stamps", "about"))
+        texts = (arrays[k].tobytes().decode() for k in ("names", "stamps", "about"))
+        names, stamps, (stated,) = (text.split("\0")[:-1] for text in texts)
         features, about = arrays["features"], json.loads(stated)
         sizes = {len(names), len(stamps), len(features)}
         if len(sizes) > 1 or features.ndim != 2 or not set(about) >= _FIELDS:
@@ -130,14 +127,6 @@ def read_index(path: Path) -> PhotoIndex:
             f"{path}: not a whole index ({why}); delete it and run compoclip index again"
         ) from error
     return PhotoIndex(features.astype(np.float32, copy=False), names, stamps, about)
-
-
-def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:
-    return np.frombuffer("".join(f"{text}\0" for text in texts).encode(), np.uint8)
-
-
-def _unpacked(packed: NDArray[np.uint8]) -> list[str]:
-    return packed.tobytes().decode().split("\0")[:-1]
 
 
 def _identity(encoder: ModelEncoder) -> dict[str, Any]:
@@ -169,8 +158,7 @@ def _photos(request: Request) -> _Photos:
             str(folder), names, stamps, lambda row: folder / names[row], upright, left_out
         )
     source = request.open()
-    if source.mix:
-        raise UsageError(f"{request.spec}: several data sets; make an index of each")
+    require(not source.mix, request.spec, "several data sets; make an index of each", UsageError)
     marks = source.fingerprint()
     root = str(marks.values.get("images folder", "/"))
     found: dict[str, tuple[int, str]] = {}  # a photo that several rows show is one
@@ -218,9 +206,6 @@ def index_photos(
         out: The file. One that is there must be an index.
         model: What `load` loads the model by.
         batch_size: Photos encoded at once; None: the default of `EncodeOptions`.
-
-    Returns:
-        The index.
 
     Raises:
         CompoclipError: For a damaged file at `out`, and when no photo can be read.

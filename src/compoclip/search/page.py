@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
 from PIL import Image
 
-from compoclip.data.decode import decode
+from compoclip.data.decode import data_uri, decode
 from compoclip.errors import CompoclipError
 from compoclip.search.index import PhotoIndex
 from compoclip.search.query import Found
@@ -26,9 +24,7 @@ def thumbnail(index: PhotoIndex, row: int, images: Path | None = None) -> str:
     except CompoclipError:
         return ""
     small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    return data_uri(small, "jpeg", quality=80)
 
 
 def results_page(index: PhotoIndex, found: Sequence[Found], images: Path | None = None) -> str:

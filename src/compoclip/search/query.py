@@ -15,7 +15,7 @@ from compoclip.captions.parser import parse
 from compoclip.console import counted, note
 from compoclip.data.decode import decode
 from compoclip.data.sources.open import Request
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import refuse, require
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.search.index import Matrix, PhotoIndex
 
@@ -189,9 +189,6 @@ def search(
         negation: Weight w of the negated part: photos are ranked by the cosine with the wanted
             part minus w times the cosine with the negated part. 0 uses the text unchanged.
 
-    Returns:
-        An answer per query, in order.
-
     Raises:
         UsageError: For an empty text.
         CompoclipError: For an image that cannot be read.
@@ -201,8 +198,7 @@ def search(
         for each in queries
     ]
     texts = [each for asked, denied in split for each in (asked, *denied) if isinstance(each, str)]
-    if not all(text.strip() for text in texts):
-        raise UsageError("a query is empty; say what to look for")
+    refuse({"a query is empty; say what to look for": not all(text.strip() for text in texts)})
     vectors: dict[str | Path, Matrix] = dict(zip(texts, encode_texts(encoder, texts)))
     for path in (each for each in queries if isinstance(each, Path)):
         image = decode(path, upright=index.about["upright"])
@@ -268,8 +264,7 @@ def calibrate(
             own += [places[name]] * len(sample.captions)
         else:
             left_out += len(sample.captions)
-    if not texts:
-        raise CompoclipError(f"{request.spec}: none of its photos is in the index; name others")
+    require(texts, request.spec, "none of its photos is in the index; name others")
     queries = encode_texts(encoder, texts)
     rows, scores = nearest(index.features, queries, 2)
     without = np.where(rows == np.array(own)[:, None], -np.inf, scores).max(axis=1)

@@ -39,9 +39,6 @@ def rerank(
         images: The folder that the photos have moved to.
         weight: Of the sub-graphs.
 
-    Returns:
-        The answer with its photos in the new order.
-
     Raises:
         UsageError: For "itm" with a model without a matching head.
         CompoclipError: For "local" and "maxsim" with a model without patch or token features.

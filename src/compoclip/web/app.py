@@ -30,7 +30,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -45,6 +45,7 @@ _LINGER = 2.0  # seconds to read what a refused client still sends, so that it r
 _END_SECONDS = 60  # for the requests under way when the server ends
 _MOST_VALUES = 100_000  # commas and brackets in a request: its parsed values take far more memory
 _JSON = "application/json"
+MOST_WAITING = 256  # open requests
 
 Page = tuple[bytes, str]
 """Response to a GET: the bytes and their content type."""
@@ -83,16 +84,13 @@ def read_object(body: bytes | bytearray, wanted: str) -> dict[str, Any]:
 
     Raises UsageError when it is no object, or one of more than 100,000 values.
     """
-    if sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        raise UsageError(
-            f"the request has more than {_MOST_VALUES:,} commas and brackets; send less at once"
-        )
+    wrong = f"the request has more than {_MOST_VALUES:,} commas and brackets; send less at once"
+    refuse({wrong: sum(map(body.count, (b",", b"[", b"{"))) > _MOST_VALUES})
     try:
-        data = json.loads(body)
+        data: dict[str, Any] = json.loads(body)
     except (ValueError, RecursionError):
         raise UsageError(f"the request is not JSON; send an object with {wanted}") from None
-    if not isinstance(data, dict):
-        raise UsageError(f"the request is not a JSON object; send {wanted}")
+    refuse({f"the request is not a JSON object; send {wanted}": not isinstance(data, dict)})
     return data
 
 
@@ -107,7 +105,6 @@ class Website:
         verb: The command whose --names messages mention.
         wanted: Description of a valid request, for messages.
         body: Most bytes of one request; all requests together may hold eight times as many.
-        waiting: Most open requests.
         threads: Most requests computed at once; the others wait.
         problem: Returns the JSON of an error for its status and message.
 
@@ -126,13 +123,12 @@ class Website:
         verb: str = "serve",
         wanted: str = "what is asked for",
         body: int = 32_000_000,
-        waiting: int = 256,
         threads: int = 256,
         problem: Callable[[int, str], Mapping[str, Any]] = lambda status, message: {
             "error": message
         },
     ) -> None:
-        self.answers, self.body, self.waiting = answers, body, waiting
+        self.answers, self.body = answers, body
         self.busy = self.held = 0
         self._threads = threads
         self.loopback = is_loopback(host)
@@ -194,7 +190,7 @@ class Website:
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
                 raise HttpError(415, "send JSON: Content-Type: application/json")
             self._require_size(int(request.headers.get("content-length") or 0))
-            if self.busy > self.waiting:
+            if self.busy > MOST_WAITING:
                 raise HttpError(503, "too many requests are waiting; try again")
             async with asyncio.timeout(_BODY_SECONDS):
                 async for block in request.stream():

@@ -87,9 +87,7 @@ class ServedCounts:
 class Batcher:
     """Encodes the items of several threads together; `close` ends its thread.
 
-    Args:
-        encoder: The model; nothing else may use it meanwhile.
-        settings: Settings of the batches.
+    Nothing else may use the encoder meanwhile.
     """
 
     def __init__(self, encoder: ModelEncoder, settings: BatchSettings) -> None:
@@ -124,13 +122,8 @@ class Batcher:
     def encode(self, texts: Sequence[str], images: Sequence[np.ndarray]) -> Encoding:
         """Encode the items of one request and wait for the features.
 
-        Args:
-            texts: T texts.
-            images: N arrays as the encoder's `read_image.pixels` gives them.
-
-        Raises:
-            HttpError: 503, after `close`.
-            RuntimeError: The model failed; its error is the cause.
+        images: as the encoder's `read_image.pixels` gives them. Raises HttpError (503) after
+        `close`, RuntimeError when the model failed; its error is the cause.
         """
         job = _Waiting(texts, images, len(texts) + len(images))
         with self._changed:

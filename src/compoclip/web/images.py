@@ -8,7 +8,7 @@ import re
 from PIL import Image
 
 from compoclip.data.decode import MAX_WORK, opened
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, refuse
 
 MAX_IMAGE = 8_000_000  # bytes of an encoded image
 MAX_PIXELS = 24_000_000  # of a decoded one
@@ -27,16 +27,9 @@ class RequestImages:
     def read(self, text: str, called: str = "'image'") -> Image.Image:
         """Return the RGB image in a text: an encoded image file in base64, or a data URI of one.
 
-        Pixels and scans are counted before decoding.
-
-        Args:
-            text: The image.
-            called: Name of the text in messages.
-
-        Raises:
-            UsageError: The text is not base64, the image has too many bytes or pixels, or all
-                images so far take too much work.
-            CompoclipError: The image is damaged.
+        Pixels and scans are counted before decoding. called: name of the text in messages. Raises
+        UsageError when the text is not base64, the image has too many bytes or pixels or all images
+        so far take too much work, CompoclipError when the image is damaged.
         """
         head = IMAGE_URI.match(text)
         try:
@@ -51,12 +44,8 @@ class RequestImages:
                 (len(raw), f"{len(raw):,} bytes", MAX_IMAGE),
                 (width * height, f"{width} x {height} pixels", MAX_PIXELS),
             ):
-                if size > most:
-                    raise UsageError(f"the image has {what}; at most {most:,} are allowed")
-            if file.work > self._left:
-                raise UsageError(
-                    "the images of the request have too many pixels together; send fewer, or "
-                    "smaller ones"
-                )
+                refuse({f"the image has {what}; at most {most:,} are allowed": size > most})
+            wrong = "the images of the request have too many pixels together; send fewer, or "
+            refuse({f"{wrong}smaller ones": file.work > self._left})
             self._left -= file.work
             return file.rgb()

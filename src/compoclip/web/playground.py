@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,8 @@ from compoclip.analysis.probe import Scored, candidates_of, score_candidates
 from compoclip.captions.graph import graph_tree
 from compoclip.captions.parser import parse
 from compoclip.captions.types import SceneGraph
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.data.decode import data_uri
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.search import PhotoIndex, search
@@ -34,14 +33,12 @@ _FOUND = 12  # photos of a search
 
 def caption_of(data: Mapping[str, Any]) -> str:
     """Return the caption, blanks tidied. Raises UsageError when it is missing or too long."""
-    text = data.get("caption")
-    if not isinstance(text, str):
-        raise UsageError("'caption' is missing: send the caption as a string")
+    text: Any = data.get("caption")
+    refuse({"'caption' is missing: send the caption as a string": not isinstance(text, str)})
     if len(text) > MAX_TEXT:
         raise UsageError(f"the caption has {len(text)} characters; at most {MAX_TEXT} are allowed")
     tidy = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if not tidy:
-        raise UsageError("the caption is empty; type one")
+    refuse({"the caption is empty; type one": not tidy})
     return tidy
 
 
@@ -50,9 +47,8 @@ def image_of(data: Mapping[str, Any]) -> Image.Image:
 
     Raises UsageError when it is missing, too large in bytes or pixels, or no image.
     """
-    text = data.get("image")
-    if not isinstance(text, str):
-        raise UsageError("'image' is missing: send the image file in base64")
+    text: Any = data.get("image")
+    refuse({"'image' is missing: send the image file in base64": not isinstance(text, str)})
     return RequestImages().read(text)
 
 
@@ -139,10 +135,7 @@ class Playground:
                 continue
             words = []
             for each in maps.words:
-                png = io.BytesIO()
-                overlay = small_overlay(image, each.attention, maps.region, _SIDE)
-                overlay.save(png, format="PNG")
-                uri = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode('ascii')}"
+                uri = data_uri(small_overlay(image, each.attention, maps.region, _SIDE), "png")
                 words.append({"word": each.word, "cosine": round(each.cosine, 4), "overlay": uri})
             left_out = list(maps.left_out)
             models.append(
@@ -182,9 +175,6 @@ def play_site(
         playground: Models and examples.
         host: Address to serve at.
         names: Further names that requests may call the server by.
-
-    Returns:
-        The website, for a `Server`.
     """
     folder = files("compoclip.web") / "page"
     pages: dict[str, Page] = {

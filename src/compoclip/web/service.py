@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, refuse
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.files import encodable
 from compoclip.models.checkpoint import LoadedModel
@@ -20,7 +20,7 @@ from compoclip.search import PhotoIndex
 from compoclip.search.query import found_by
 from compoclip.version import __version__
 from compoclip.web.app import HttpError, Page, Website, require_client
-from compoclip.web.batches import Batcher, BatchSettings, Encoding
+from compoclip.web.batches import Batcher, BatchSettings
 from compoclip.web.images import DATA_URI, IMAGE_URI, RequestImages
 from compoclip.workers import available_cores
 
@@ -105,33 +105,25 @@ class Service:
         return {"status": "ok", "version": __version__, **counts, "limits": limits}
 
     def embeddings(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return features of texts and images.
+        """Return features of texts and images: OpenAI's list of embeddings, of unit length, in
+        order.
 
-        Args:
-            request: "input", a text, an image or a list of them; optionally "model",
-                "encoding_format" (float or base64), "dimensions" and "user". A text is a string or
-                {"text": ...}, an image is a data URL or {"image": ...}, base64 or a data URL.
-
-        Returns:
-            OpenAI's list of embeddings, of unit length, in order; "truncated" is the number of
-            texts cut to the model's context.
-
-        Raises:
-            UsageError: For a bad request.
-            HttpError: For another model, or a full queue.
+        request: "input", a text, an image or a list of them; optionally "model", "encoding_format"
+        (float or base64), "dimensions" and "user". A text is a string or {"text": ...}, an image is
+        a data URL or {"image": ...}, base64 or a data URL. "truncated" in the answer is the number
+        of texts cut to the model's context. Raises UsageError for a bad request, HttpError for
+        another model or a full queue.
         """
         self._check(request, {"input", "model", "encoding_format", "dimensions", "user"})
         layout = request.get("encoding_format", "float")
-        if layout not in _FORMATS:
-            raise UsageError(f"encoding_format is one of {', '.join(_FORMATS)}")
-        if request.get("dimensions", self.dimensions) != self.dimensions:
-            raise UsageError(f"dimensions: this model has {self.dimensions}, and they are not cut")
+        refuse({f"encoding_format is one of {', '.join(_FORMATS)}": layout not in _FORMATS})
+        wanted = request.get("dimensions", self.dimensions)
+        only = f"dimensions: this model has {self.dimensions}, and they are not cut"
+        refuse({only: wanted != self.dimensions})
         items = self._items(request, "input")
-        encoded, about = self._encoded(items)
-        kinds = {False: iter(encoded.texts), True: iter(encoded.images)}
+        rows, about = self._encoded(items)
         data = []
-        for index, item in enumerate(items):
-            row = next(kinds[item.is_image])
+        for index, row in enumerate(rows):
             written: list[float] | str = row.tolist()
             if layout == "base64":  # as OpenAI's own client asks for them
                 written = base64.b64encode(row.astype("<f4").tobytes()).decode("ascii")
@@ -139,62 +131,47 @@ class Service:
         return {"object": "list", "data": data, **about}
 
     def scores(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return cosines of images and texts.
+        """Return "scores", a row per image with its cosine with each text.
 
-        Args:
-            request: "images" and "texts", each one or a list, as for `embeddings`; optionally
-                "model".
-
-        Returns:
-            "scores", a row per image with a cosine per text.
-
-        Raises:
-            UsageError: For a bad request.
-            HttpError: For another model, or a full queue.
+        request: "images" and "texts", each one or a list, as for `embeddings`; optionally "model".
+        Raises as `embeddings` does.
         """
         self._check(request, {"images", "texts", "model", "user"})
         items = [*self._items(request, "images", True), *self._items(request, "texts", False)]
         if len(items) > self.most:
             raise UsageError(f"images and texts are {len(items)}; at most {self.most} are allowed")
-        encoded, about = self._encoded(items)
-        return {"object": "scores", "scores": (encoded.images @ encoded.texts.T).tolist(), **about}
+        rows, about = self._encoded(items)
+        images, texts = (
+            np.stack([row for row, item in zip(rows, items) if item.is_image is kind])
+            for kind in (True, False)
+        )
+        return {"object": "scores", "scores": (images @ texts.T).tolist(), **about}
 
     def search(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Photos of the index that are nearest to texts and images.
+        """Return "data", per text or image the nearest photos of the index ("hits": photo, score)
+        and whether the best "matches".
 
-        Args:
-            request: "input" and "model" as for `embeddings`; "top", 1 to 100 photos for each.
-
-        Returns:
-            "data", per text or image the "hits" (photo, score) and whether the best "matches".
-
-        Raises:
-            UsageError: The request is wrong.
-            HttpError: For another model, or a full queue.
+        request: "input" and "model" as for `embeddings`; "top", 1 to 100 photos for each. Raises as
+        `embeddings` does.
         """
         self._check(request, {"input", "model", "top", "user"})
         top = request.get("top", 10)
         if type(top) is not int or not 1 <= top <= _MOST_FOUND:
             raise UsageError(f"top is a number of photos from 1 to {_MOST_FOUND}")
         items = self._items(request, "input")
-        encoded, about = self._encoded(items)
-        kinds = {False: iter(encoded.texts), True: iter(encoded.images)}
-        vectors = np.stack([next(kinds[item.is_image]) for item in items])
+        rows, about = self._encoded(items)
         assert self.index is not None
         with self._decoding:  # as many at once as there are cores: their scores take memory
-            found = found_by(self.index, [item.where for item in items], vectors, top)
+            found = found_by(self.index, [item.where for item in items], np.stack(rows), top)
         return {"object": "list", "data": [asdict(each) for each in found], **about}
 
     def _check(self, request: Mapping[str, Any], known: Collection[str]) -> None:
         """Refuse another model, and what would be left unheeded."""
-        odd = next((key for key in request if key not in known), None)
-        if odd is not None:
-            raise UsageError(
-                f"'{odd[:50]}' is not known; the request has {', '.join(sorted(known))}"
-            )
+        odd = [key for key in request if key not in known]
+        listed = ", ".join(sorted(known))
+        refuse({f"'{key[:50]}' is not known; the request has {listed}": True for key in odd})
         name = request.get("model", self.name)
-        if not isinstance(name, str):
-            raise UsageError("model is the name of the model, a string")
+        refuse({"model is the name of the model, a string": not isinstance(name, str)})
         if name != self.name:
             raise HttpError(404, f"there is no model '{name[:200]}' here; this is '{self.name}'")
 
@@ -203,24 +180,23 @@ class Service:
     ) -> list[_Item]:
         """The items under a key. is_image: what a string is; None: an image if it is a data URL."""
         value = request.get(key)
-        if value is None:
-            raise UsageError(f"'{key}' is missing: send one or a list")
+        refuse({f"'{key}' is missing: send one or a list": value is None})
         if not isinstance(value, list):
             return [_item(value, key, is_image)]
-        if not value:
-            raise UsageError(f"{key} is empty; send one at least")
-        if len(value) > self.most:
-            raise UsageError(f"{key} has {len(value)} items; at most {self.most} are allowed")
+        many = f"{key} has {len(value)} items; at most {self.most} are allowed"
+        refuse({f"{key} is empty; send one at least": not value, many: len(value) > self.most})
         return [_item(each, f"{key}[{n}]", is_image) for n, each in enumerate(value)]
 
-    def _encoded(self, items: Sequence[_Item]) -> tuple[Encoding, dict[str, Any]]:
-        """Return the features of items, and the facts about model and work of every answer."""
+    def _encoded(self, items: Sequence[_Item]) -> tuple[list[np.ndarray], dict[str, Any]]:
+        """Return the features of items, in order, and facts on model and work for the answer."""
         with self.batcher.room(len(items)):
             images = RequestImages()
             pixels = [self._pixels(item, images) for item in items if item.is_image]
             found = self.batcher.encode([i.content for i in items if not i.is_image], pixels)
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
-        return found, {"model": self.name, "usage": usage, "truncated": found.truncated}
+        kinds = {False: iter(found.texts), True: iter(found.images)}
+        rows = [next(kinds[item.is_image]) for item in items]
+        return rows, {"model": self.name, "usage": usage, "truncated": found.truncated}
 
     def _pixels(self, item: _Item, images: RequestImages) -> np.ndarray:
         """Return the pixels of an image, read as `compoclip.load` reads it."""
@@ -235,36 +211,33 @@ class Service:
 def _item(value: Any, where: str, is_image: bool | None) -> _Item:
     """One text or image of a request. Raises UsageError for anything else."""
 
-    def refused(why: str) -> UsageError:
-        return UsageError(f"{where} {why}")
-
     content = value
     if isinstance(value, dict):
-        if len(value) != 1 or not {"text", "image"} & set(value):
-            raise refused('is an unknown object: an object is {"text": TEXT} or {"image": BASE64}')
+        known = len(value) == 1 and {"text", "image"} & set(value)
+        what = 'is an unknown object: an object is {"text": TEXT} or {"image": BASE64}'
+        refuse({f"{where} {what}": not known})
         ((kind, content),) = value.items()
-        if is_image is not None and is_image is not (kind == "image"):
-            raise refused(f"is {'a text' if is_image else 'an image'}; it belongs elsewhere")
+        what = f"is {'a text' if is_image else 'an image'}; it belongs elsewhere"
+        refuse({f"{where} {what}": is_image is not None and is_image is not (kind == "image")})
         is_image = kind == "image"
     else:
         uri = isinstance(value, str) and DATA_URI.match(value)
-        if uri and (is_image is False or not IMAGE_URI.match(value)):
-            raise refused(
-                "is a data URI that is no image here; write an image as "
-                'data:image/TYPE;base64,DATA, and a text that begins so as {"text": TEXT}'
-            )
+        what = "is a data URI that is no image here; write an image as data:image/TYPE;base64,DATA,"
+        what += ' and a text that begins so as {"text": TEXT}'
+        odd = uri and (is_image is False or not IMAGE_URI.match(value))
+        refuse({f"{where} {what}": odd})
         is_image = bool(uri) if is_image is None else is_image
     if not isinstance(content, str):
         numbers = isinstance(content, int | list)
         hint = "; token ids are not taken" if numbers and not is_image else ""
-        raise refused(f"is not {'an image file in base64' if is_image else 'a text'}{hint}")
+        what = f"is not {'an image file in base64' if is_image else 'a text'}{hint}"
+        raise UsageError(f"{where} {what}")
     if not is_image:
-        if len(content) > MAX_TEXT:
-            raise refused(f"has {len(content):,} characters; at most {MAX_TEXT:,} are allowed")
-        if not content.strip():
-            raise refused("is empty")
-        if not encodable(content):
-            raise refused("has half a character (a lone surrogate)")
+        long = f"{where} has {len(content):,} characters; at most {MAX_TEXT:,} are allowed"
+        half = f"{where} has half a character (a lone surrogate)"
+        empty = f"{where} is empty"
+        refuse({long: len(content) > MAX_TEXT, empty: not content.strip()})
+        refuse({half: not encodable(content)})
     return _Item(is_image, content, where)
 
 
@@ -281,9 +254,6 @@ def model_site(
         host: Address to serve at.
         names: Further names that requests may call the server by.
         body: Most bytes of one request; all requests together may hold eight times as many.
-
-    Returns:
-        The website, for a `Server`.
     """
     model = service.model()
     answers = {"/v1/embeddings": service.embeddings, "/v1/scores": service.scores}

@@ -33,7 +33,7 @@ from compoclip.data.sources import NEGATIVE_IMAGE, Sample, Source
 from compoclip.data.sources.mixture import WeightedMix
 from compoclip.data.texts import TARGET
 from compoclip.data.transform import ImageTransform
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.files import load_arrays, save_arrays, write_atomically
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
@@ -60,12 +60,8 @@ class RankShare:
     world: int = 1
 
     def __post_init__(self) -> None:
-        """Raises CompoclipError when the batch cannot be split evenly."""
-        if self.batch_size < 1 or self.batch_size % self.world:
-            raise CompoclipError(
-                f"batch size {self.batch_size} cannot be split over {self.world} processes; "
-                "change it"
-            )
+        wrong = f"batch size {self.batch_size} cannot be split over {self.world} processes; change "
+        refuse({f"{wrong}it": self.batch_size < 1 or self.batch_size % self.world}, CompoclipError)
 
 
 class Schedule(Protocol):

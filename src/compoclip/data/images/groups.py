@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compoclip.console import counted, note
-from compoclip.data.columns import require
 from compoclip.data.images import BatchTask, ImagePlan, RankShare
 from compoclip.data.sources import GROUP, Source
+from compoclip.errors import refuse
 from compoclip.rewrites.base import rng_for
 
 
@@ -30,9 +30,8 @@ class Groups(ImagePlan):
     least_image_score: float = 14.0
 
     def __post_init__(self) -> None:
-        """Raises UsageError for impossible numbers."""
-        good = self.variations > 0 and self.pairs >= 0
-        require(good, "a group needs at least 1 variation and no fewer than 0 pairs")
+        bad = self.variations < 1 or self.pairs < 0
+        refuse({"a group needs at least 1 variation and no fewer than 0 pairs": bad})
 
     def require(self, source: Source) -> None:
         """Raise UsageError unless the data have variations."""
@@ -41,11 +40,9 @@ class Groups(ImagePlan):
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> GroupedSchedule:
         """Return batches of whole groups. Raises UsageError when they cannot fill a batch."""
-        require(
-            source.mix is None,
-            f"{source.describe()}: groups of variations have an order of their own, which "
-            "weights say nothing about; train on one data set, or put all rows into one",
-        )
+        wrong = f"{source.describe()}: groups of variations have an order of their own, which "
+        wrong += "weights say nothing about; train on one data set, or put all rows into one"
+        refuse({wrong: source.mix is not None})
         return GroupedSchedule(source, self, share, seed)
 
 
@@ -60,11 +57,9 @@ class GroupedSchedule:
 
     def __init__(self, source: Source, plan: Groups, share: RankShare, seed: int) -> None:
         slots = plan.variations + plan.pairs
-        require(
-            share.batch_size % (slots * share.world) == 0,
-            f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
-            f"{plan.variations} variations and {plan.pairs} pairs a group",
-        )
+        wrong = f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
+        wrong += f"{plan.variations} variations and {plan.pairs} pairs a group"
+        refuse({wrong: share.batch_size % (slots * share.world)})
         self._scores = list(source.column("score"))
         columns = source.column(GROUP), self._scores, source.column("image_score")
         members: dict[str, list[int]] = {}  # the variations that are good enough
@@ -85,11 +80,9 @@ class GroupedSchedule:
         if len(members) > len(self._groups):
             small = len(members) - len(self._groups)
             note(f"left out: {counted(small, 'group')} of fewer than {plan.variations} variations")
-        require(
-            len(self._groups) >= self._per_step,
-            f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
-            f"{self._per_step}; lower --batch-size or supply more",
-        )
+        wrong = f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
+        wrong += f"{self._per_step}; lower --batch-size or supply more"
+        refuse({wrong: len(self._groups) < self._per_step})
 
     @property
     def steps_per_epoch(self) -> int:

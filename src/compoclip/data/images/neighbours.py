@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compoclip.console import track
-from compoclip.data.columns import require
 from compoclip.data.decode import decode
 from compoclip.data.images import (
     BatchBuilder,
@@ -23,7 +22,7 @@ from compoclip.data.images import (
     photo_key,
 )
 from compoclip.data.sources import NEIGHBOURS, Sample, Source
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.models.preprocess import Preprocess
 
 
@@ -43,9 +42,8 @@ class Neighbours(ImagePlan):
     among: int = 3
 
     def __post_init__(self) -> None:
-        """Raises UsageError for more images than `among`."""
         wrong = f"{self.count} hard images of the {self.among} nearest: must be 0 to {self.among}"
-        require(0 <= self.count <= self.among, wrong)
+        refuse({wrong: not 0 <= self.count <= self.among})
 
     @property
     def images_per_sample(self) -> int:

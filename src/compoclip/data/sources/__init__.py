@@ -13,7 +13,7 @@ from typing import Any, Literal
 from compoclip.data.decode import Mirrored, Picture
 from compoclip.data.fingerprint import COLUMNS, Fingerprint, checksums, file_stamp
 from compoclip.data.sources.mixture import WeightedMix
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
 
 NEGATIVES, NEIGHBOURS, NEGATIVE_IMAGE, GROUP = "negatives", "neighbours", "negative_image", "group"
 POSITIVES = "positives"
@@ -105,8 +105,7 @@ class Source(ABC):
 
     def require(self, name: str, needed: str) -> None:
         """Raise UsageError with the need unless any sample has a field of this name."""
-        if name not in self.brings():
-            raise UsageError(f"{self.describe()}: brings no {needed}")
+        require(name in self.brings(), self.describe(), f"brings no {needed}", UsageError)
 
     def fingerprint(self) -> Fingerprint:
         """Return a checksum per row of every column, and of the name, size and modification time

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, require
 from compoclip.rewrites.base import rng_for
 
 _WEIGHTED = re.compile(r"(.+)=(\d+\.?\d*(?:[eE]-?\d+)?|\.\d+)")
@@ -57,8 +57,7 @@ def mixture_of(spec: str) -> dict[str, float] | None:
                 f"in {words[0].partition('=')[0]}=0.5"
             )
         place = os.path.realpath(match[1])  # one file may have several names
-        if place in places:
-            raise UsageError(f"{match[1]}: is there twice; give it one weight")
+        require(place not in places, match[1], "is there twice; give it one weight", UsageError)
         places.add(place)
         weights[match[1]] = float(match[2])
     return weights
@@ -78,7 +77,6 @@ class WeightedMix:
     quotas: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raises UsageError when an epoch has no sample of a data set."""
         total, whole = sum(self.sizes.values()), math.fsum(self.weights.values())
         exact = {name: total * weight / whole for name, weight in self.weights.items()}
         quotas = {name: math.floor(share) for name, share in exact.items()}
@@ -86,11 +84,9 @@ class WeightedMix:
         for name in sorted(exact, key=lambda each: quotas[each] - exact[each])[:left]:
             quotas[name] += 1
         for name, quota in quotas.items():
-            if not quota:
-                raise UsageError(
-                    f"{name}: a weight of {self.weights[name]:g} is less than one sample in an "
-                    f"epoch of {total}; raise it, or leave the data set out"
-                )
+            problem = f"a weight of {self.weights[name]:g} is less than one sample in an epoch of "
+            problem += f"{total}; raise it, or leave the data set out"
+            require(quota, name, problem, UsageError)
         object.__setattr__(self, "quotas", quotas)
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:

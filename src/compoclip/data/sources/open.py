@@ -39,7 +39,7 @@ from compoclip.data.sources.splits import (
 from compoclip.data.sources.table import RowBuilder, TableSource
 from compoclip.data.sources.tables import HUB, STREAM, open_hugging_face, open_table
 from compoclip.data.written import UNIT_CAPTION
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import read_json
 from compoclip.tables import (
     ROW_FILES,
@@ -61,13 +61,7 @@ UNREAD = (
 ) - EXTENSIONS
 
 
-def open_folder(
-    path: Path,
-    image_column: str | None = None,
-    caption_column: str | None = None,
-    split: str | None = None,
-    quoting: bool = True,
-) -> TableSource:
+def open_folder(path: Path, asked: Request) -> TableSource:
     """Open the images below a folder, with captions in one of two forms.
 
     A metadata file in the folder (see METADATA; as Hugging Face's imagefolder: columns file_name
@@ -81,11 +75,11 @@ def open_folder(
 
     Raises CompoclipError without any captioned image, UsageError for an unknown split.
     """
-    if not path.is_dir():
-        raise CompoclipError(f"{path}: folder not found; check the path")
+    split = asked.split
     metadata = next((path / name for name in METADATA if (path / name).is_file()), None)
     if metadata is not None:
-        return open_table([metadata], path, image_column, caption_column, split, quoting=quoting)
+        columns = asked.image_column, asked.caption_column
+        return open_table([metadata], path, *columns, split, quoting=asked.quoting)
     builder = RowBuilder(path, path)
     chosen = Split(split)
     by_split = split is not None or any(
@@ -230,9 +224,6 @@ def open_source(
         held_out: The share of the photos in each of val and test, where a hash decides.
         split_seed: Of that hash.
 
-    Returns:
-        The source.
-
     Raises:
         UsageError: For an unknown format, column or split, an option without use for the format,
             or a path that is not local.
@@ -281,8 +272,7 @@ def _open(asked: Request) -> TableSource:
             f"{spec}: not found; check the path. A Hugging Face data set is {HUB}{spec}/SPLIT, or "
             f"downloaded first (hf download {spec} --repo-type dataset --local-dir FOLDER)"
         )
-    if missing:
-        raise CompoclipError(f"{missing}: not found; check the path")
+    require(not missing, missing, "not found; check the path")
     path = files[0]
     tabular = has_ending(path, ".csv", ".tsv", *ROW_FILES)
     if len(files) > 1 and not tabular:
@@ -322,7 +312,7 @@ def _open_folder(path: Path, asked: Request) -> TableSource:
     split = asked.split
     if any((path / name).is_file() for name in METADATA):
         asked.refuse("image folders", "images")
-        return open_folder(path, asked.image_column, asked.caption_column, split, asked.quoting)
+        return open_folder(path, asked)
     tables = find_files(path, ROW_FILES)
     if tables:
         # File names decide on the split; rows do if no file is named after one.
@@ -338,7 +328,7 @@ def _open_folder(path: Path, asked: Request) -> TableSource:
     if any(file.suffix[1:].lower() in EXTENSIONS | UNREAD for file in path.rglob("*.*")):
         kind = "image folders without metadata"
         asked.refuse(kind, "images", "image_column", "caption_column")
-        return open_folder(path, split=split)
+        return open_folder(path, asked)
     raise _unknown(str(path))
 
 

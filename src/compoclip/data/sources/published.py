@@ -29,7 +29,7 @@ from compoclip.data.sources.splits import ALL, NoUseError, Split, require_one_sp
 from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
 from compoclip.data.sources.tables import open_table
 from compoclip.data.written import UNIT_CAPTION
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import unreadable
 from compoclip.tables import (
     delimited_header,
@@ -281,10 +281,8 @@ def open_karpathy(path: Path, data: Any, images: Path | None, split: str | None)
     )
     if pictured:
         data = [{"image": image, "caption": texts} for image, texts in data.items()]
-    if not isinstance(data, list):
-        raise CompoclipError(
-            f"{path}: neither a list of rows nor an object with 'images' or names of images"
-        )
+    problem = "neither a list of rows nor an object with 'images' or names of images"
+    require(isinstance(data, list), path, problem)
     require_one_split(path, split)
     first = data[0] if data and isinstance(data[0], dict) else {}
     layout = next((each for each in IN_JSON if first.keys() >= each.keys.keys()), KARPATHY)
@@ -321,8 +319,7 @@ def _vismin(files: Sequence[Path], root: Path) -> TableSource:
         origin = f"{file}, {number}"
         known = fields({**row, "source_image_id": row["source_image_id"] or ""}, _VISMIN, origin)
         id, source, caption = (known[name] for name in _VISMIN)
-        if id in seen:
-            raise CompoclipError(f"{origin}: the image_id {id!r:.80} occurs twice; {_AGAIN}")
+        require(id not in seen, origin, f"the image_id {id!r:.80} occurs twice; {_AGAIN}")
         seen.add(id)
         if source:
             edits.setdefault(source, []).append((id, caption, place))

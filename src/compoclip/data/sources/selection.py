@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from compoclip.data.columns import fields
 from compoclip.data.sources.table import TableSource
-from compoclip.errors import CompoclipError, UsageError
+from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.files import write_text
 
 KEY = "selection_of"
@@ -38,11 +39,10 @@ def open_selection(
     data: the content of the file. open_source: opens a source by its options. Raises CompoclipError
     for a malformed file, unknown ids and an empty selection, UsageError as `open_source` does.
     """
-    options, without = data[KEY], data.get("without")
-    right = isinstance(options, dict) and isinstance(options.get("spec"), str)
-    right = right and all(isinstance(v, _OPTIONS.get(k, ())) for k, v in options.items())
-    if not right or not isinstance(without, list) or not all(isinstance(i, str) for i in without):
-        raise CompoclipError(f"{path}: no selection of a source; {_REMEDY}")
+    without = fields(data, {"without": list[str]}, str(path), _REMEDY)["without"]
+    options = fields(data[KEY], {"spec": str}, str(path), _REMEDY)
+    good = all(isinstance(v, _OPTIONS.get(k, ())) for k, v in options.items())
+    require(good, path, f"no selection of a source; {_REMEDY}")
     if Path(options["spec"]).absolute() == path.absolute():
         raise UsageError(f"{path}: selects from itself; {_REMEDY}")
     named = {**options, **({"images": Path(options["images"])} if "images" in options else {})}
@@ -53,8 +53,7 @@ def open_selection(
             f"{path}: leaves out {min(missing)!r:.80}, unknown to {source.describe()}; {_REMEDY}"
         )
     kept = np.array([i for i, id in enumerate(ids) if id not in left], np.int64)
-    if not len(kept):
-        raise CompoclipError(f"{path}: leaves out every sample; {_REMEDY}")
+    require(len(kept), path, f"leaves out every sample; {_REMEDY}")
     because = str(data.get("because") or "sample that the selection leaves out")
     fewer = len(ids) - len(kept)
     description = f"{source.describe()} without {fewer} ({path})"

@@ -21,7 +21,7 @@ from compoclip.console import track
 from compoclip.data.columns import EMPTY_CAPTION, NEG_IMAGE, NO_CAPTION, read_extras, usable_texts
 from compoclip.data.decode import EXTENSIONS
 from compoclip.data.sources.table import ImageShard, RowBuilder, TableSource, finished, replaced
-from compoclip.errors import CompoclipError
+from compoclip.errors import require
 from compoclip.files import (
     cache_paths,
     encodable,
@@ -272,11 +272,8 @@ def find_shards(spec: str) -> list[Path]:
     Raises CompoclipError when there is no shard or one of them is missing or compressed.
     """
     shards = find_files(spec, (".tar",))
-    if not shards:
-        raise CompoclipError(f"{spec}: no .tar file there; check the path")
+    require(shards, spec, "no .tar file there; check the path")
     for shard in shards:
-        if shard.suffix != ".tar":
-            raise CompoclipError(f"{shard}: only plain .tar shards can be read; decompress it")
-        if not shard.is_file():
-            raise CompoclipError(f"{shard}: shard not found; check the path or the pattern")
+        require(shard.suffix == ".tar", shard, "only plain .tar shards can be read; decompress it")
+        require(shard.is_file(), shard, "shard not found; check the path or the pattern")
     return shards

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from compoclip.data.sources.table import TableSource
-from compoclip.errors import UsageError
+from compoclip.errors import UsageError, refuse
 
 TRAIN, VAL, TEST, ALL = "train", "val", "test", "all"
 COLUMN = "split"  # of tables that say the split of every row
@@ -105,28 +105,18 @@ def files_of(
 
 
 def by_hash(source: TableSource, split: str, share: float, seed: int) -> TableSource:
-    """Return a split of data without splits.
+    """Return a split ("train", "val" or "test") of data without splits.
 
     A hash of the seed, the size and the first bytes of a photo's file decides. All rows and copies
-    of a photo are in one split, and adding photos moves no other photo.
-
-    Args:
-        source: All samples.
-        split: "train", "val" or "test".
-        share: The share of the photos in each of val and test.
-        seed: Seed of the hash.
-
-    Raises:
-        UsageError: For a share outside (0, 0.5), and for an empty split.
+    of a photo are in one split, and adding photos moves no other photo. share: of the photos in
+    each of val and test. Raises UsageError for a share outside (0, 0.5), and for an empty split.
     """
-    if not 0 < share < 0.5:
-        raise UsageError(f"--held-out {share:g}: must lie between 0 and 0.5")
+    refuse({f"--held-out {share:g}: must lie between 0 and 0.5": not 0 < share < 0.5})
     numbers = np.array([_number(source[index].image, seed) for index in range(len(source))])
     parts = np.select([numbers < share, numbers < 2 * share], [VAL, TEST], TRAIN)
     kept = np.flatnonzero(parts == split)
     what = f"split {split}: {len(kept):,} of {len(source):,} photos, by a hash of the photo"
-    if not len(kept):
-        raise UsageError(f"{source.describe()}, {what}; raise --held-out {share:g}")
+    refuse({f"{source.describe()}, {what}; raise --held-out {share:g}": not len(kept)})
     return source.take(kept, f"{source.describe()}, {what}", {})
 
 

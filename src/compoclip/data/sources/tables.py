@@ -3,11 +3,8 @@
 Of the latter, `hf:NAME/SPLIT`, NAME is a data set of the hub (`owner/name`, with a configuration
 `owner/name:config`), which the `datasets` library downloads once and keeps, or a folder: one that
 `save_to_disk` wrote, or one that `load_dataset` reads. The table stays in the library's
-memory-mapped files; captions are read once, images when they are shown.
-
-Streams are refused. A batch is a function of (seed, epoch, step) here, so that a run can be resumed
-anywhere and read by any number of workers; a stream is shuffled within a buffer only, in an order
-that depends on how its files are dealt to workers, and can be entered only by reading what came
+memory-mapped files; captions are read once, images when they are shown. Streams are refused: a
+batch is a function of (seed, epoch, step), and a stream can be entered only by reading what came
 before.
 """
 
@@ -33,7 +30,8 @@ from compoclip.data.columns import (
 )
 from compoclip.data.sources.splits import ALL, COLUMN, TRAIN, NoUseError, Split
 from compoclip.data.sources.table import ImageColumn, RowBuilder, TableSource
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, pip_install, require
+from compoclip.files import unreadable
 from compoclip.tables import (
     ROW_FILES,
     delimited_header,
@@ -239,12 +237,9 @@ def open_hugging_face(
     columns = pick_columns(names, image_column, caption_column, Path(spec))
     held = {name for name in (columns[0], NEG_IMAGE) if name in names and _pictured(data, name)}
     odd = next((name for name in columns[1] if name in held or _pictured(data, name)), None)
-    if odd is not None:
-        raise UsageError(f"{spec}: column {odd!r} holds images, not captions")
-    if columns[0] not in held and images is None:
-        raise UsageError(
-            f"{spec}: column {columns[0]!r} holds paths: say with --images to what folder"
-        )
+    require(odd is None, spec, f"column {odd!r} holds images, not captions", UsageError)
+    problem = f"column {columns[0]!r} holds paths: say with --images to what folder"
+    require(columns[0] in held or images is not None, spec, problem, UsageError)
     builder = RowBuilder(spec, images if images is not None else Path())
     rows = _Rows(builder)
     for name in sorted(held):
@@ -307,8 +302,7 @@ def _loaded(spec: str, split: str | None) -> Any:
 def _parts(spec: str, split: str | None) -> tuple[str, str | None, str]:
     """Name, configuration and split. Raises UsageError where there is no split."""
     rest = spec.removeprefix(HUB)
-    if split == ALL:
-        raise UsageError(f"{spec}: name one split: hf:NAME/SPLIT")
+    require(split != ALL, spec, "name one split: hf:NAME/SPLIT", UsageError)
     if rest and Path(rest).is_dir():
         return rest, None, split or TRAIN
     if not split:
@@ -339,8 +333,6 @@ class _Cells:
             try:
                 return Path(cell["path"]).read_bytes()
             except OSError as error:
-                raise CompoclipError(
-                    f"{self._spec}, row {int(image) + 1}: {cell['path']}: cannot be read "
-                    f"({error.strerror}); open the data set anew"
-                ) from error
+                remedy = f"open the data set {self._spec} anew"
+                raise unreadable(Path(cell["path"]), error, remedy) from error
         return bytes(cell.get("bytes") or b"")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form, TiePolicy
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.curves import balanced_threshold, placements
 from compoclip.evaluation.forms.form import ItemForm, Record, ShownItem, first_wins
 from compoclip.evaluation.items import (
@@ -73,12 +73,8 @@ class Comparisons:
         return found
 
     def outcomes(self, scores: Scores, first: Flags) -> Outcomes:
-        """Return the outcomes of n items.
-
-        Args:
-            scores: (n, K).
-            first: (n,), True where a tie goes to the candidate that comes first.
-        """
+        """Return the outcomes of scores (n, K). first: (n,), whether a tie goes to the first
+        candidate."""
         count = scores.shape[1]
         strict = self.hold(scores)
         below = (scores[:, :, None] > scores[:, None, :]).sum(axis=2)  # ranks, equal for ties
@@ -225,13 +221,10 @@ class CaseForm(ItemForm[Cases]):
         return with_joint(items, benchmark.joint, sizes)
 
     def judge(self, scores: Scores, truth: Indices, first: Flags) -> dict[str, Outcomes]:
-        """Return the outcome of every metric.
+        """Return the outcome of every metric, of n cases with equally many candidates.
 
-        Args:
-            scores: (n, ...), of n cases with equally many candidates.
-            truth: (n,), the index of the right candidate.
-            first: (n,), True where a tie goes to the candidate that comes first (argmax of the
-                stored order), False where it is wrong.
+        truth: (n,), the index of the right candidate. first: (n,), True where a tie goes to the
+        candidate that comes first (argmax of the stored order), False where it is wrong.
         """
         flat = scores.reshape(len(scores), -1)
         return {
@@ -432,18 +425,14 @@ class BinaryForm(CaseForm):
 
         The outcome "auc" of an item is its placement among the items of the other kind in its
         sub-task (`curves.placements`). The outcome "accuracy" is whether the item is on the right
-        side of the threshold. The column "threshold" is nan for sub-tasks without one.
-
-        Raises:
-            CompoclipError: there are cases of other forms, or a sub-task has no true or no false
-                case.
+        side of the threshold. The column "threshold" is nan for sub-tasks without one. Raises
+        CompoclipError for cases of other forms, and for a sub-task without true or without false
+        cases.
         """
         for case in content:
-            if case.form is not self.name:
-                raise CompoclipError(
-                    f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
-                    "binary ones; a benchmark with binary items can have no others"
-                )
+            wrong = f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
+            wrong += "binary ones; a benchmark with binary items can have no others"
+            refuse({wrong: case.form is not self.name}, CompoclipError)
             self.candidates(case)
         scores = features.scores(
             features.image_index(content.images), features.text_index(content.texts)

@@ -19,7 +19,7 @@ from compoclip.benchmarks.case import (
     image_names,
 )
 from compoclip.benchmarks.files import classification_rules
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.curves import expected_ap_11, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
 from compoclip.evaluation.forms.retrieval import rank
@@ -35,10 +35,8 @@ def class_embeddings(prompts: Sequence[Sequence[str]], features: EncodedFeatures
     """
     rows = []
     for number, texts in enumerate(prompts):
-        if not texts:
-            raise CompoclipError(
-                f"class {number} has no prompts; check the class and template file"
-            )
+        wrong = f"class {number} has no prompts; check the class and template file"
+        refuse({wrong: not texts}, CompoclipError)
         mean = features.texts[features.text_index(texts)].mean(axis=0, dtype=np.float32)
         rows.append(mean / np.linalg.norm(mean))
     return np.stack(rows).astype(np.float32)
@@ -75,10 +73,8 @@ class ClassificationForm(ItemForm[Classification]):
 
         Each item shows its true class and the best other class, and carries the label "class". Of a
         set with the metric "auc" the items also have that, and show the log odds of class 1; of a
-        set with the metric "map11" every class has an item for each image.
-
-        Raises:
-            CompoclipError: a class has no prompts, or "auc" has nothing to tell apart.
+        set with the metric "map11" every class has an item for each image. Raises CompoclipError
+        for a class without prompts, and when "auc" has nothing to tell apart.
         """
         (first,) = first_wins([ZERO_SHOT], benchmark.ties, self.ties)
         images = features.images[features.image_index(content.images)]
@@ -108,11 +104,9 @@ class ClassificationForm(ItemForm[Classification]):
         if content.metric != "auc":
             return items
         truth = np.array(content.labels) == 1
-        if len(content.classes) != 2 or truth.all() or not truth.any():
-            raise CompoclipError(
-                f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
-                f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
-            )
+        wrong = f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
+        wrong += f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
+        refuse({wrong: len(content.classes) != 2 or truth.all() or not truth.any()}, CompoclipError)
         odds = log_odds(images @ classes.T)[:, 1].astype(np.float32)
         return replace(
             items,

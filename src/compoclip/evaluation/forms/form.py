@@ -48,15 +48,9 @@ class ItemForm(ABC, Generic[C]):
 
     @abstractmethod
     def items(self, content: C, features: EncodedFeatures, benchmark: Benchmark) -> Items:
-        """Score and judge the items of `content`.
+        """Score and judge the items of `content`, a benchmark's content without absent images.
 
-        Args:
-            content: the benchmark's content without absent and damaged images.
-            features: of every image and text of `content`.
-            benchmark: states tie policies, thresholds and groups of items.
-
-        Raises:
-            CompoclipError: an item does not fit its form, or the items cannot be judged.
+        Raises CompoclipError when an item does not fit its form, or the items cannot be judged.
         """
 
     @abstractmethod
@@ -73,13 +67,10 @@ class ItemForm(ABC, Generic[C]):
         return fitting
 
     def shown(self, row: Record, wrong: Record) -> ShownItem:
-        """Return the contents of a stored item's card.
+        """Return the contents of the card of a row of the base model's table of items.
 
-        By default the right candidate and the rival that beat it.
-
-        Args:
-            row: the item in the base model's table.
-            wrong: the item in the table of a model that gets it wrong, if any.
+        By default the right candidate and the rival that beat it. wrong: the item in the table of a
+        model that gets it wrong, if any.
         """
         columns = [("right one", 0), ("best rival", 1)]
         if len(row["texts"]) == 1 and len(wrong["images"]) > 1:  # found the wrong photo

@@ -8,7 +8,7 @@ from typing import Any
 
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.published.read import PublishedNumber, PublishedTable
-from compoclip.evaluation.results import Results, Score
+from compoclip.evaluation.results import Results, Score, by_model
 from compoclip.evaluation.tables import Layout, laid_out, span
 
 STANDS_IN = "another edition of the captions stands in"
@@ -67,10 +67,7 @@ def entries_of(results: Sequence[Results]) -> list[TableEntry]:
     Args:
         results: of any models and benchmarks.
     """
-    models: dict[str, list[Results]] = {}
-    for each in results:
-        models.setdefault(each.model, []).append(each)
-    return [(name, {"": found}) for name, found in models.items()]
+    return [(name, {"": found}) for name, found in by_model(results).items()]
 
 
 def beside(

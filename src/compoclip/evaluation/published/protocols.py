@@ -51,17 +51,9 @@ def protocol_names() -> tuple[str, ...]:
 
 
 def protocol(name: str) -> Protocol:
-    """Return a protocol.
+    """Return a protocol of the package, or the last one of a YAML file.
 
-    Args:
-        name: One of `protocol_names`, or the path of a YAML file whose last entry is the protocol.
-
-    Returns:
-        The protocol.
-
-    Raises:
-        UsageError: Unknown name.
-        CompoclipError: The file is missing or malformed.
+    Raises UsageError for an unknown name, CompoclipError for a missing or malformed file.
     """
     if not name.endswith((".yaml", ".yml")):
         if name not in protocol_names():

@@ -8,10 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import UsageError, closest
 from compoclip.files import read_json
 
-_REMEDY = "install compoclip again"
 _FOLDER = Path(__file__).parent / "tables"
 
 
@@ -100,45 +99,31 @@ def published_table(name: str) -> PublishedTable:
     """
     if name not in table_names():
         raise UsageError(f"no published table '{name}'; {closest(name, table_names())}")
-    return read_table(_FOLDER / f"{name}.json")
-
-
-def read_table(path: Path) -> PublishedTable:
-    """The table in a file. Raises CompoclipError naming the file when it is malformed."""
-    data = read_json(path, damaged=_REMEDY)
-    try:
-        blocks = {each["id"]: each["label"] for each in data.get("blocks", ())}
-        columns: dict[str, Column] = {}
-        for each in data["columns"]:
-            column = _column(each, columns)
-            if column.id in columns or not column.terms:
-                raise ValueError(f"column {column.id!r} is there twice, or made of nothing")
-            if not {source.block for source, _ in column.terms} <= set(blocks or [""]):
-                raise ValueError(f"column {column.id!r} is of an unknown block")
-            columns[column.id] = column
-        row_labels, rows = tuple(data["row_labels"]), []
-        for each in data["rows"]:
-            values = tuple(None if v is None else float(v) for v in each["values"])
-            labels, marks = tuple(map(str, each["labels"])), dict(each.get("marks", {}))
-            if (len(labels), len(values)) != (len(row_labels), len(columns)):
-                raise ValueError(f"row {labels} does not fit the columns")
-            if not marks.keys() <= columns.keys():
-                raise ValueError(f"row {labels} marks an unknown column")
-            rows.append(PublishedRow(labels, values, marks, each.get("note", "")))
-        return PublishedTable(
-            id=path.stem,
-            title=data["title"],
-            paper=data["paper"],
-            table=data.get("table", ""),
-            models=data["models"],
-            row_labels=row_labels,
-            blocks=blocks,
-            columns=tuple(columns.values()),
-            rows=tuple(rows),
-            notes=tuple(data.get("notes", ())),
+    data = read_json(_FOLDER / f"{name}.json", damaged="install compoclip again")
+    columns: dict[str, Column] = {}
+    for each in data["columns"]:
+        columns[each["id"]] = _column(each, columns)
+    rows = [
+        PublishedRow(
+            tuple(each["labels"]),
+            tuple(None if v is None else float(v) for v in each["values"]),
+            dict(each.get("marks", {})),
+            each.get("note", ""),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CompoclipError(f"{path}: malformed table ({error!r}); {_REMEDY}") from error
+        for each in data["rows"]
+    ]
+    return PublishedTable(
+        id=name,
+        title=data["title"],
+        paper=data["paper"],
+        table=data.get("table", ""),
+        models=data["models"],
+        row_labels=tuple(data["row_labels"]),
+        blocks={each["id"]: each["label"] for each in data.get("blocks", ())},
+        columns=tuple(columns.values()),
+        rows=tuple(rows),
+        notes=tuple(data.get("notes", ())),
+    )
 
 
 def _column(data: Mapping[str, Any], earlier: Mapping[str, Column]) -> Column:
