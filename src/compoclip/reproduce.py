@@ -92,9 +92,8 @@ class ReproduceOptions:
 def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     """Return everything that `reproduce` will do, JSON-ready, with what it costs.
 
-    Raises:
-        UsageError: Unknown protocol, wrong budget, training data that has to be named.
-        CompoclipError: The machine has too little memory or disk, or the budget is too small.
+    Raise UsageError for an unknown protocol, a wrong budget or unnamed training data,
+    CompoclipError for too little memory, disk or budget.
     """
     from compoclip.ranks import device_named
 
@@ -282,8 +281,7 @@ def _training_jobs(data: TrainingPhotos, folders: Sequence[str], root: Path) -> 
 def verified_weights(model: str) -> str:
     """Download the weights that a model names; return how the file was verified.
 
-    Raises:
-        CompoclipError: They cannot be had, or are not the file that the hub announces.
+    Raise CompoclipError for a file other than the hub announces.
     """
     import open_clip
     from huggingface_hub import try_to_load_from_cache
@@ -317,17 +315,8 @@ def reproduce(
 ) -> Path | None:
     """Run the stages that are not done; return the bundle.
 
-    Args:
-        options: What to reproduce, and where.
-        agree: Shows the plan, and returns whether to start. Not called when resuming.
-        get: Fetches one file.
-
-    Returns:
-        The bundle, or None if `agree` said no.
-
-    Raises:
-        UsageError: As `make_plan`; OUT holds another protocol.
-        CompoclipError: What downloads, training and evaluation report.
+    agree: shows the plan and returns whether to start (not called when resuming); None if it said
+    no. get: fetches one file. Raise UsageError as `make_plan`, and when OUT holds another protocol.
     """
     from compoclip.evaluation.bundle import write_bundle
     from compoclip.evaluation.results import load_results
@@ -422,10 +411,7 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
 def page(plan: Mapping[str, Any], results: Sequence[Results], seconds: float) -> str:
     """Return the numbers beside the paper's, in Markdown.
 
-    Args:
-        plan: As `make_plan` gives it.
-        results: Of "base" and of the recipe.
-        seconds: Of training.
+    results: of "base" and of the recipe. seconds: of training.
     """
     from compoclip.evaluation.published.beside import MeasuredCell, beside, entries_of
     from compoclip.evaluation.published.read import published_table

@@ -25,12 +25,6 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
     joined by "and" or commas ("a black and white cat"), and a possessor with its "'s" inside ("the
     man's red hat"). The head is the last noun. A pronoun that stands for a noun ("it", "someone",
     "her" alone) is a chunk of one token, as in spaCy; "there" and relative pronouns are not.
-
-    Args:
-        tokens: Tagged words and marks.
-
-    Returns:
-        Chunks in order, without overlap.
     """
     chunks: list[Chunk] = []
     at = 0

@@ -303,16 +303,7 @@ class Lexicon:
 
         They may when they are the same lemma, share a synset, or one is above the other, in any
         sense. Adjectives also when both are satellites of one head of degree ("huge", "enormous")
-        or when their nouns are related so ("azure", "blue").
-
-        Args:
-            a: A lemma.
-            b: Another lemma.
-            pos: The part of speech of both.
-            levels: How many levels above counts.
-
-        Returns:
-            Whether the words are related.
+        or when their nouns are related so ("azure", "blue"). levels: how many levels above counts.
         """
         if _normal(a) == _normal(b):
             return True
@@ -336,16 +327,8 @@ class Lexicon:
 
         Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
         down at most min(k, `down`). Adjectives and adverbs: by sources of their own. Lemmas
-        `related` to the word, proper names and the words of its hypernyms are left out.
-
-        Args:
-            lemma: A word or phrase.
-            pos: Its part of speech.
-            up: Levels to go up.
-            down: Levels to go down.
-
-        Returns:
-            The words in alphabetical order.
+        `related` to the word, proper names and the words of its hypernyms are left out. In
+        alphabetical order; up, down: levels to go.
         """
         lemma = _normal(lemma)
         if pos in ("NOUN", "PROPN", "VERB"):

@@ -88,12 +88,8 @@ def parse_records(
 def caption_record(caption: Caption) -> dict[str, Any]:
     """Return a parsed caption as plain JSON data, for people and other programs.
 
-    Args:
-        caption: The caption; without a graph the record has no objects.
-
-    Returns:
-        Text, tokens, objects with attributes, and relations, which name subject and object by their
-        position in "objects". Starts and ends are characters.
+    Relations name subject and object by their position in "objects"; starts and ends are
+    characters.
     """
     graph = caption.graph or SceneGraph()
 

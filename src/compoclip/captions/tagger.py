@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagrules import SETS, Columns, Condition, Patterns, correct
 from compoclip.captions.types import Token, addresses, is_address, word_spans
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, optional
 
 DEFAULT_TAGGER = "hanta"
 #: What `get_tagger("spacy")` loads.
@@ -319,12 +319,7 @@ class SpacyTagger:
     """
 
     def __init__(self, model: str) -> None:
-        try:
-            import spacy
-        except ImportError as error:
-            raise CompoclipError(
-                f"the spaCy tagger needs spaCy; install it with: {pip_install('spacy')}"
-            ) from error
+        spacy = optional("spacy", "spacy", f"--tagger spacy:{model}")
         try:
             self._pipeline: Any = spacy.load(model, exclude=["ner"])
         except OSError as error:

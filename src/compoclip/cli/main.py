@@ -226,10 +226,7 @@ def entry() -> None:
 
 
 def _flushed(code: int | str | None) -> int | str | None:
-    """Write what standard output holds back; the exit code after that.
-
-    Done here rather than at exit, where errors cannot be caught any more.
-    """
+    """Write what standard output holds back; the exit code after that."""
     try:
         sys.stdout.flush()
         return code

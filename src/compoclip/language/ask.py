@@ -155,10 +155,7 @@ def collect(
 def _question(
     task: PromptTask, caption: str, engine: Engine, asking: Asking, judging: threading.Lock
 ) -> Record:
-    """The answers about one caption, the last of which is of use if any is.
-
-    Raises AskError without one.
-    """
+    """The answers about one caption, the last of which is of use if any is."""
     answers: list[tuple[Answer, Sampling]] = []
     refused = None
     for attempt in range(asking.tries):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from compoclip.errors import CompoclipError, UsageError, closest, pip_install
+from compoclip.errors import CompoclipError, UsageError, closest, optional
 
 # --- What a language model is asked to write: the prompts, one file a task. ---
 
@@ -184,7 +183,7 @@ class ChatServer:
     ) -> None:
         self.name, self.model, self.concurrency = _base(url), model, concurrency
         self._key, self._retries = _key(key_variable), retries
-        self._openai = _imported("openai", "language", "--server")
+        self._openai = optional("openai", "language", "--server")
         self._answered = False
         client = self._openai.OpenAI(
             base_url=self.name,
@@ -255,13 +254,6 @@ class ChatServer:
         return "".join(c if c.isprintable() else "?" for c in line)
 
 
-def _imported(package: str, extra: str, option: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise CompoclipError(f"{option} needs {package}: {pip_install(extra)}") from None
-
-
 def _base(url: str) -> str:
     """The base address of a server for the client."""
     try:
@@ -311,7 +303,7 @@ class InProcessModel:
     concurrency = 1
 
     def __init__(self, model: str, device: str = "cpu") -> None:
-        transformers = _imported("transformers", "hf", "a model without --server")
+        transformers = optional("transformers", "hf", "a model without --server")
         try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
             network = transformers.AutoModelForCausalLM.from_pretrained(model, use_safetensors=True)

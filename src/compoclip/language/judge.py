@@ -164,13 +164,7 @@ class Judged:
 def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
     """Extract and check the texts in the answers to a caption.
 
-    Args:
-        task: The prompt; at most `task.most` texts are accepted.
-        caption: The caption.
-        answers: The answers in order, each with whether it was cut off at the token limit.
-
-    Returns:
-        The texts, accepted and rejected.
+    answers: in order, each with whether it was cut off at the token limit.
     """
     parsed = parse(caption)
     accepted: list[str] = []

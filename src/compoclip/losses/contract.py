@@ -191,10 +191,8 @@ class Layout:
     ) -> tuple[Tensor, ...]:
         """Return indices (or masks) into the batch, computed on the host and only once.
 
-        Args:
-            make: Computes them from a `HostLayout` and the arguments; a module-level function.
-            arguments: Further arguments.
-            joint: Whether `make` communicates with the other processes.
+        make: a module-level function of a `HostLayout` and the arguments. joint: whether it
+        communicates with the other processes.
         """
         whole, only = self._place
         request = IndexRequest(make, arguments, only)

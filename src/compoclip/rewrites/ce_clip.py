@@ -6,7 +6,6 @@ model or, without one, from the lexicon.
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections.abc import Iterator
 from functools import lru_cache, partial
@@ -14,7 +13,7 @@ from typing import Any, Protocol
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.tagger import lemma_of
-from compoclip.errors import CompoclipError
+from compoclip.errors import CompoclipError, optional
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
 from compoclip.rewrites.edit import MAX_DRAWS, inflect
 from compoclip.rewrites.exclusion import related
@@ -66,13 +65,7 @@ class TransformersFiller:
 
 @lru_cache(maxsize=2)
 def _pipeline(model: str) -> Any:
-    try:
-        transformers: Any = importlib.import_module("transformers")
-    except ImportError:
-        raise CompoclipError(
-            "a masked language model needs a package that is not installed; "
-            "install it with: pip install transformers"
-        ) from None
+    transformers = optional("transformers", "hf", "a masked language model")
     try:
         return transformers.pipeline("fill-mask", model=model, device="cpu")
     except (OSError, ValueError) as error:

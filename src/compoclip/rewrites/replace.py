@@ -280,12 +280,7 @@ def acts(s: Reading, index: int) -> bool:
 
 
 def _proposed(s: Reading, rng: random.Random, parts: tuple[str, ...]) -> Iterator[Proposal]:
-    """Replaces one element by a word of its kind that contradicts it, in the same word form.
-
-    Up to two candidates an element are sampled by word frequency, then one uniformly among all.
-    Needs two entities and a relation or modifier. Numerals and determiners are never replaced
-    (SugarCrepe, Hsieh et al., NeurIPS 2023).
-    """
+    """Replaces one element by a word of its kind that contradicts it, in the same word form."""
     if not enough_elements(s):
         yield Refused(TOO_FEW)
         return

@@ -17,7 +17,7 @@ from typing import Any, Self, TextIO
 
 from compoclip.console import counted, note, time_left
 from compoclip.errors import CompoclipError, pip_install
-from compoclip.files import replacing, unreadable
+from compoclip.files import reading, reason, replacing, writing
 from compoclip.ranks import SINGLE, Ranks
 
 
@@ -86,10 +86,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     Raises:
         CompoclipError: For any other malformed line, which it names.
     """
-    try:
+    with reading(path):
         *lines, last = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise unreadable(path, error) from error
     records = []
     for number, line in enumerate([*lines, last], 1):
         try:
@@ -219,14 +217,10 @@ def _tensorboard(out: Path, config: Mapping[str, Any]) -> Tracker:
     from torch.utils.tensorboard import SummaryWriter
 
     folder = out / TENSORBOARD
-    try:
+    with writing(folder):
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         writer: Any = SummaryWriter(str(folder))
-    except OSError as error:
-        raise CompoclipError(
-            f"{folder}: cannot be written ({error.strerror}); choose another --out"
-        ) from error
     lines = (f"    {name}: {value}" for name, value in config.items())
     writer.add_text("settings", "\n".join(lines), 0)
 
@@ -259,9 +253,8 @@ def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
             settings=wandb.Settings(console="off", silent=True),
         )
     except Exception as error:  # no network, no key, no disk: each has a type of its own
-        reason = " ".join(str(error).split())[:200]
         raise CompoclipError(
-            f"--track wandb: could not start ({reason}); WANDB_MODE=offline needs no network"
+            f"--track wandb: could not start ({reason(error)}); WANDB_MODE=offline needs no network"
         ) from error
 
     def log(record: Mapping[str, float], step: int) -> None:
@@ -291,9 +284,9 @@ def _trackio(out: Path, config: Mapping[str, Any]) -> Tracker:
                 auto_log_cpu=False,
             )
     except Exception as error:  # as for wandb
-        reason = " ".join(str(error).split())[:200]
         raise CompoclipError(
-            f"--track trackio: could not start ({reason}); TRACKIO_DIR=FOLDER names another store"
+            f"--track trackio: could not start ({reason(error)}); TRACKIO_DIR=FOLDER names another "
+            "store"
         ) from error
 
     def close() -> None:

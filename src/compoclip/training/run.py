@@ -177,11 +177,7 @@ class _Run:
     # --- Prepare. ---
 
     def _prepare(self) -> None:
-        """Refuse what cannot be done; take the data for the method, and the method for the data.
-
-        `begun` is the fingerprint of the run on rank 0. A run that is resumed is the run that was
-        begun.
-        """
+        """Refuse what cannot be done; take the data for the method, and the method for the data."""
         read, encoder, settings = self.source, self.model.encoder, self.settings
         new = not settings.resume
         refuse(
@@ -270,11 +266,7 @@ class _Run:
                     require_same_run(settings.out, self.begun)
 
     def _loader(self) -> BatchLoader:
-        """This rank's batches, after a few lines that say what will be done.
-
-        Rank 0 parses captions once, and makes what images and features are kept of; the others
-        find it on disk.
-        """
+        """This rank's batches. Rank 0 parses and caches first; the others find it on disk."""
         model, method, source, ranks = self.model, self.method, self.source, self.ranks
         settings, encoder = self.settings, self.model.encoder
         parsed, self.cut = None, 0

@@ -136,16 +136,9 @@ class StateWriter:
     ) -> None:
         """Save a state.
 
-        Args:
-            model: The open_clip network.
-            optimizer: Its AdamW.
-            progress: The progress of the run.
-            averages: The averaged weights, if any.
-
-        Raises:
-            CompoclipError: On all ranks, now or, in the background, in the next call: when the disk
-                is full, the folder cannot be written, or a weight is not finite (training is then
-                useless, and the older state, which is kept, may be good).
+        Raise CompoclipError on all ranks, now or, in the background, in the next call: when the
+        disk is full, the folder cannot be written, or a weight is not finite (training is then
+        useless, and the older state, which is kept, may be good).
         """
         self.finish()
         trained = dict(model.named_parameters())
@@ -293,14 +286,7 @@ def require_same_run(out: Path, now: Fingerprint) -> None:
 
 
 def latest_state(folder: Path) -> Path | None:
-    """Find the newest complete state.
-
-    Args:
-        folder: OUT/state.
-
-    Returns:
-        Its folder, or None.
-    """
+    """Find the newest complete state. folder: OUT/state."""
     return max((path.parent for path in folder.glob(f"step-*/{_PROGRESS}")), default=None)
 
 
@@ -318,19 +304,8 @@ def load_state(
 ) -> Progress:
     """Restore weights, optimiser and random state.
 
-    Args:
-        state: Folder of a complete state.
-        model: The open_clip network, whole.
-        optimizer: Its AdamW.
-        steps_per_epoch: Steps per epoch of the data, checked against the state; None skips the
-            check.
-        averages: The averaged weights, if any.
-
-    Returns:
-        The progress to resume from.
-
-    Raises:
-        CompoclipError: When the state is damaged; nothing is restored then.
+    steps_per_epoch: of the data, checked against the state. Raise CompoclipError when the state is
+    damaged; nothing is restored then.
     """
     # Everything is read and checked before anything is restored.
     try:
@@ -383,8 +358,7 @@ def _moments(
     averages: AveragedWeights | None,
     wrong: list[str],
 ) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
-    """Return AdamW's state by parameter. Append to `wrong` each mismatch with the model and its
-    optimiser."""
+    """Return AdamW's state by parameter; append what does not fit the model to `wrong`."""
     trained, expected = dict(model.named_parameters()), _weights(model, averages)
     for name, value in expected.items():
         found = tensors.get(name)

@@ -242,10 +242,7 @@ def _named(pairs: Pairs) -> dict[str, Tensor]:
 
 
 def _filled(network: nn.Module, lora: Lora, pairs: Pairs, source: Path) -> dict[str, Tensor]:
-    """Return adapters on all layers of a network, zero where there are none.
-
-    Raises CompoclipError for weights that `lora` does not adapt, and for other shapes.
-    """
+    """Return adapters on all layers of a network, zero where there are none; refuse others."""
     targets: dict[str, AdaptedWeight] = {t.name: t for t in lora_targets(network, lora)}
     if odd := [name for name in pairs if name not in targets]:
         raise CompoclipError(f"{source}: adapts '{odd[0]}', which our adapters do not: {_MERGE}")
@@ -324,10 +321,7 @@ def _pairs(
     source: Path,
     scale: Callable[[str, int], float],
 ) -> Pairs:
-    """Return A, and B times its scaling, of tensors by PEFT's names.
-
-    scale: of a module and its rank.
-    """
+    """Return A, and B times its scaling (of a module and rank), of tensors by PEFT's names."""
     own, (names, nested) = network.state_dict(), _names_of(network)
     found: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
     for key, a in state.items():
