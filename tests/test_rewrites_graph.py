@@ -172,7 +172,7 @@ def test_what_the_caption_says_elsewhere_is_no_negative() -> None:
     ],
 )
 def test_objects_that_may_be_there_as_well(caption: Caption, word: str) -> None:
-    words = GraphVocabulary((word,), ("red",), ("on",), "tests", "MIT")
+    words = GraphVocabulary((word,), ("red",), ("on",))
     reading = read(caption)
     transform = Transform(reading, words)
     slots = [s for s in slots_of(reading.subgraphs[0]) if s.rule == "replace-object" and not s.node]
@@ -181,7 +181,7 @@ def test_objects_that_may_be_there_as_well(caption: Caption, word: str) -> None:
 
 def test_colours_exclude_colours_and_never_sizes() -> None:
     for sizes in (("large", "blue"), ("tiny", "huge", "striped", "golden")):
-        words = GraphVocabulary(("hat",), sizes, ("on",), "tests", "MIT")
+        words = GraphVocabulary(("hat",), sizes, ("on",))
         reading = read(CAT)
         slot = next(slots_of(reading.subgraphs[0]))
         made = {r.text for r in Transform(reading, words).all(slot)}
@@ -289,7 +289,7 @@ def test_texts_that_clip_cannot_tell_apart_are_taken_once() -> None:
     texts = sample_graph_texts(same, random.Random(0), vocabulary=WORDS)
     assert texts == GraphTexts(refused=Counter({(POSITIVE, TAKEN): 1}))
     # Two words of the vocabulary that are one to CLIP give one negative.
-    twice = GraphVocabulary(("hat", "HAT", "hat "), ("blue",), ("on",), "tests", "MIT")
+    twice = GraphVocabulary(("hat", "HAT", "hat "), ("blue",), ("on",))
     for seed in range(10):
         made = sample_graph_texts(CHASE, random.Random(seed), vocabulary=twice, graph_filter="none")
         check(made, CHASE, 3, 6)

@@ -24,7 +24,7 @@ from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import SUITES, meta
 from compoclip.benchmarks.sources import shared
 from compoclip.config import Shown
-from compoclip.console import note
+from compoclip.console import duration, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import measure, micro_batch
 from compoclip.evaluation.published.protocols import TrainingPhotos, protocol, work
@@ -180,8 +180,8 @@ def stated(plan: Mapping[str, Any]) -> list[list[str]]:
     batch = f"batches of {settings['batch_size']}{micro}"
     unknown = cost["unknown_sizes"]
     more = f", and {unknown} files of unknown size" if unknown else ""
-    download = _time(cost["download_bytes"] / 1e7)
-    time = f"{_time(cost['training_seconds'])} to train, {_time(cost['evaluating_seconds'])}"
+    download = duration(cost["download_bytes"] / 1e7)
+    time = f"{duration(cost['training_seconds'])} to train, {duration(cost['evaluating_seconds'])}"
     return [
         ["protocol", f"{plan['name']}: {plan['recipe']} from {plan['model']}"],
         ["training", f"{known}, {batch}, {settings['precision']}, on {plan['device']}"],
@@ -192,11 +192,6 @@ def stated(plan: Mapping[str, Any]) -> list[list[str]]:
         ["memory", f"{cost['memory_bytes'] / 1e9:.2f} GB"],
         ["time", f"{time} to measure; {download} to download at 10 MB/s"],
     ]
-
-
-def _time(seconds: float) -> str:
-    unit, one = next(((u, s) for u, s in (("h", 3600), ("min", 60)) if seconds >= s), ("s", 1))
-    return f"{seconds / one:.1f} {unit}"
 
 
 def _seconds(text: str) -> float:
@@ -211,8 +206,8 @@ def _photos(data: TrainingPhotos, seconds: float, each: float, batch: int) -> in
     least = max(_FEWEST, batch)
     if seconds < least * each:
         raise CompoclipError(
-            f"--budget: {least} photos, the fewest, take {_time(least * each)} to train here and "
-            f"{_time(max(0.0, seconds))} are left beside measuring; give more"
+            f"--budget: {least} photos, the fewest, take {duration(least * each)} to train and "
+            f"{duration(max(0.0, seconds))} are left beside measuring; give more"
         )
     number = least
     while 2 * number <= data.number and 2 * number * each <= seconds:
@@ -449,7 +444,7 @@ def page(plan: Mapping[str, Any], results: Sequence[Results], seconds: float) ->
     notes = [f"{table.paper}; {table.title}; rows: {rows_of}"]
     notes += [f"{name}: {text}" for name, text in stated(plan) if name not in ("disk", "memory")]
     notes += [
-        f"training took {_time(seconds)}; {_time(cost['training_seconds'])} were estimated",
+        f"training took {duration(seconds)}; {duration(cost['training_seconds'])} were estimated",
         f"weights verified by {plan.get('weights', 'nothing known')}",
         *(
             f"{target}: verified by {each['checked_by']}"

@@ -311,11 +311,7 @@ class SpacyTagger:
 
     spaCy splits contractions and hyphenated words; its tokens are used unchanged, without blanks.
 
-    Args:
-        model: Package name or path of the pipeline.
-
-    Raises:
-        CompoclipError: When spaCy or the model is not installed.
+    model: package name or path of the pipeline. Raises CompoclipError when it is not installed.
     """
 
     def __init__(self, model: str) -> None:

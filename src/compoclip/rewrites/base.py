@@ -74,11 +74,8 @@ class Refused:
     reason: str
 
 
-class Rewrite(Protocol):
-    """A family of caption edits.
-
-    A call never raises on odd captions, never returns the caption itself, and takes all randomness
-    from `rng`. Without a valid text it returns `Refused`, not a placeholder.
+class NamedRewrite(Protocol):
+    """What tells rewrites apart.
 
     Attributes:
         name: Name for `get_rewrite`.
@@ -95,20 +92,19 @@ class Rewrite(Protocol):
     @property
     def keeps_meaning(self) -> bool: ...
 
+
+class Rewrite(NamedRewrite, Protocol):
+    """A family of caption edits.
+
+    A call never raises on odd captions, never returns the caption itself, and takes all randomness
+    from `rng`. Without a valid text it returns `Refused`, not a placeholder.
+    """
+
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused: ...
 
 
-class PairRewrite(Protocol):
+class PairRewrite(NamedRewrite, Protocol):
     """A rewrite of two captions at once: both or neither. Otherwise like `Rewrite`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def keeps_meaning(self) -> bool: ...
 
     def __call__(
         self, first: Caption, second: Caption, rng: random.Random

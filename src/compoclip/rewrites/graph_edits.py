@@ -8,8 +8,8 @@ or replaces one. Each negative has one edit.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
@@ -80,19 +80,11 @@ class GraphVocabulary:
         objects: Nouns, each once.
         attributes: Adjectives and participles, each once.
         relations: Prepositions and verbs, each once.
-        source: Source of the words.
-        licence: Licence of the words.
-        counts: Frequency of each word, by kind; empty for a list made by hand.
-        built: Thresholds and corpus sizes behind the lists.
     """
 
     objects: tuple[str, ...]
     attributes: tuple[str, ...]
     relations: tuple[str, ...]
-    source: str
-    licence: str
-    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    built: Mapping[str, int] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=1)
@@ -116,7 +108,6 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
     data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
     if not isinstance(data, dict) or data.get("format") != VOCABULARY_FORMAT:
         raise CompoclipError(f"{path}: not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
-    counts: dict[str, dict[str, int]] = {}
     lists: dict[str, tuple[str, ...]] = {}
     for kind in WORD_KINDS:
         words = data.get(kind)
@@ -124,22 +115,9 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
             raise CompoclipError(f"{path}: no list of {kind}; {_REMEDY}")
         if not all(isinstance(word, str) and word.strip() for word in words):
             raise CompoclipError(f"{path}: {kind} must be words; {_REMEDY}")
-        if isinstance(words, dict):
-            if not all(isinstance(count, int) for count in words.values()):
-                raise CompoclipError(f"{path}: counts of {kind} must be numbers; {_REMEDY}")
-            counts[kind] = words
         plain = (" ".join(word.lower().replace("_", " ").split()) for word in words)
         lists[kind] = tuple(dict.fromkeys(plain))
-    built = data.get("built")
-    return GraphVocabulary(
-        lists["objects"],
-        lists["attributes"],
-        lists["relations"],
-        source=str(data.get("source", path.name)),
-        licence=str(data.get("licence", "unknown")),
-        counts=counts,
-        built=built if isinstance(built, dict) else {},
-    )
+    return GraphVocabulary(**lists)
 
 
 # --- Which words of a graph negative differ from its positive, and what they stand for. ---

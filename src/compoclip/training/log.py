@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from compoclip.console import counted, note, time_left
+from compoclip.console import counted, duration, note
 from compoclip.errors import CompoclipError, pip_install
 from compoclip.files import reading, reason, replacing, writing
 from compoclip.ranks import SINGLE, Ranks
@@ -33,15 +33,13 @@ class MetricsLog:
         with ranks.agreed():
             if not ranks.first:
                 return
-            try:
+            with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 kept = read_log(path) if resume_step and path.is_file() else []
                 lines = (json.dumps(each) + "\n" for each in kept if each["step"] <= resume_step)
                 with replacing(path) as place:
                     place.write_text("".join(lines))
                 self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed on exit)
-            except OSError as error:
-                raise self._unwritable(error, " or choose another --out") from error
 
     def __enter__(self) -> Self:
         return self
@@ -60,18 +58,10 @@ class MetricsLog:
     def write(self, record: dict[str, Any]) -> None:
         """Append one record. Raises CompoclipError, on all ranks, when the disk is full."""
         with self._ranks.agreed():
-            if self._file is None:
-                return
-            try:
-                self._file.write(json.dumps(record) + "\n")
-                self._file.flush()
-            except OSError as error:
-                raise self._unwritable(error, ", then --resume") from error
-
-    def _unwritable(self, error: OSError, remedy: str) -> CompoclipError:
-        return CompoclipError(
-            f"cannot write the log {self._path}: {error.strerror}; free space{remedy}"
-        )
+            if self._file is not None:
+                with writing(self._path):
+                    self._file.write(json.dumps(record) + "\n")
+                    self._file.flush()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -131,7 +121,7 @@ class ProgressLines:
             f"{self._method}: step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
             f"{(record['images'] - before['images']) / seconds:.0f} images/s  "
             f"{(record['texts'] - before['texts']) / seconds:.0f} captions/s  "
-            f"{skipped}{time_left(left)}"
+            f"{skipped}{duration(left)} left"
         )
         self._last, self._before = now, dict(record)
 

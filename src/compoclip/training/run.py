@@ -199,15 +199,13 @@ class _Run:
         width = int(self.model.config.model_cfg["embed_dim"])
         refuse(
             {
-                f"--set matryoshka={n}: must be 1 to {width - 1}, below the {width} dimensions of "
-                f"{self.model.name}": not 0 < n < width
-                for n in settings.matryoshka
-            }
-        )
-        refuse(
-            {
+                **{
+                    f"--set matryoshka={n}: must be 1 to {width - 1}, below the {width} dimensions "
+                    f"of {self.model.name}": not 0 < n < width
+                    for n in settings.matryoshka
+                },
                 f"--contrast sigmoid: the logits of {self.model.name} have no bias; take a SigLIP "
-                "model, or leave --contrast out": settings.contrast == "sigmoid" and not biased
+                "model, or leave --contrast out": settings.contrast == "sigmoid" and not biased,
             }
         )
         for each in self.method.passes:
@@ -245,14 +243,10 @@ class _Run:
                 f"--cache-frozen: {method.name} changes images at every step, and features with "
                 f"them: leave it out, or {' and '.join(filter(None, remedies))}": (
                     kept_at(method, settings) and any(remedies)
-                )
-            }
-        )
-        refuse(
-            {
+                ),
                 "--cache-frozen keeps no pixels, which the teacher looks at: leave one out": (
                     self.teacher and kept_at(method, settings)
-                )
+                ),
             }
         )
         decisive = self.watch.decisive() if self.watch is not None else {}

@@ -25,7 +25,7 @@ from torch import nn
 from compoclip.data.fingerprint import Fingerprint, listed
 from compoclip.data.sources import Source
 from compoclip.errors import CompoclipError, shown
-from compoclip.files import sync, sync_folder
+from compoclip.files import sync, sync_folder, writing
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.process import give_back
@@ -45,20 +45,10 @@ _AVERAGE = "average/"
 class Progress:
     """The progress of a run, stored in `progress.json` of a state.
 
-    Args:
-        step: Steps done.
-        epoch: The epoch of the next step.
-        epoch_step: Steps done in that epoch.
-        images: Images trained on so far.
-        texts: Texts trained on so far.
-        skipped: Unreadable images.
-        truncated: Texts cut by the tokenizer.
-        seconds: Time spent in the loop.
-        rewrites: Counts of the caption plan so far, as `PlanCounts.to_json`.
-        losses: The state of stateful losses, by name of the term.
-        skipped_steps: Steps with a non-finite loss or gradient.
-        scaler: The state of the loss scale of fp16.
-        measured: Measurements during training: step -> name -> value.
+    Images, texts, unreadable images (`skipped`) and texts cut by the tokenizer are counted so far,
+    seconds in the loop alone. epoch: of the next step; epoch_step: steps done in it. rewrites:
+    counts of the caption plan. losses: the state of stateful losses, by term. skipped_steps: with a
+    non-finite loss or gradient. scaler: of fp16. measured: step -> name -> value.
     """
 
     step: int
@@ -218,20 +208,16 @@ def _write(
     target = folder / f"step-{progress.step:08d}"
     partial = folder / f".partial-{progress.step:08d}"
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_file(tensors, partial / _TENSORS)
-        (partial / _PROGRESS).write_text(json.dumps(asdict(progress)))
-        for name in (_TENSORS, _PROGRESS):
-            sync(partial / name)
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(partial, target)
-        sync_folder(folder)
-    except (OSError, SafetensorError) as error:
-        raise CompoclipError(
-            f"cannot write the training state to {target}: {error}; free space or choose another "
-            "--out, then --resume"
-        ) from error
+        with writing(target):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            save_file(tensors, partial / _TENSORS)
+            (partial / _PROGRESS).write_text(json.dumps(asdict(progress)))
+            for name in (_TENSORS, _PROGRESS):
+                sync(partial / name)
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(partial, target)
+            sync_folder(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     for old in folder.glob("step-*"):

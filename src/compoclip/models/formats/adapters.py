@@ -176,23 +176,6 @@ def save_adapter(
     AdapterFolder().save_adapted(Adapted(loaded, lora, state, provenance), folder)
 
 
-def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
-    """Merge the adapters of a folder into a copy of their base.
-
-    Args:
-        base: The model that the adapters were trained on; it is not changed.
-        folder: The adapter folder, with a record.
-
-    Returns:
-        A plain model without adapters.
-
-    Raises:
-        CompoclipError: The adapters were trained on another base, or files are damaged.
-    """
-    found = _recorded(base, folder, read_adapter_record(folder))
-    return merged_model(Adapted(base, *found), str(folder), folder)
-
-
 def read_adapter_record(folder: Path) -> AdapterRecord:
     """Read the record of an adapter folder. Raises CompoclipError for a damaged one."""
     path = folder / RECORD
