@@ -200,7 +200,7 @@ def test_wrong_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     source = corpus(tmp_path / "in", ".jsonl", shards=1)
     for arguments, message in (
         ((source,), "name the folder to write the shards to"),
-        ((source, "-o", tmp_path / "o.jsonl"), "shards are written to a folder"),
+        ((source, "-o", tmp_path / "o.jsonl"), "name the folder to write the shards to"),
         ((source, "-o", source), "holds the shards themselves"),
         ((source, "-o", tmp_path / "o", "--max-bad", "-1"), "--max-bad"),
         ((source, "-o", tmp_path / "o", "--workers", "0"), "--workers"),

@@ -198,9 +198,9 @@ def test_nothing_left_after_the_thresholds(files: dict[str, Path]) -> None:
     ("change", "message"),
     [
         ({"format": "other"}, "not a graph vocabulary"),
-        ({"objects": []}, "no list of objects"),
-        ({"attributes": "red"}, "no list of attributes"),
-        ({"relations": [1]}, "relations must be words"),
+        ({"objects": []}, "objects must be a list of words"),
+        ({"attributes": "red"}, "attributes must be a list"),
+        ({"relations": [1]}, "relations must be a list of words"),
     ],
 )
 def test_broken_vocabularies(tmp_path: Path, change: dict[str, object], message: str) -> None:

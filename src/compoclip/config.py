@@ -37,7 +37,6 @@ from typing import (
 
 import yaml
 
-from compoclip.console import note
 from compoclip.errors import UsageError, closest, shown
 from compoclip.files import encodable, read_text, reason
 
@@ -45,8 +44,6 @@ CONFIG = "config.yaml"
 """In a run folder: the file that repeats the run."""
 T = TypeVar("T")
 _LONGEST = 1 << 16  # characters of a file
-REMOVED = {"decoded_cache": "images are read as they are; `compoclip data pack` makes small ones"}
-"""Options that old files name -> what is done instead of what they asked for."""
 RELATIVE_TO = "relative_to"
 """The key with the folder that relative paths in a file start from; else it is the current one."""
 
@@ -326,9 +323,6 @@ def checked(
             require(f"{path}: {name}", folder, Path)
             if not folder.is_dir():
                 raise UsageError(f"{path}: {name}: no folder {folder}; correct or remove the line")
-            continue
-        if name in REMOVED:
-            note(f"{path}: '{name}' is no option any more and is ignored: {REMOVED[name]}")
             continue
         if name not in options:
             raise UsageError(

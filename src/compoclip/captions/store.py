@@ -15,8 +15,8 @@ from os import getpid
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compoclip.captions.parser import PARSER_VERSION, POOL_FLOOR, batched, parse, parse_many
-from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
+from compoclip.captions.parser import PARSER_VERSION, POOL_FLOOR, batched, parse_batch, parse_many
+from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.captions.types import (
     Caption,
     Chunk,
@@ -292,5 +292,4 @@ _inherited: list[_Opened] = []
 
 
 def _encoded(job: tuple[str, list[str]]) -> list[str]:
-    tagger = get_tagger(job[0])
-    return [encode(parse(text, tagger)) for text in job[1]]
+    return list(map(encode, parse_batch(job)))

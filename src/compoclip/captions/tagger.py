@@ -43,9 +43,6 @@ def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
         name: "hanta", the offline default; "spacy" or "spacy:MODEL" need the extra and a spaCy
             model.
 
-    Returns:
-        The tagger.
-
     Raises:
         UsageError: For another name.
         CompoclipError: When a package or model is missing.
@@ -64,9 +61,6 @@ def tagger_version(name: str = DEFAULT_TAGGER) -> str:
 
     Args:
         name: As for `get_tagger`.
-
-    Returns:
-        `get_tagger(name).name`.
     """
     return f"hanta-{version('HanTa')}" if name == "hanta" else get_tagger(name).name
 

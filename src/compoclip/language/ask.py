@@ -101,9 +101,6 @@ def collect(
         made_from: Inputs of the record, to refuse a record made from others.
         track: Wraps the stream of finished captions, for progress.
 
-    Returns:
-        All recorded answers.
-
     Raises:
         CompoclipError: When no further prompt can succeed; the answers so far are recorded.
     """

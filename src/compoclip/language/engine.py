@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from compoclip.errors import CompoclipError, UsageError, closest, optional
+from compoclip.files import reason
 
 # --- What a language model is asked to write: the prompts, one file a task. ---
 
@@ -308,10 +309,9 @@ class InProcessModel:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
             network = transformers.AutoModelForCausalLM.from_pretrained(model, use_safetensors=True)
         except Exception as error:  # many kinds: no such folder, no network, other architecture
-            first = " ".join(str(error).split())[:200] or type(error).__name__
             raise CompoclipError(
-                f"{model}: not a causal language model that transformers can load ({first}); give "
-                "a folder or hub id, or a server with --server URL"
+                f"{model}: not a causal language model that transformers can load "
+                f"({reason(error)}); give a folder or hub id, or a server with --server URL"
             ) from error
         self._model = network.to(device).eval()
         self._device = device

@@ -59,9 +59,6 @@ def texts_of(answer: str, *, cut_off: bool = False) -> list[str]:
     Args:
         answer: The answer.
         cut_off: Whether it ended at the token limit, so that its last line or string is a fragment.
-
-    Returns:
-        The texts in order.
     """
     text = _THOUGHT.sub("", answer).strip()
     fenced = _FENCE.search(text)

@@ -146,9 +146,6 @@ def save_model(
             scalars stay float32.
         adapter: Description of the adapter that was merged into the weights.
 
-    Returns:
-        The identity as saved.
-
     Raises:
         CompoclipError: The model has no such form, the folder exists or is not writable, or a value
             does not fit float16.

@@ -249,9 +249,6 @@ class DualEncoder(nn.Module):
             patches: Return patches even without tokens.
             state: Return text states too (float32, not normalised).
             kept: The `at` of `kept_features` if its result replaces pixels.
-
-        Returns:
-            The pieces, not yet computed.
         """
         image = self.image_work(pixels, local or patches, micro_batch, kept)
         if isinstance(ids, Tensor):

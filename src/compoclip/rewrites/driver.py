@@ -73,9 +73,12 @@ class SampledRewrite:
 
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused:
         """Return one sampled text, or `Refused`: the caption is empty, or all proposals failed."""
+        return self.sample(caption, self.propose(read(caption), rng))
+
+    def sample(self, caption: Caption, proposals: Iterable[Proposal]) -> Rewritten | Refused:
+        """Return the first fluent and valid proposal."""
         if not caption.tokens:
             return Refused(EMPTY)
-        proposals = self.propose(read(caption), rng)
         return first_fluent((self._draw(caption, each) for each in proposals), self.none)
 
     def _draw(self, caption: Caption, proposal: Proposal) -> Draw | Refused | Round:

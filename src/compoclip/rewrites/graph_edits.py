@@ -99,9 +99,6 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
     Args:
         path: JSON, see `rewrites/data/README.md`.
 
-    Returns:
-        The vocabulary.
-
     Raises:
         CompoclipError: When the file is not a vocabulary or a list is empty.
     """
@@ -111,10 +108,9 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
     lists: dict[str, tuple[str, ...]] = {}
     for kind in WORD_KINDS:
         words = data.get(kind)
-        if not isinstance(words, list | dict) or not words:
-            raise CompoclipError(f"{path}: no list of {kind}; {_REMEDY}")
-        if not all(isinstance(word, str) and word.strip() for word in words):
-            raise CompoclipError(f"{path}: {kind} must be words; {_REMEDY}")
+        listed = bool(words) and isinstance(words, list | dict)
+        if not (listed and all(isinstance(word, str) and word.strip() for word in words)):
+            raise CompoclipError(f"{path}: {kind} must be a list of words; {_REMEDY}")
         plain = (" ".join(word.lower().replace("_", " ").split()) for word in words)
         lists[kind] = tuple(dict.fromkeys(plain))
     return GraphVocabulary(**lists)

@@ -92,9 +92,6 @@ def sample_graph_texts(
         graph_filter: "valid" refuses negatives that may be true; "none" takes all, as the paper
             does.
 
-    Returns:
-        The texts.
-
     Raises:
         ValueError: For weights that are negative or all zero.
     """

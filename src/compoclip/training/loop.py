@@ -160,9 +160,6 @@ class TrainingLoop:
         Several in a row mean that the run has diverged. All ranks have equal losses and gradients,
         so that they take the same branch without communication.
 
-        Returns:
-            The progress at the end of the run.
-
         Raises:
             CompoclipError: When the loss or the gradient is not finite three steps in a row, when
                 weights are not finite, and for errors of data or disk.

@@ -25,7 +25,7 @@ from torch import nn
 from compoclip.data.fingerprint import Fingerprint, listed
 from compoclip.data.sources import Source
 from compoclip.errors import CompoclipError, shown
-from compoclip.files import sync, sync_folder, writing
+from compoclip.files import reason, sync, sync_folder, writing
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.process import give_back
@@ -367,7 +367,6 @@ def _moments(
 
 def damaged(state: Path, error: Exception) -> CompoclipError:
     """Make the error for a state that cannot be resumed."""
-    reason = " ".join(str(error).split())
     return CompoclipError(
-        f"training state {state} is damaged ({reason}); delete it and start without --resume"
+        f"training state {state} is damaged ({reason(error)}); delete it and start without --resume"
     )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from compoclip.errors import CompoclipError, UsageError, optional
-from compoclip.files import parse_json
+from compoclip.files import parse_json, reason
 from compoclip.losses.contract import (
     Features,
     HeadPlan,
@@ -192,8 +192,9 @@ def load_decoder(spec: str) -> GruDecoder | T5Decoder:
         decoder = GruDecoder(int(config["vocabulary"]), int(config["width"]))
         decoder.load_state_dict(load_file(folder / _WEIGHTS))
     except _UNREADABLE as error:
-        reason = " ".join(str(error).split())
-        raise CompoclipError(f"--decoder {folder} is damaged ({reason}); write it anew") from error
+        raise CompoclipError(
+            f"--decoder {folder} is damaged ({reason(error)}); write it anew"
+        ) from error
     return decoder
 
 
@@ -202,9 +203,6 @@ def decoder_record(spec: str) -> dict[str, str]:
 
     Args:
         spec: As for `load_decoder`.
-
-    Returns:
-        "name" and "hash" of its weights.
     """
     if spec in ("", GRU):
         return {"name": spec, "hash": ""}
