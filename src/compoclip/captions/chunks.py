@@ -16,6 +16,7 @@ from compoclip.captions.types import Chunk, Token
 
 _HEADS = frozenset({"NOUN", "PROPN"})
 _STARTS = frozenset({"DET", "NUM"})
+_NO_NOUNS = frozenset({"EX", "WDT", "WP", "WRB", "PRP$"})  # pronouns that stand for no noun
 
 
 def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
@@ -37,13 +38,7 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
             chunks.append(Chunk(at, stop, stop - 1))
             at = stop
         else:
-            if tokens[at].pos == "PRON" and tokens[at].tag not in (
-                "EX",
-                "WDT",
-                "WP",
-                "WRB",
-                "PRP$",
-            ):
+            if tokens[at].pos == "PRON" and tokens[at].tag not in _NO_NOUNS:
                 chunks.append(Chunk(at, at + 1, at))
             at += 1
     return tuple(chunks)

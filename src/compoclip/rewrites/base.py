@@ -75,7 +75,7 @@ class Refused:
 
 
 class NamedRewrite(Protocol):
-    """What tells rewrites apart.
+    """The identity of a rewrite.
 
     Attributes:
         name: Name for `get_rewrite`.
