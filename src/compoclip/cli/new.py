@@ -88,9 +88,7 @@ def _taken(kind: str) -> Sequence[str]:
     """Return the names of that kind that exist already."""
     from compoclip.benchmarks.registry import benchmark_names
     from compoclip.methods.registry import method_names
-    from compoclip.rewrites.base import pair_rewrite_names, rewrite_names
+    from compoclip.rewrites.base import rewrite_names
 
-    if kind == "rewrite":
-        return (*rewrite_names(), *pair_rewrite_names())
-    names = {"method": method_names, "benchmark": benchmark_names}
+    names = {"method": method_names, "rewrite": rewrite_names, "benchmark": benchmark_names}
     return names[kind]() if kind in names else tuple(own.installed(_GROUPS[kind]))

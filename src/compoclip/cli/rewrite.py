@@ -107,7 +107,7 @@ def run(options: CorpusOptions, work: CaptionWork) -> int:
     rows = names_shards(spec) and Path(spec).is_file() and kind_of(spec) == ".jsonl"
     if names_shards(spec) and not (rows and (to_file or out is None)):
         if out is None or to_file:
-            raise UsageError(f"{spec}: name the folder to write the shards to with -o OUT")
+            raise UsageError(f"{spec}: name a folder for the shards with -o OUT, not a .jsonl file")
         return _write_shards(options, out, work)
     source = caption_file(spec, options.column or DEFAULT_COLUMN)
     if source is None:

@@ -1,12 +1,9 @@
 from .base import Edit as Edit
-from .base import PairRewrite as PairRewrite
 from .base import Refused as Refused
 from .base import Rewrite as Rewrite
 from .base import Rewritten as Rewritten
 from .base import fits_context as fits_context
-from .base import get_pair_rewrite as get_pair_rewrite
 from .base import get_rewrite as get_rewrite
-from .base import pair_rewrite_names as pair_rewrite_names
 from .base import rewrite_names as rewrite_names
 from .base import rewrites_named as rewrites_named
 from .base import rng_for as rng_for
@@ -15,7 +12,7 @@ from .base import token_key as token_key
 from .ce_clip import MaskFiller as MaskFiller
 from .ce_clip import TransformersFiller as TransformersFiller
 from .ce_clip import masked_replacement as masked_replacement
-from .cross_swap import CrossSwap as CrossSwap
+from .cross_swap import cross_swap as cross_swap
 from .driver import CandidateEdit as CandidateEdit
 from .driver import Round as Round
 from .driver import SampledRewrite as SampledRewrite
