@@ -1,8 +1,8 @@
-"""Lexical relations from Princeton WordNet 3.0: synonyms, antonyms, hypernyms, co-hyponyms.
+"""Lexical relations from Princeton WordNet 3.0: related words, antonyms, co-hyponyms.
 
-`synonyms`, `hypernyms`, `hyponyms` and `related` look at every sense of a word, because they guard
-against rewrites that keep (or may keep) the meaning. `antonyms` and `cohyponyms` propose
-replacements and look at the dominant senses only, so that "cat" yields animals and not gossips.
+`related` looks at every sense of a word, because it guards against rewrites that keep (or may keep)
+the meaning. `antonyms` and `cohyponyms` propose replacements and look at the dominant senses only,
+so that "cat" yields animals and not gossips.
 
 Dominance: a sense's usage count plus one, four times that for senses a picture can show (animals,
 things, people, food, plants, places, substances, shapes, colours; deeds of body and motion), since
@@ -199,20 +199,15 @@ class Lexicon:
         return counted or tuple((number, 0) for number in synsets)
 
     @lru_cache(maxsize=_SIZE)  # noqa: B019
-    def _closure(
-        self, lemma: str, pos: str, levels: int = 0, upward: bool = True
-    ) -> frozenset[int]:
-        """The synsets of a lemma and everything up to `levels` above (or below) them."""
+    def _closure(self, lemma: str, pos: str, levels: int = 0) -> frozenset[int]:
+        """The synsets of a lemma and everything up to `levels` above them."""
         reached = {number for number, _ in self._senses(lemma, pos)}
         level = set(reached)
         for _ in range(levels):
-            level = {n for number in level for n in self._next(number, upward)} - reached
+            above = (self.synset(number) for number in level)
+            level = {n for each in above for n in (*each.hypernyms, *each.heads)} - reached
             reached |= level
         return frozenset(reached)
-
-    def _next(self, number: int, upward: bool) -> tuple[int, ...]:
-        synset = self.synset(number)
-        return synset.hypernyms + synset.heads if upward else self.below(number)
 
     def _words(self, numbers: Iterable[int], proper: bool = True) -> set[str]:
         lemmas = (lemma for number in numbers for lemma in self.synset(number).lemmas)
@@ -256,20 +251,6 @@ class Lexicon:
         if entry < 0 or self.count(lemma, pos) > 0:
             return entry >= 0
         return int(self._uses[entry]) >= FAMILIAR_USES
-
-    def synonyms(self, lemma: str, pos: str) -> frozenset[str]:
-        """Return all other lemmas that share a synset with `lemma`, whatever the sense."""
-        return frozenset(self._words(self._closure(lemma, pos))) - {_normal(lemma)}
-
-    def hypernyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
-        """Return lemmas up to `levels` above any sense; for adjectives their heads."""
-        above = self._closure(lemma, pos, levels) - self._closure(lemma, pos)
-        return frozenset(self._words(above)) - {_normal(lemma)}
-
-    def hyponyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
-        """Return lemmas up to `levels` below any sense; for adjectives the satellites of a head."""
-        below = self._closure(lemma, pos, levels, upward=False) - self._closure(lemma, pos)
-        return frozenset(self._words(below)) - {_normal(lemma)}
 
     def antonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
         """Return opposites, direct ones first, each once.

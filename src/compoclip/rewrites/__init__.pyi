@@ -9,9 +9,6 @@ from .base import rewrites_named as rewrites_named
 from .base import rng_for as rng_for
 from .base import same_to_clip as same_to_clip
 from .base import token_key as token_key
-from .ce_clip import MaskFiller as MaskFiller
-from .ce_clip import TransformersFiller as TransformersFiller
-from .ce_clip import masked_replacement as masked_replacement
 from .cross_swap import cross_swap as cross_swap
 from .driver import CandidateEdit as CandidateEdit
 from .driver import Round as Round
@@ -19,7 +16,6 @@ from .driver import SampledRewrite as SampledRewrite
 from .graph_edits import GraphVocabulary as GraphVocabulary
 from .graph_edits import load_vocabulary as load_vocabulary
 from .mosaic import GraphTexts as GraphTexts
-from .mosaic import graph_negative as graph_negative
 from .mosaic import sample_graph_texts as sample_graph_texts
 from .negclip import negclip_swap as negclip_swap
 from .reading import Reading as Reading

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import product
 from pathlib import Path
 
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
@@ -302,13 +301,6 @@ class Transform:
             return level
 
         return level_of
-
-    def all(self, slot: Slot) -> Iterator[Rewritten]:
-        """Every valid negative of a slot."""
-        for choice in product(*self.lists(slot)):
-            result = self.make(slot, choice)
-            if isinstance(result, Rewritten):
-                yield result
 
     def lists(self, slot: Slot) -> tuple[Choice, ...]:
         """The words to draw from, a list for each word that the edit needs."""
