@@ -107,10 +107,10 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
     lists: dict[str, tuple[str, ...]] = {}
     for kind in WORD_KINDS:
         words = data.get(kind)
-        listed = bool(words) and isinstance(words, list | dict)
-        if not (listed and all(isinstance(word, str) and word.strip() for word in words)):
+        listed = words if isinstance(words, list | dict) else ()
+        if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
             raise CompoclipError(f"{path}: {kind} must be a list of words; {_REMEDY}")
-        plain = (" ".join(word.lower().replace("_", " ").split()) for word in words)
+        plain = (" ".join(word.lower().replace("_", " ").split()) for word in listed)
         lists[kind] = tuple(dict.fromkeys(plain))
     return GraphVocabulary(**lists)
 

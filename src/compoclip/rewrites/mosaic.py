@@ -35,7 +35,7 @@ from compoclip.rewrites.reading import Reading, read
 
 POSITIVE = "graph-positive"
 #: How often a pair is of c_obj, c_rel, c_attr.
-FINE_TUNING, PRE_TRAINING = (0.08, 0.46, 0.46), (0.15, 0.425, 0.425)
+FINE_TUNING = (0.08, 0.46, 0.46)
 GraphFilter = Literal["valid", "none"]
 
 
