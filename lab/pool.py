@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
-from compoclip.console import counted, note, time_left
+from compoclip.console import counted, duration, note
 from compoclip.errors import CompoclipError, RunInterruptedError
 from compoclip.interrupts import signal_of
 from compoclip.workers import Workers, WorkersDiedError
@@ -99,7 +99,7 @@ class _Progress:
         speed = f", {outcome.speed:.0f} images/s" if outcome.speed else ""
         to_go = "left"
         if self._seconds:
-            to_go = f"to do, about {time_left(fmean(self._seconds) * left / self._workers)}"
+            to_go = f"to do, about {duration(fmean(self._seconds) * left / self._workers)} left"
         note(
             f"[{self._total - left} of {self._total}] {outcome.name}: {outcome.seconds:.0f} s"
             f"{speed}; {counted(left, 'job')} {to_go}"

@@ -30,8 +30,8 @@ from compoclip.captions.types import (
 )
 from compoclip.console import end_with
 from compoclip.errors import CompoclipError
-from compoclip.files import unreadable, write_atomically
-from compoclip.rewrites.graph_edits import VOCABULARY_FORMAT, WORD_KINDS, GraphVocabulary
+from compoclip.files import unreadable, write_json
+from compoclip.rewrites.graph_edits import VOCABULARY_FORMAT, WORD_KINDS
 
 #: Least instances of an object, number of attributes and of relations.
 MIN_OBJECTS, ATTRIBUTES, RELATIONS = 30, 524, 50
@@ -152,21 +152,6 @@ def _graph(nodes: Iterable[tuple[str, Iterable[str]]], links: Iterable[_Link]) -
     )
 
 
-def as_json(vocabulary: GraphVocabulary) -> dict[str, Any]:
-    """The content of a vocabulary file: lists, or counts by word where they are known."""
-    lists: dict[str, Any] = {
-        kind: vocabulary.counts.get(kind) or list(getattr(vocabulary, kind)) for kind in WORD_KINDS
-    }
-    head = {"format": VOCABULARY_FORMAT, "source": vocabulary.source, "licence": vocabulary.licence}
-    return {**head, **({"built": dict(vocabulary.built)} if vocabulary.built else {}), **lists}
-
-
-def save_vocabulary(vocabulary: GraphVocabulary, path: Path) -> None:
-    """Write a vocabulary file whole or not at all. Raises CompoclipError when it cannot."""
-    text = json.dumps(as_json(vocabulary), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
 def build_vocabulary(
     graphs: Iterable[SceneGraph],
     *,
@@ -175,8 +160,8 @@ def build_vocabulary(
     min_objects: int = MIN_OBJECTS,
     attributes: int = ATTRIBUTES,
     relations: int = RELATIONS,
-) -> GraphVocabulary:
-    """Count the words of scene graphs and keep the usual ones.
+) -> dict[str, Any]:
+    """Count the words of scene graphs and keep the usual ones: the content of a vocabulary file.
 
     Objects met at least `min_objects` times, and the most frequent `attributes` and `relations`;
     among equals in alphabetical order. `built` records thresholds, graphs, instances and distinct
@@ -211,15 +196,8 @@ def build_vocabulary(
     built = {"graphs": total, "min_objects": min_objects}
     built |= {f"{kind}_met": counted[kind].total() for kind in WORD_KINDS}
     built |= {f"{kind}_distinct": len(ranked[kind]) for kind in WORD_KINDS}
-    return GraphVocabulary(
-        objects=tuple(kept["objects"]),
-        attributes=tuple(kept["attributes"]),
-        relations=tuple(kept["relations"]),
-        source=source,
-        licence=licence,
-        counts=kept,
-        built=built,
-    )
+    head = {"format": VOCABULARY_FORMAT, "source": source, "licence": licence}
+    return {**head, "built": built, **kept}
 
 
 def _normal(word: str) -> str:
@@ -244,13 +222,14 @@ def main() -> int:
         attributes=options.attributes,
         relations=options.relations,
     )
-    save_vocabulary(vocabulary, options.out)
-    print(f"{options.out}: from {vocabulary.built['graphs']:,} scene graphs")
+    write_json(options.out, vocabulary)
+    built = vocabulary["built"]
+    print(f"{options.out}: from {built['graphs']:,} scene graphs")
     for kind in ("objects", "attributes", "relations"):
-        counts, met = vocabulary.counts[kind], vocabulary.built[f"{kind}_met"]
+        counts, met = vocabulary[kind], built[f"{kind}_met"]
         share = sum(counts.values()) / max(met, 1)
         print(
-            f"  {kind}: {len(counts):,} of {vocabulary.built[f'{kind}_distinct']:,} words, "
+            f"  {kind}: {len(counts):,} of {built[f'{kind}_distinct']:,} words, "
             f"{share:.1%} of {met:,} instances"
         )
     return 0

@@ -13,14 +13,9 @@ from dataclasses import dataclass, field
 
 from compoclip.captions.parser import parse
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import (
-    Refused,
-    get_pair_rewrite,
-    get_rewrite,
-    pair_rewrite_names,
-    rewrite_names,
-    rng_for,
-)
+from compoclip.rewrites.base import Refused, get_rewrite, rewrite_names, rng_for
+from compoclip.rewrites.cross_swap import NAME as CROSS_SWAP
+from compoclip.rewrites.cross_swap import cross_swap
 from compoclip_world.captions import captions_for
 from compoclip_world.oracle import Oracle, Truth, Verdict
 from compoclip_world.sampling import scene_for
@@ -86,10 +81,10 @@ def judge_rewrites(
 
     names: rewrites of one caption or of two; by default all. Raises UsageError for unknown ones.
     """
-    names = tuple(names if names is not None else (*rewrite_names(), *pair_rewrite_names()))
-    pairs = {n: get_pair_rewrite(n) for n in names if n in pair_rewrite_names()}
+    names = tuple(names if names is not None else (*rewrite_names(), CROSS_SWAP))
+    pairs = {n: cross_swap for n in names if n == CROSS_SWAP}
     singles = {n: get_rewrite(n) for n in names if n not in pairs}
-    counts = {n: Judged(r.keeps_meaning) for n, r in (singles | pairs).items()}
+    counts = {n: Judged(n in singles and singles[n].keeps_meaning) for n in names}
     before: tuple[Scene, Caption] | None = None
     for key, scene, caption in _captions(captions, seed, split):
         for name, rewrite in singles.items():

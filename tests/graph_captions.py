@@ -20,8 +20,6 @@ WORDS = GraphVocabulary(
     objects=("table", "puppy", "kitten", "dog", "hat"),
     attributes=("blue", "crimson", "large", "tiny", "striped"),
     relations=("on", "under", "near", "wearing"),
-    source="tests",
-    licence="MIT",
 )
 
 

@@ -129,7 +129,7 @@ def test_foreign_and_unreachable_files_are_one_line_errors(tmp_path: Path) -> No
     with pytest.raises(CompoclipError, match=r"notes\.txt: not a parse store .* choose another"):
         ParseStore(foreign)
     assert foreign.read_text().startswith("these are no parses")
-    with pytest.raises(CompoclipError, match="cannot make the folder"):
+    with pytest.raises(CompoclipError, match="cannot be written"):
         ParseStore(foreign / "below" / "parses.sqlite")
     with pytest.raises(CompoclipError, match="cannot use the parse store") as caught:
         ParseStore(tmp_path)

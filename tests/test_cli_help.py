@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compoclip.cli.main import OLD, Verbs, all_verbs, main
+from compoclip.cli.main import Verbs, all_verbs, main
 from compoclip.cli.options import processes
 from compoclip.cli.train import KEYS, USUAL
 from compoclip.config import options_of
@@ -133,15 +133,6 @@ def test_train_has_at_most_60_options(capsys: pytest.CaptureFixture[str], name: 
     usual = re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.M)
     assert len(usual) == 3 + len(USUAL) + len(recipe_card(name).options)
     assert len(USUAL) == 15
-
-
-def test_verbs_of_the_last_release_answer_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in OLD:
-        assert main([verb, "--json"]) == 0
-        old = capsys.readouterr()
-        assert old.err == f"compoclip {verb}: is now compoclip list {verb}\n"
-        assert main(["list", verb, "--json"]) == 0
-        assert capsys.readouterr().out == old.out
 
 
 @pytest.mark.parametrize(

@@ -265,5 +265,5 @@ def test_without_optuna_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert sweep(world, tmp_path / "sweep", "--grid", "lr=1") == 1
     assert capsys.readouterr().err == (
-        "compoclip sweep: a sweep needs Optuna, which is not installed; pip install optuna\n"
+        "compoclip sweep: a sweep needs optuna: pip install optuna\n"
     )

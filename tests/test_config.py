@@ -19,7 +19,6 @@ from compoclip.config import (
     checked,
     config_text,
     is_a,
-    options_of,
     place_in,
     read_config,
 )
@@ -27,7 +26,6 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.methods.registry import method_names
 from compoclip.models.checkpoint import load_model
 from compoclip.request import TrainRequest, known_options
-from compoclip.run import TrainOptions
 from method_data import arguments
 
 FEW = ("--epochs=0.4", "--warmup=1", "--workers=0")
@@ -370,11 +368,3 @@ def test_python_leaves_the_file_too(world: Path, tmp_path: Path) -> None:
     # A model in memory has no name that a file could hold.
     compoclip.train(compoclip.load(base), "fsc-clip", data, out=tmp_path / "c", **few)
     assert not (tmp_path / "c" / CONFIG).exists()
-
-
-def test_an_option_that_is_gone_is_ignored_with_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = written(tmp_path, "decoded-cache: pixels\nseed: 3\n")
-    assert checked(file, read_config(file), options_of(TrainOptions), "train") == {"seed": 3}
-    assert f"{file}: 'decoded_cache' is no option any more and is ignored" in said(capsys)

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from compoclip.cli.main import main
-from compoclip.console import table, time_left, track, without
+from compoclip.console import duration, table, track, without
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ def test_lines_give_the_speed_where_the_end_is_not_known(
 
 
 def test_minutes_are_counted_from_one_and_a_half() -> None:
-    assert [time_left(seconds) for seconds in (0.4, 89, 90, 600)] == [
-        "0 s left",
-        "89 s left",
-        "2 min left",
-        "10 min left",
+    assert [duration(seconds) for seconds in (0.4, 89, 90, 600)] == [
+        "0 s",
+        "89 s",
+        "2 min",
+        "10 min",
     ]
 
 

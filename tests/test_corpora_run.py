@@ -199,8 +199,8 @@ def test_wrong_columns_are_told_before_any_work(
 def test_wrong_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = corpus(tmp_path / "in", ".jsonl", shards=1)
     for arguments, message in (
-        ((source,), "name the folder to write the shards to"),
-        ((source, "-o", tmp_path / "o.jsonl"), "shards are written to a folder"),
+        ((source,), "name a folder for the shards"),
+        ((source, "-o", tmp_path / "o.jsonl"), "name a folder for the shards"),
         ((source, "-o", source), "holds the shards themselves"),
         ((source, "-o", tmp_path / "o", "--max-bad", "-1"), "--max-bad"),
         ((source, "-o", tmp_path / "o", "--workers", "0"), "--workers"),

@@ -358,8 +358,8 @@ def test_stand_ins_are_rewrites_of_the_method() -> None:
         ({"gamma": -1.0}, "gamma must be"),
         ({"beta": 1.5}, "beta in"),
         ({"beta": math.nan}, "beta in"),
-        ({"global_weight": -0.5}, "weights must be"),
-        ({"local_weight": math.nan}, "weights must be"),
+        ({"global_weight": -0.5}, "weight .* must be"),
+        ({"local_weight": math.nan}, "weight .* must be"),
     ],
 )
 def test_fsc_clip_refuses_impossible_values(option, message: str) -> None:  # type: ignore[no-untyped-def]

@@ -25,7 +25,7 @@ from compoclip.models.formats.adapters import (
     EARLIER,
     RECORD,
     WEIGHTS,
-    load_adapter,
+    AdapterFolder,
     read_adapter_record,
     save_adapter,
 )
@@ -107,7 +107,7 @@ def test_another_base_is_refused_and_both_are_named(base: LoadedModel, tmp_path:
     folder = write_adapter(base, tmp_path / "adapter")
     other = saved_base(tmp_path / "other", seed=9)
     with pytest.raises(CompoclipError) as caught:
-        load_adapter(other, folder)
+        AdapterFolder().load_on(str(folder), other.name, None)
     said = str(caught.value)
     assert str(tmp_path / "base") in said
     assert base.identity.weights in said
@@ -126,7 +126,7 @@ def test_the_same_weights_with_another_activation_are_another_base(
     folder = write_adapter(base, tmp_path / "adapter")
     other = load_model(tmp_path / "base", activation="quick_gelu")
     with pytest.raises(CompoclipError, match="activation: gelu vs quick_gelu"):
-        load_adapter(other, folder)
+        read_adapter_record(folder).identity.require(other.identity, "bases", "")
     overridden = load_model(folder, activation="quick_gelu")
     assert overridden.identity.activation == "quick_gelu"
     assert not close(outputs(overridden), outputs(load_model(folder)))

@@ -7,10 +7,8 @@ import random
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.rewrites.base import PairRewrite, Refused
-from compoclip.rewrites.cross_swap import FIXED, NO_CATEGORY, CrossSwap
-
-SWAP: PairRewrite = CrossSwap()
+from compoclip.rewrites.base import Refused
+from compoclip.rewrites.cross_swap import FIXED, NO_CATEGORY, cross_swap
 
 
 def drawn(first: str, second: str, count: int = 150) -> dict[str, set[tuple[str, str]]]:
@@ -18,7 +16,7 @@ def drawn(first: str, second: str, count: int = 150) -> dict[str, set[tuple[str,
     a, b = parse(first), parse(second)
     found: dict[str, set[tuple[str, str]]] = {}
     for seed in range(count):
-        result = SWAP(a, b, random.Random(seed))
+        result = cross_swap(a, b, random.Random(seed))
         if not isinstance(result, Refused):
             left, right = result
             assert left.rule == right.rule
@@ -67,7 +65,7 @@ def test_every_occurrence_changes_and_only_whole_words() -> None:
     ],
 )
 def test_nothing_to_exchange(first: str, second: str) -> None:
-    assert SWAP(parse(first), parse(second), random.Random(0)) == Refused(NO_CATEGORY)
+    assert cross_swap(parse(first), parse(second), random.Random(0)) == Refused(NO_CATEGORY)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +88,7 @@ def test_categories_are_drawn_evenly() -> None:
     rules = [
         result[0].rule
         for seed in range(600)
-        if not isinstance(result := SWAP(a, b, random.Random(seed)), Refused)
+        if not isinstance(result := cross_swap(a, b, random.Random(seed)), Refused)
     ]
     for rule in ("cross-swap:ADJ", "cross-swap:ADP", "cross-swap:NOUN"):
         assert 150 < rules.count(rule) < 250

@@ -1,27 +1,15 @@
-"""TSVLC's word lists and CE-CLIP's replacements, with and without a masked language model."""
+"""TSVLC's word lists and CE-CLIP's replacements."""
 
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
 from compoclip.captions.parser import parse
-from compoclip.errors import CompoclipError
-from compoclip.rewrites import ce_clip
 from compoclip.rewrites.base import Refused, Rewrite, Rewritten
-from compoclip.rewrites.ce_clip import (
-    CE_ADJ,
-    CE_NOUN,
-    CE_SWAP,
-    CE_VERB,
-    TransformersFiller,
-    masked_replacement,
-)
+from compoclip.rewrites.ce_clip import CE_ADJ, CE_NOUN, CE_SWAP, CE_VERB
 from compoclip.rewrites.replace import (
     CATEGORIES,
     NO_LIST,
@@ -116,93 +104,3 @@ def test_ce_types_touch_only_their_part_of_speech() -> None:
             assert changed <= originals
             assert result.rewrite == rewrite.name
     assert {r.rule for r in results(CE_SWAP, caption)} == {"swap:noun"}
-
-
-class Scripted:
-    """A filler that proposes what it is told, and remembers what it was asked."""
-
-    name = "scripted"
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-        self.asked: list[tuple[str, str]] = []
-
-    def fill(self, before: str, after: str) -> tuple[str, ...]:
-        self.asked.append((before, after))
-        return self.words
-
-
-def test_the_first_proposal_that_is_another_word_of_the_kind_is_taken() -> None:
-    # The word itself, a kin, a word of another form, no word, one of the caption: all left out.
-    filler = Scripted("dog", "puppy", "cats", "##ing", "zzz", "fence", " Horse", "cow")
-    rewrite = masked_replacement("ce-noun", ("NOUN",), filler)
-    texts = {r.text for r in results(rewrite, "A dog near a fence.")}
-    assert texts == {"A horse near a fence.", "A dog near a horse."}
-    assert ("A ", " near a fence.") in filler.asked
-    plural = masked_replacement("ce-noun", ("NOUN",), Scripted("horse", "horses"))
-    assert {r.text for r in results(plural, "two dogs on a mat")} == {
-        "two horses on a mat",
-        "two dogs on a horse",
-    }
-
-
-def test_proposals_for_verbs_adjectives_and_prepositions() -> None:
-    verb = masked_replacement("v", ("VERB",), Scripted("chase", "riding"))
-    assert {r.text for r in results(verb, "a man washing a horse")} == {"a man riding a horse"}
-    adjective = masked_replacement("a", ("ADJ",), Scripted("crimson", "blue"))
-    assert {r.text for r in results(adjective, "a red car on a road")} == {"a blue car on a road"}
-    relation = masked_replacement("p", ("ADP",), Scripted("atop", "behind", "banana"))
-    assert {r.text for r in results(relation, "a cat on a mat")} == {"a cat behind a mat"}
-
-
-def test_no_usable_proposal_is_refused() -> None:
-    rewrite = masked_replacement("ce-noun", ("NOUN",), Scripted("dog", "!"))
-    assert isinstance(rewrite(parse("a dog on a mat"), random.Random(0)), Refused)
-    assert isinstance(rewrite(parse(""), random.Random(0)), Refused)
-
-
-@pytest.fixture
-def transformers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A stand-in package whose model proposes fixed pieces."""
-    module = ModuleType("transformers")
-    ce_clip._pipeline.cache_clear()
-
-    def pipeline(task: str, model: str, device: str) -> Any:
-        if model == "missing":
-            raise OSError("missing is not a local folder\nand more")
-
-        def fill(text: str, top_k: int) -> list[dict[str, str]]:
-            assert text == "a <mask> on a mat"
-            return [{"token_str": w} for w in (" dog", "##s", " horse")][:top_k]
-
-        return _Callable(fill)
-
-    module.pipeline = pipeline  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "transformers", module)
-    return module
-
-
-class _Callable:
-    def __init__(self, fill: Any) -> None:
-        self.fill = fill
-        self.tokenizer = SimpleNamespace(mask_token="<mask>")
-
-    def __call__(self, text: str, top_k: int) -> Any:
-        return self.fill(text, top_k)
-
-
-def test_a_masked_language_model_fills_the_gap(transformers: ModuleType) -> None:
-    filler = TransformersFiller("tiny")
-    assert filler.name == "transformers:tiny"
-    assert filler.fill("a ", " on a mat") == ("dog", "horse")
-    with pytest.raises(CompoclipError, match=r"missing: no masked language model \(missing is not"):
-        TransformersFiller("missing").fill("a ", " on a mat")
-
-
-def test_without_the_package_the_error_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ce_clip._pipeline.cache_clear()
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(CompoclipError, match="pip install transformers"):
-        TransformersFiller("tiny").fill("a ", " on a mat")

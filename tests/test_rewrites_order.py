@@ -12,9 +12,7 @@ from compoclip.errors import UsageError
 from compoclip.rewrites.base import (
     Refused,
     Rewritten,
-    get_pair_rewrite,
     get_rewrite,
-    pair_rewrite_names,
     rewrite_names,
     rng_for,
     token_key,
@@ -83,12 +81,6 @@ def test_registry_finds_rewrites_and_names_them() -> None:
     assert not {"negclip", "replace", "bigram-shuffle"} & positives
     with pytest.raises(UsageError, match="negclip"):
         get_rewrite("negklip")
-    assert "cross-swap" in pair_rewrite_names()
-    assert get_pair_rewrite("cross-swap").name == "cross-swap"
-    with pytest.raises(UsageError, match="two captions"):
-        get_rewrite("cross-swap")
-    with pytest.raises(UsageError, match="cross-swap"):
-        get_pair_rewrite("negclip")
 
 
 CAPTIONS = [

@@ -88,7 +88,7 @@ def test_a_state_that_cannot_be_written_beside_training_ends_it(tmp_path: Path) 
     ):
         with StateWriter(tmp_path / "file", SINGLE, beside=True) as writer:
             writer.save(model, optimizer, PROGRESS)
-            with pytest.raises(CompoclipError, match="cannot write the training state") as caught:
+            with pytest.raises(CompoclipError, match=r"step-.*: cannot be written") as caught:
                 ask(writer)
             assert "\n" not in str(caught.value)
             writer.finish()  # told once

@@ -37,7 +37,6 @@ from typing import (
 
 import yaml
 
-from compoclip.console import note
 from compoclip.errors import UsageError, closest, shown
 from compoclip.files import encodable, read_text, reason
 
@@ -45,8 +44,6 @@ CONFIG = "config.yaml"
 """In a run folder: the file that repeats the run."""
 T = TypeVar("T")
 _LONGEST = 1 << 16  # characters of a file
-REMOVED = {"decoded_cache": "images are read as they are; `compoclip data pack` makes small ones"}
-"""Options that old files name -> what is done instead of what they asked for."""
 RELATIVE_TO = "relative_to"
 """The key with the folder that relative paths in a file start from; else it is the current one."""
 
@@ -290,13 +287,8 @@ def parsed_config(text: str, path: Path) -> dict[str, Any]:
 def parsed_yaml(text: str, path: Path, what: str) -> dict[str, Any]:
     """Return the names of a YAML text with their values.
 
-    Args:
-        text: Plain YAML: no anchors, aliases or tags, and no name twice.
-        path: Of the file, for messages.
-        what: The text should be, for messages.
-
-    Raises:
-        UsageError: For any other text, with its line.
+    what: the text should be, and path: of the file, for messages. No anchors, aliases or tags, and
+    no name twice: raise UsageError, with the line, for any other text.
     """
     if len(text) > _LONGEST:
         raise UsageError(f"{path}: too long for a {what}; name another file")
@@ -319,17 +311,9 @@ def checked(
 ) -> dict[str, Any]:
     """Check the values of a file against the options that it may hold; return them, converted.
 
-    Args:
-        path: Of the file, for messages.
-        values: What it holds. Under `RELATIVE_TO` it may say where relative paths start.
-        options: The options that it may hold, by name.
-        what: Whose options they are, for messages.
-
-    Returns:
-        The values, by name.
-
-    Raises:
-        UsageError: For an unknown name, with the closest one, and for a value of another type.
+    Under `RELATIVE_TO` the file may say where relative paths start. Raise UsageError for an unknown
+    name, with the closest one, and for a value of another type. what: whose options they are, for
+    messages.
     """
     given: dict[str, Any] = {}
     folder = Path.cwd()
@@ -339,9 +323,6 @@ def checked(
             require(f"{path}: {name}", folder, Path)
             if not folder.is_dir():
                 raise UsageError(f"{path}: {name}: no folder {folder}; correct or remove the line")
-            continue
-        if name in REMOVED:
-            note(f"{path}: '{name}' is no option any more and is ignored: {REMOVED[name]}")
             continue
         if name not in options:
             raise UsageError(
@@ -359,12 +340,7 @@ def checked(
 def config_text(heading: str, values: Mapping[str, Any]) -> str:
     """Return YAML that `read_config` and `checked` turn into these values again, read anywhere.
 
-    Args:
-        heading: Lines of comment above them.
-        values: By name. None and empty lists stand for options not given, and are left out.
-
-    Returns:
-        The text.
+    None and empty lists stand for options not given, and are left out. heading: lines of comment.
     """
     said = {name: _plain(value) for name, value in values.items()}
     said = {name: value for name, value in said.items() if value is not None and value != []}

@@ -113,7 +113,7 @@ def track(
                 already = counted(done, unit.removesuffix("s"))
                 note(f"{description}: {already}, {speed:.{0 if speed >= 10 else 1}f}/s")
             else:
-                left = time_left((now - start) / done * (total - done))
+                left = f"{duration((now - start) / done * (total - done))} left"
                 note(f"{description}: {done} of {total} {unit}, {left}")
         yield item
 
@@ -137,9 +137,11 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def time_left(seconds: float) -> str:
-    """ "40 s left", "12 min left"."""
-    return f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
+def duration(seconds: float) -> str:
+    """ "40 s", "12 min", "1.5 h"."""
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def prose(sentences: Iterable[str], indent: str = "") -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import reprlib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 _LONGEST = 1000  # characters
 _SHOWN = 80
@@ -121,12 +123,14 @@ def pip_install(extra: str) -> str:
     """Spell the command that installs what an optional feature needs.
 
     It names the packages themselves: `pip install 'compoclip[...]'` would ask an index for a
-    package of that name, whatever this one was installed from.
-
-    Args:
-        extra: Name of the extra in pyproject.toml.
-
-    Returns:
-        E.g. "pip install ray".
+    package of that name, whatever this one was installed from. extra: its name in pyproject.toml.
     """
     return f"pip install {_EXTRAS[extra]}"
+
+
+def optional(package: str, extra: str, what: str) -> Any:
+    """Import a package of an extra. Raise CompoclipError, naming `what` needs it, without it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise CompoclipError(f"{what} needs {package}: {pip_install(extra)}") from error

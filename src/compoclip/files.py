@@ -33,7 +33,6 @@ _WRITING = re.compile(r"\..*\.[0-9a-f]{8}\.tmp")  # folders that `_beside` makes
 _WRITER = ".writer-lock"
 _SIGNED = "process "  # how a lock file begins
 _LOCKED = re.compile(r"\..+\.lock")  # files that `only_writer` makes beside a file
-_UNWRITABLE = (OSError, SafetensorError)  # what writing a file raises
 _swept: set[Path] = set()
 
 
@@ -42,6 +41,24 @@ def unreadable(path: Path, error: OSError, remedy: str = "check the path") -> Co
     if isinstance(error, FileNotFoundError):
         return CompoclipError(f"{path}: no such file; {remedy}")
     return CompoclipError(f"{path}: cannot be read ({reason(error)}); check the path")
+
+
+@contextmanager
+def reading(path: Path, remedy: str = "check the path") -> Iterator[None]:
+    """Turn an OSError of the block into the CompoclipError for a file that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(path, error, remedy) from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what writing raises in the block into the CompoclipError that names the place."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise unwritable(path, error) from error
 
 
 def reason(error: BaseException) -> str:
@@ -71,10 +88,8 @@ def read_text(
 
     absent, damaged: the remedies for a missing and a malformed file. Raises CompoclipError.
     """
-    try:
+    with reading(path, absent):
         return decoded(path.read_bytes(), path, damaged)
-    except OSError as error:
-        raise unreadable(path, error, absent) from error
 
 
 def decoded(data: bytes, where: object, damaged: str) -> str:
@@ -188,10 +203,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
     Raises CompoclipError when the folder cannot be written or the disk is full.
     """
-    try:
+    with writing(path):
         _write_at(path, write)
-    except _UNWRITABLE as error:
-        raise unwritable(path, error) from error
 
 
 def _write_at(path: Path, write: Callable[[Path], object]) -> None:
@@ -218,7 +231,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     empty, or when writing fails; nothing is left behind.
     """
     folder = folder.absolute()
-    try:
+    with writing(folder):
         require_new_folder(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _beside(folder) as temporary:
@@ -233,8 +246,6 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 folder.rmdir()
             os.replace(temporary, folder)
             sync_folder(folder.parent)
-    except _UNWRITABLE as error:
-        raise unwritable(folder, error) from error
 
 
 def require_new_folder(folder: Path) -> None:
@@ -256,11 +267,7 @@ def unwritable(path: Path, error: BaseException | str) -> CompoclipError:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """Yield a free place in a temporary folder next to `path`, removed after the block.
-
-    The folder of a killed process is removed by the next writer in the same place, if its lock is
-    free.
-    """
+    """Yield a free place in a temporary folder next to `path`, removed after the block."""
     sweep_abandoned(path.parent.absolute())
     while True:
         folder = path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex[:8]}.tmp")
@@ -413,10 +420,8 @@ def require_writable(folder: Path) -> None:
 
 def fingerprint(path: Path) -> str:
     """Return size and modification time of a file, to recognise a stale cache."""
-    try:
+    with reading(path):
         status = path.stat()
-    except OSError as error:
-        raise unreadable(path, error) from None
     return f"{status.st_size}-{status.st_mtime_ns}"
 
 
@@ -441,7 +446,7 @@ def write_cache(path: Path, suffix: str, write: Callable[[Path], None]) -> Path:
         try:
             _write_at(target, write)
             return target
-        except _UNWRITABLE as error:
+        except (OSError, SafetensorError) as error:
             reasons.append(f"{target.parent}: {reason(error)}")
     raise CompoclipError(
         f"{path}: nowhere to keep its index ({'; '.join(reasons)}); free space, or set "

@@ -30,7 +30,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import unreadable
+from compoclip.files import reading
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -83,17 +83,8 @@ def refresh(name: str) -> None:
 def chosen(name: str, found: Mapping[str, T], what: str, none: str) -> T:
     """Pick one of the things that a file defines.
 
-    Args:
-        name: FILE.py, or FILE.py:NAME.
-        found: The things by their names.
-        what: What they are, in the plural ("rewrites").
-        none: What the file should have defined, for the message where it defines none.
-
-    Returns:
-        The one that is named, or the only one.
-
-    Raises:
-        UsageError: When there is none of that name, and when several are there and none is named.
+    The one that is named, or the only one; else raise UsageError. what: what they are, in the
+    plural. none: what a file that defines none should have defined.
     """
     path, wanted = split(name)
     key = wanted or (next(iter(found)) if len(found) == 1 else "")
@@ -110,10 +101,8 @@ def _module(path: Path, again: bool = False) -> ModuleType:
     known = sys.modules.get(name)
     if known is not None and not again:
         return known
-    try:
+    with reading(path):
         source = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from None
     if known is not None and getattr(known, _DIGEST) == _digest(source):
         return known
     sys.modules.pop(name, None)
@@ -158,11 +147,8 @@ def fence(place: str = "", remedy: str = "fix the file") -> Iterator[None]:
     """Turn whatever foreign code raises in the block into a CompoclipError that names it.
 
     `sys.exit`, too: else it would end the command with success. Interruptions pass, and errors of
-    the package itself.
-
-    Args:
-        place: The foreign code. Without one it is the innermost foreign file of the traceback.
-        remedy: What to do about it.
+    the package itself. place: the foreign code, by default the innermost foreign file of the
+    traceback.
     """
     try:
         yield
@@ -181,10 +167,7 @@ def fence(place: str = "", remedy: str = "fix the file") -> Iterator[None]:
 
 
 def _foreign_place(error: BaseException) -> str:
-    """The innermost foreign file that an error passed through, with the line; "" for none.
-
-    Of an exit it is the innermost file, unless that is the parser of options: it exits rightly.
-    """
+    """The innermost foreign file that an error passed through, with the line; "" for none."""
     kinds: tuple[Kind, ...] = ("methods", "rewrites", "losses", "benchmarks", "models")
     others = {each.module.partition(".")[0] for kind in kinds for each in installed(kind).values()}
     place = last = ""
@@ -210,12 +193,7 @@ def installed(kind: Kind) -> dict[str, EntryPoint]:
 def imported(point: EntryPoint, what: str) -> Any:
     """Import what an entry point names.
 
-    Args:
-        point: The entry point.
-        what: What it should be ("rewrite"), for the message.
-
-    Raises:
-        CompoclipError: When it cannot be imported, whatever it raises.
+    what: what it should be ("rewrite"). Raise CompoclipError when it cannot be imported.
     """
     place = f"{what} {point.name!r} of entry point {point.value!r} cannot be imported"
     with fence(place, "update or uninstall that package"):
@@ -236,14 +214,9 @@ def sources_of(*things: object) -> dict[str, str]:
     """Return the hash of every file from outside the package that things are made in.
 
     Local modules that a file imports count as well, installed packages do not. A function typed
-    into a notebook is known by its own source, or by its bytecode where there is no source.
-
-    Args:
-        *things: Functions, classes or their instances; of `functools.partial` and of objects that
-            hold functions these are looked at.
-
-    Returns:
-        Absolute path -> hash, which `named_sources` shortens.
+    into a notebook is known by its own source, or by its bytecode where there is no source. Of
+    `functools.partial` and of objects that hold functions these are looked at. Return absolute path
+    -> hash, which `named_sources` shortens.
     """
     found: dict[str, str] = {}
     for each in (part for thing in things for part in _made_of(thing)):
@@ -256,11 +229,7 @@ def sources_of(*things: object) -> dict[str, str]:
 def named_sources(found: Mapping[str, str]) -> dict[str, str]:
     """Return sources by their paths relative to the folder that all of them are in.
 
-    Args:
-        found: As `sources_of` returns them, of one or several calls.
-
-    Returns:
-        Path -> hash; the same wherever the folder lies.
+    The same wherever the folder lies.
     """
     files = [each for each in found if os.path.isabs(each)]
     folder = os.path.commonpath([os.path.dirname(each) for each in files]) if files else ""
@@ -304,10 +273,7 @@ def _source_of(thing: Callable[..., Any]) -> dict[str, str]:
 
 
 def _with_imports(module: ModuleType) -> dict[str, str]:
-    """The hashes of a module's file and of the local ones that it imports, by path.
-
-    A file in an archive has none: the version of its package is all there is.
-    """
+    """The hashes of a module's file and of the local ones that it imports, by path."""
     found: dict[str, str] = {}
     todo = [module]
     while todo:

@@ -240,15 +240,8 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
 def device_named(text: str) -> torch.device:
     """Find the device that --device names.
 
-    Args:
-        text: cpu, cuda, cuda:N, mps, or auto (a GPU when there is one). Under torchrun cuda is a
-            GPU for each rank of a machine.
-
-    Returns:
-        The device.
-
-    Raises:
-        UsageError: For another name, and for a device that is not here.
+    text: cpu, cuda, cuda:N, mps, or auto (a GPU when there is one). Under torchrun cuda is a GPU
+    for each rank of a machine. Raise UsageError for another name or a device that is not here.
     """
     import torch
 

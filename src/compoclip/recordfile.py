@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from compoclip.console import counted, note
 from compoclip.errors import UsageError
-from compoclip.files import only_writer, replacing, sync_folder, unwritable
+from compoclip.files import only_writer, replacing, sync_folder, writing
 from compoclip.workers import in_batches
 
 BATCH = 200
@@ -109,18 +109,15 @@ def appending(
     `write_records`.
     """
     part = out.with_name(out.name + ".part")
-    try:
-        with only_writer(out):
-            _prepare(out, part, made_from)
-            done = _recover(part, count)
-            with part.open("ab") as file:
-                yield Appender(file, done)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, out)
-            sync_folder(out.parent)
-    except OSError as error:
-        raise unwritable(out, error) from error
+    with writing(out), only_writer(out):
+        _prepare(out, part, made_from)
+        done = _recover(part, count)
+        with part.open("ab") as file:
+            yield Appender(file, done)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, out)
+        sync_folder(out.parent)
 
 
 def settings_path(out: Path) -> Path:

@@ -24,7 +24,7 @@ from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import SUITES, meta
 from compoclip.benchmarks.sources import shared
 from compoclip.config import Shown
-from compoclip.console import note
+from compoclip.console import duration, note
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.estimate import measure, micro_batch
 from compoclip.evaluation.published.protocols import TrainingPhotos, protocol, work
@@ -92,9 +92,8 @@ class ReproduceOptions:
 def make_plan(options: ReproduceOptions) -> dict[str, Any]:
     """Return everything that `reproduce` will do, JSON-ready, with what it costs.
 
-    Raises:
-        UsageError: Unknown protocol, wrong budget, training data that has to be named.
-        CompoclipError: The machine has too little memory or disk, or the budget is too small.
+    Raise UsageError for an unknown protocol, a wrong budget or unnamed training data,
+    CompoclipError for too little memory, disk or budget.
     """
     from compoclip.ranks import device_named
 
@@ -181,8 +180,8 @@ def stated(plan: Mapping[str, Any]) -> list[list[str]]:
     batch = f"batches of {settings['batch_size']}{micro}"
     unknown = cost["unknown_sizes"]
     more = f", and {unknown} files of unknown size" if unknown else ""
-    download = _time(cost["download_bytes"] / 1e7)
-    time = f"{_time(cost['training_seconds'])} to train, {_time(cost['evaluating_seconds'])}"
+    download = duration(cost["download_bytes"] / 1e7)
+    time = f"{duration(cost['training_seconds'])} to train, {duration(cost['evaluating_seconds'])}"
     return [
         ["protocol", f"{plan['name']}: {plan['recipe']} from {plan['model']}"],
         ["training", f"{known}, {batch}, {settings['precision']}, on {plan['device']}"],
@@ -193,11 +192,6 @@ def stated(plan: Mapping[str, Any]) -> list[list[str]]:
         ["memory", f"{cost['memory_bytes'] / 1e9:.2f} GB"],
         ["time", f"{time} to measure; {download} to download at 10 MB/s"],
     ]
-
-
-def _time(seconds: float) -> str:
-    unit, one = next(((u, s) for u, s in (("h", 3600), ("min", 60)) if seconds >= s), ("s", 1))
-    return f"{seconds / one:.1f} {unit}"
 
 
 def _seconds(text: str) -> float:
@@ -212,8 +206,8 @@ def _photos(data: TrainingPhotos, seconds: float, each: float, batch: int) -> in
     least = max(_FEWEST, batch)
     if seconds < least * each:
         raise CompoclipError(
-            f"--budget: {least} photos, the fewest, take {_time(least * each)} to train here and "
-            f"{_time(max(0.0, seconds))} are left beside measuring; give more"
+            f"--budget: {least} photos, the fewest, take {duration(least * each)} to train and "
+            f"{duration(max(0.0, seconds))} are left beside measuring; give more"
         )
     number = least
     while 2 * number <= data.number and 2 * number * each <= seconds:
@@ -287,8 +281,7 @@ def _training_jobs(data: TrainingPhotos, folders: Sequence[str], root: Path) -> 
 def verified_weights(model: str) -> str:
     """Download the weights that a model names; return how the file was verified.
 
-    Raises:
-        CompoclipError: They cannot be had, or are not the file that the hub announces.
+    Raise CompoclipError for a file other than the hub announces.
     """
     import open_clip
     from huggingface_hub import try_to_load_from_cache
@@ -322,17 +315,8 @@ def reproduce(
 ) -> Path | None:
     """Run the stages that are not done; return the bundle.
 
-    Args:
-        options: What to reproduce, and where.
-        agree: Shows the plan, and returns whether to start. Not called when resuming.
-        get: Fetches one file.
-
-    Returns:
-        The bundle, or None if `agree` said no.
-
-    Raises:
-        UsageError: As `make_plan`; OUT holds another protocol.
-        CompoclipError: What downloads, training and evaluation report.
+    agree: shows the plan and returns whether to start (not called when resuming); None if it said
+    no. get: fetches one file. Raise UsageError as `make_plan`, and when OUT holds another protocol.
     """
     from compoclip.evaluation.bundle import write_bundle
     from compoclip.evaluation.results import load_results
@@ -427,10 +411,7 @@ def _training_data(plan: Mapping[str, Any], out: Path) -> str:
 def page(plan: Mapping[str, Any], results: Sequence[Results], seconds: float) -> str:
     """Return the numbers beside the paper's, in Markdown.
 
-    Args:
-        plan: As `make_plan` gives it.
-        results: Of "base" and of the recipe.
-        seconds: Of training.
+    results: of "base" and of the recipe. seconds: of training.
     """
     from compoclip.evaluation.published.beside import MeasuredCell, beside, entries_of
     from compoclip.evaluation.published.read import published_table
@@ -468,7 +449,7 @@ def page(plan: Mapping[str, Any], results: Sequence[Results], seconds: float) ->
     notes = [f"{table.paper}; {table.title}; rows: {rows_of}"]
     notes += [f"{name}: {text}" for name, text in stated(plan) if name not in ("disk", "memory")]
     notes += [
-        f"training took {_time(seconds)}; {_time(cost['training_seconds'])} were estimated",
+        f"training took {duration(seconds)}; {duration(cost['training_seconds'])} were estimated",
         f"weights verified by {plan.get('weights', 'nothing known')}",
         *(
             f"{target}: verified by {each['checked_by']}"

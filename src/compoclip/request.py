@@ -33,15 +33,7 @@ class TrainRequest:
     def of(cls, method: str | Method, values: Mapping[str, Any]) -> Self:
         """Make a request of values by name, as a file, the command line or a notebook has them.
 
-        Args:
-            method: As for the class.
-            values: Options of the run and parameters of the recipe.
-
-        Returns:
-            The request.
-
-        Raises:
-            UsageError: For an unknown method or name, and a value of another type.
+        Raise UsageError for an unknown method or name, and a value of another type.
         """
         of_run = options_of(TrainOptions)
         known = known_options(method)
@@ -89,11 +81,7 @@ class TrainRequest:
     def text(self, repeats: bool = False) -> str:
         """Return the request as a configuration file.
 
-        Args:
-            repeats: Leave out where the run was written to, and what else a repetition says anew.
-
-        Returns:
-            The text of the file.
+        repeats: leave out where the run was written to, and what else a repetition says anew.
         """
         assert isinstance(self.method, str)
         known = options_of(TrainOptions)

@@ -330,8 +330,7 @@ def _teacher(options: TrainOptions, device: torch.device) -> ExternalTeacher:
 def push(options: TrainOptions, summary: RunSummary) -> None:
     """Upload the result of a finished run to the hub, with --push-to-hub.
 
-    Raises:
-        CompoclipError: When the hub cannot be reached or refuses. The checkpoint stays.
+    Raise CompoclipError when the hub cannot be reached or refuses. The checkpoint stays.
     """
     repository = options.push_to_hub
     if not repository or launched()[0]:
@@ -386,15 +385,8 @@ class Measuring:
     def benchmarks(self, only: Collection[str] = ()) -> list[Benchmark]:
         """Load the benchmarks of `on`, and check everything that needs no model.
 
-        Args:
-            only: Names of the benchmarks to load; all by default.
-
-        Returns:
-            The benchmarks, in the order of `on`.
-
-        Raises:
-            UsageError: For wrong options and names.
-            CompoclipError: For missing data.
+        only: the names to load; all by default. Raise UsageError for wrong options and names,
+        CompoclipError for missing data.
         """
         if not self.on:
             raise UsageError("name what to measure on: --on BENCHMARK ...")
@@ -412,12 +404,7 @@ class Measuring:
     def settings(self, cache: Path | None, precision: str = "fp32") -> tuple[Options, torch.device]:
         """Return the settings of `evaluation.run.evaluate` and the device, and log both.
 
-        Args:
-            cache: Folder of cached features, if any.
-            precision: Precision, for the log line.
-
-        Returns:
-            Settings and device.
+        cache: folder of cached features. precision: for the log line.
         """
         from compoclip.evaluation.run import Options
 

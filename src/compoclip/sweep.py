@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from compoclip.config import Option, Shown, as_kind, parsed_config, read_value, require
 from compoclip.console import counted, note
 from compoclip.data.fingerprint import FILE, Fingerprint, listed
-from compoclip.errors import CompoclipError, UsageError, closest, pip_install, printable
+from compoclip.errors import CompoclipError, UsageError, closest, optional, printable
 from compoclip.own import fence
 from compoclip.request import TrainRequest, known_options
 from compoclip.run import EvaluateOptions, TrainOptions, evaluate, require_least, train
@@ -193,11 +193,7 @@ def sweep(options: SweepOptions, request: TrainRequest, by: str) -> Iterator[dic
 
 
 def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        hint = pip_install("sweep")
-        raise CompoclipError(f"a sweep needs Optuna, which is not installed; {hint}") from None
+    optuna = optional("optuna", "sweep", "a sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -370,15 +370,8 @@ def _damaged(path: Path, kind: str, error: Exception, damaged: str = _AGAIN) -> 
 def arrow_table(path: Path, damaged: str = _AGAIN) -> pa.Table:
     """Return the rows of an Arrow file, of either of its two layouts, without copying them.
 
-    Args:
-        path: The file: a stream, as the datasets library saves it, or a file with a footer.
-        damaged: The remedy when it is not whole.
-
-    Returns:
-        The table, checked in full: a damaged one would be read beyond its end.
-
-    Raises:
-        CompoclipError: The file is absent, damaged, or unpacks to far more than its size.
+    It is a stream, as the datasets library saves it, or has a footer, and is checked in full: a
+    damaged one would be read beyond its end. damaged: the remedy when it is not whole.
     """
     try:
         mapped = pa.memory_map(str(path))

@@ -155,9 +155,7 @@ def rule_for(photos: int) -> SizeRule:
 def tune(options: TuneOptions) -> Tuned:
     """Train, measure every mix on one part of the held-out photos, judge the best on another.
 
-    Raises:
-        UsageError: For wrong options, too few photos, and data that name some splits only.
-        CompoclipError: For what training and evaluation report.
+    Raise UsageError for too few photos, and data that name some splits only.
     """
     from compoclip.analysis import interpolation as mixes
     from compoclip.data.sources.open import HELD_OUT, Request
@@ -269,9 +267,7 @@ def best(points: Sequence[Point]) -> Point:
 
     Of the points that lose no retrieval it is the one that gains most in the mean of retrieval and
     compositionality, if either gain is shown (its 95 % interval is above zero); else the base.
-
-    Args:
-        points: From the base on, by rising share of the tuned weights.
+    points: from the base on, by rising share of the tuned weights.
     """
     from compoclip.evaluation.groups import COMPOSITION, RETRIEVAL
 

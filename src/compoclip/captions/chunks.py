@@ -16,6 +16,7 @@ from compoclip.captions.types import Chunk, Token
 
 _HEADS = frozenset({"NOUN", "PROPN"})
 _STARTS = frozenset({"DET", "NUM"})
+_NO_NOUNS = frozenset({"EX", "WDT", "WP", "WRB", "PRP$"})  # pronouns that stand for no noun
 
 
 def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
@@ -25,12 +26,6 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
     joined by "and" or commas ("a black and white cat"), and a possessor with its "'s" inside ("the
     man's red hat"). The head is the last noun. A pronoun that stands for a noun ("it", "someone",
     "her" alone) is a chunk of one token, as in spaCy; "there" and relative pronouns are not.
-
-    Args:
-        tokens: Tagged words and marks.
-
-    Returns:
-        Chunks in order, without overlap.
     """
     chunks: list[Chunk] = []
     at = 0
@@ -43,13 +38,7 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
             chunks.append(Chunk(at, stop, stop - 1))
             at = stop
         else:
-            if tokens[at].pos == "PRON" and tokens[at].tag not in (
-                "EX",
-                "WDT",
-                "WP",
-                "WRB",
-                "PRP$",
-            ):
+            if tokens[at].pos == "PRON" and tokens[at].tag not in _NO_NOUNS:
                 chunks.append(Chunk(at, at + 1, at))
             at += 1
     return tuple(chunks)

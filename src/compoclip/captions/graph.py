@@ -35,12 +35,6 @@ def parse_graph(caption: Caption) -> SceneGraph:
     and from pronouns, which stand for an earlier object or a person. Relations come from
     prepositions, verbs with objects and passives; a verb without an object is an attribute. Negated
     objects and relations are left out.
-
-    Args:
-        caption: With tokens and chunks; its graph is ignored.
-
-    Returns:
-        The graph, empty when the caption names nothing.
     """
     return _Reader(ReadSentence(caption.tokens, units(caption)), Draft(caption.tokens)).read()
 

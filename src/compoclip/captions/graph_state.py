@@ -128,12 +128,7 @@ class ReadingState:
         return PendingLink(sources, unit.names, unit.words, span, doubted=doubted)
 
     def _unclear(self, number: int, unit: Unit, sources: Sequence[int]) -> frozenset[int]:
-        """The sources for which the attachment of a prepositional phrase is ambiguous.
-
-        It belongs to the nearer of two joined nouns ("a hydrant and a man in a coat"). Behind an
-        object it may belong to an earlier noun, unless places are nested ("a bed in a room in a
-        house") or both are named: "sauce on it".
-        """
+        """The sources for which the attachment of a prepositional phrase is ambiguous."""
         name = " ".join(unit.names)
         if name in _AIMING or name in _CLAUSES:
             return frozenset(sources)

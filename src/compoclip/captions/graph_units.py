@@ -115,9 +115,10 @@ def _whereabouts(token: Token) -> bool:
 def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
     """ "in front of", "on the left side of", "on"; None when no preposition begins here."""
     low = tokens[at].text.lower()
-    for phrase in lists.PHRASAL.get(low, ()):
-        if tuple(t.text.lower() for t in tokens[at : at + len(phrase)]) == phrase:
-            return _made(tokens, at, at + len(phrase), phrase)
+    if low in lists.PHRASAL.sizes:
+        lows = [token.text.lower() for token in tokens[at : at + lists.PHRASAL.sizes[low][0]]]
+        if size := lists.PHRASAL.size_at(lows, 0):
+            return _made(tokens, at, at + size, lows[:size])
     if low == "full" and at + 1 < len(tokens) and tokens[at + 1].text.lower() == "of":
         return _made(tokens, at, at + 2, ("full", "of"))
     if tokens[at].pos != "ADP":

@@ -1,8 +1,8 @@
-"""Lexical relations from Princeton WordNet 3.0: synonyms, antonyms, hypernyms, co-hyponyms.
+"""Lexical relations from Princeton WordNet 3.0: related words, antonyms, co-hyponyms.
 
-`synonyms`, `hypernyms`, `hyponyms` and `related` look at every sense of a word, because they guard
-against rewrites that keep (or may keep) the meaning. `antonyms` and `cohyponyms` propose
-replacements and look at the dominant senses only, so that "cat" yields animals and not gossips.
+`related` looks at every sense of a word, because it guards against rewrites that keep (or may keep)
+the meaning. `antonyms` and `cohyponyms` propose replacements and look at the dominant senses only,
+so that "cat" yields animals and not gossips.
 
 Dominance: a sense's usage count plus one, four times that for senses a picture can show (animals,
 things, people, food, plants, places, substances, shapes, colours; deeds of body and motion), since
@@ -199,20 +199,15 @@ class Lexicon:
         return counted or tuple((number, 0) for number in synsets)
 
     @lru_cache(maxsize=_SIZE)  # noqa: B019
-    def _closure(
-        self, lemma: str, pos: str, levels: int = 0, upward: bool = True
-    ) -> frozenset[int]:
-        """The synsets of a lemma and everything up to `levels` above (or below) them."""
+    def _closure(self, lemma: str, pos: str, levels: int = 0) -> frozenset[int]:
+        """The synsets of a lemma and everything up to `levels` above them."""
         reached = {number for number, _ in self._senses(lemma, pos)}
         level = set(reached)
         for _ in range(levels):
-            level = {n for number in level for n in self._next(number, upward)} - reached
+            above = (self.synset(number) for number in level)
+            level = {n for each in above for n in (*each.hypernyms, *each.heads)} - reached
             reached |= level
         return frozenset(reached)
-
-    def _next(self, number: int, upward: bool) -> tuple[int, ...]:
-        synset = self.synset(number)
-        return synset.hypernyms + synset.heads if upward else self.below(number)
 
     def _words(self, numbers: Iterable[int], proper: bool = True) -> set[str]:
         lemmas = (lemma for number in numbers for lemma in self.synset(number).lemmas)
@@ -257,20 +252,6 @@ class Lexicon:
             return entry >= 0
         return int(self._uses[entry]) >= FAMILIAR_USES
 
-    def synonyms(self, lemma: str, pos: str) -> frozenset[str]:
-        """Return all other lemmas that share a synset with `lemma`, whatever the sense."""
-        return frozenset(self._words(self._closure(lemma, pos))) - {_normal(lemma)}
-
-    def hypernyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
-        """Return lemmas up to `levels` above any sense; for adjectives their heads."""
-        above = self._closure(lemma, pos, levels) - self._closure(lemma, pos)
-        return frozenset(self._words(above)) - {_normal(lemma)}
-
-    def hyponyms(self, lemma: str, pos: str, levels: int = 3) -> frozenset[str]:
-        """Return lemmas up to `levels` below any sense; for adjectives the satellites of a head."""
-        below = self._closure(lemma, pos, levels, upward=False) - self._closure(lemma, pos)
-        return frozenset(self._words(below)) - {_normal(lemma)}
-
     def antonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
         """Return opposites, direct ones first, each once.
 
@@ -303,16 +284,7 @@ class Lexicon:
 
         They may when they are the same lemma, share a synset, or one is above the other, in any
         sense. Adjectives also when both are satellites of one head of degree ("huge", "enormous")
-        or when their nouns are related so ("azure", "blue").
-
-        Args:
-            a: A lemma.
-            b: Another lemma.
-            pos: The part of speech of both.
-            levels: How many levels above counts.
-
-        Returns:
-            Whether the words are related.
+        or when their nouns are related so ("azure", "blue"). levels: how many levels above counts.
         """
         if _normal(a) == _normal(b):
             return True
@@ -336,16 +308,8 @@ class Lexicon:
 
         Nouns and verbs: from the dominant senses up to each ancestor at distance k <= `up`, then
         down at most min(k, `down`). Adjectives and adverbs: by sources of their own. Lemmas
-        `related` to the word, proper names and the words of its hypernyms are left out.
-
-        Args:
-            lemma: A word or phrase.
-            pos: Its part of speech.
-            up: Levels to go up.
-            down: Levels to go down.
-
-        Returns:
-            The words in alphabetical order.
+        `related` to the word, proper names and the words of its hypernyms are left out. In
+        alphabetical order; up, down: levels to go.
         """
         lemma = _normal(lemma)
         if pos in ("NOUN", "PROPN", "VERB"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -62,6 +62,37 @@ class WordLists:
 def _entries(row: str, comma: bool) -> tuple[str, ...]:
     parts = row.split(",") if comma else row.split()
     return tuple(part.strip() for part in parts if part.strip())
+
+
+class PhraseTable:
+    """Phrases of words, found by their first word, the longest first."""
+
+    def __init__(self, phrases: Iterable[str]) -> None:
+        self._phrases = {tuple(each.split()) for each in phrases}
+        heads = {each[0] for each in self._phrases}
+        self.sizes = {
+            head: sorted({len(each) for each in self._phrases if each[0] == head}, reverse=True)
+            for head in heads
+        }
+
+    def __contains__(self, words: Sequence[str]) -> bool:
+        return tuple(words) in self._phrases
+
+    def size_at(self, lows: Sequence[str], at: int) -> int:
+        """Return the number of words of the longest phrase at a place; 0 for none."""
+        for size in self.sizes.get(lows[at], ()) if at < len(lows) else ():
+            if at + size <= len(lows) and lows[at : at + size] in self:
+                return size
+        return 0
+
+    def spans(self, lows: Sequence[str]) -> list[tuple[int, int]]:
+        """Return the spans of phrases, left to right, without overlap."""
+        found, end = [], 0
+        for at, word in enumerate(lows):
+            if at >= end and word in self.sizes and (size := self.size_at(lows, at)):
+                end = at + size
+                found.append((at, end))
+        return found
 
 
 _read = lru_cache(maxsize=None)(WordLists)  # several modules take lists from one file
@@ -143,14 +174,5 @@ ABBREVIATIONS = _PARSING.words("abbreviations")
 BEFORE_IS = _PARSING.words("before is")
 
 
-_PHRASES = [tuple(text.split()) for text in _PARSING.words("phrasal prepositions")]
-#: Phrasal prepositions by their first word, longest first.
-PHRASAL: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    first: tuple(
-        sorted(
-            (phrase for phrase in _PHRASES if phrase[0] == first),
-            key=lambda phrase: (-len(" ".join(phrase)), phrase),
-        )
-    )
-    for first in sorted({phrase[0] for phrase in _PHRASES})
-}
+#: Phrasal prepositions.
+PHRASAL = PhraseTable(_PARSING.words("phrasal prepositions"))

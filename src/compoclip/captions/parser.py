@@ -46,15 +46,12 @@ def parse_many(
         texts: Captions.
         tagger: A name for `get_tagger`, so that each process can load its own.
         workers: Number of processes; the result does not depend on it.
-
-    Returns:
-        The parsed captions, in order.
     """
     todo = list(texts)
     if workers <= 1 or len(todo) < POOL_FLOOR:
-        return _parse_batch((tagger, todo))
+        return parse_batch((tagger, todo))
     with Workers(workers) as pool:
-        made = pool.map(_parse_batch, batched(todo, tagger))
+        made = pool.map(parse_batch, batched(todo, tagger))
         return [caption for batch in made for caption in batch]
 
 
@@ -63,7 +60,8 @@ def batched(texts: list[str], tagger: str) -> list[tuple[str, list[str]]]:
     return [(tagger, texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
 
 
-def _parse_batch(job: tuple[str, list[str]]) -> list[Caption]:
+def parse_batch(job: tuple[str, list[str]]) -> list[Caption]:
+    """Parse a batch of `batched`, in a worker or here."""
     tagger = get_tagger(job[0])
     return [parse(text, tagger) for text in job[1]]
 
@@ -88,12 +86,8 @@ def parse_records(
 def caption_record(caption: Caption) -> dict[str, Any]:
     """Return a parsed caption as plain JSON data, for people and other programs.
 
-    Args:
-        caption: The caption; without a graph the record has no objects.
-
-    Returns:
-        Text, tokens, objects with attributes, and relations, which name subject and object by their
-        position in "objects". Starts and ends are characters.
+    Relations name subject and object by their position in "objects"; starts and ends are
+    characters.
     """
     graph = caption.graph or SceneGraph()
 

@@ -15,8 +15,8 @@ from os import getpid
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compoclip.captions.parser import PARSER_VERSION, POOL_FLOOR, batched, parse, parse_many
-from compoclip.captions.tagger import DEFAULT_TAGGER, get_tagger, tagger_version
+from compoclip.captions.parser import PARSER_VERSION, POOL_FLOOR, batched, parse_batch, parse_many
+from compoclip.captions.tagger import DEFAULT_TAGGER, tagger_version
 from compoclip.captions.types import (
     Caption,
     Chunk,
@@ -30,6 +30,7 @@ from compoclip.captions.types import (
 )
 from compoclip.console import note
 from compoclip.errors import CompoclipError
+from compoclip.files import writing
 from compoclip.workers import Workers
 
 # --- Parsed captions as plain JSON text and back. The caption's own text is not stored. ---
@@ -139,12 +140,8 @@ class ParseStore:
         self.parser = f"{PARSER_VERSION}/{tagger_version(tagger_name)}/{_LAYOUT}"
         self.damaged = 0
         self._local = threading.local()
-        try:
+        with writing(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CompoclipError(
-                f"{self.path.parent}: cannot make the folder of the parse store ({error.strerror})"
-            ) from error
         self._guarded(lambda db: db.execute("SELECT 1 FROM parses LIMIT 1").fetchone())
 
     def __reduce__(self) -> tuple[type[ParseStore], tuple[Path, str]]:
@@ -164,12 +161,7 @@ class ParseStore:
     def get_or_parse(self, texts: Iterable[str], workers: int = 1) -> dict[str, Caption]:
         """Look up captions; parse and store missing ones.
 
-        Args:
-            texts: Captions, repeated ones allowed.
-            workers: Processes that parse, in slices of `SLICE` captions.
-
-        Returns:
-            The parse of every distinct caption, in order of first occurrence.
+        The parse of every distinct caption, in order of first occurrence.
         """
         wanted = list(dict.fromkeys(texts))
         by_key = {self._key(text): text for text in wanted}
@@ -188,14 +180,7 @@ class ParseStore:
         """Parse and store every missing caption.
 
         The file has the same bytes for any number of workers, which are started for thousands of
-        captions only. Memory: one slice of the captions.
-
-        Args:
-            texts: Captions, repeated ones allowed.
-            workers: Processes that parse.
-
-        Returns:
-            The number of captions stored.
+        captions only. Memory: one slice of the captions. Return the number of captions stored.
         """
         stored = 0
         remaining = iter(texts)
@@ -307,5 +292,4 @@ _inherited: list[_Opened] = []
 
 
 def _encoded(job: tuple[str, list[str]]) -> list[str]:
-    tagger = get_tagger(job[0])
-    return [encode(parse(text, tagger)) for text in job[1]]
+    return list(map(encode, parse_batch(job)))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from compoclip.captions.lists import word_lists
 from compoclip.captions.tagrules import SETS, Columns, Condition, Patterns, correct
 from compoclip.captions.types import Token, addresses, is_address, word_spans
-from compoclip.errors import CompoclipError, UsageError, pip_install
+from compoclip.errors import CompoclipError, UsageError, optional
 
 DEFAULT_TAGGER = "hanta"
 #: What `get_tagger("spacy")` loads.
@@ -43,9 +43,6 @@ def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
         name: "hanta", the offline default; "spacy" or "spacy:MODEL" need the extra and a spaCy
             model.
 
-    Returns:
-        The tagger.
-
     Raises:
         UsageError: For another name.
         CompoclipError: When a package or model is missing.
@@ -64,9 +61,6 @@ def tagger_version(name: str = DEFAULT_TAGGER) -> str:
 
     Args:
         name: As for `get_tagger`.
-
-    Returns:
-        `get_tagger(name).name`.
     """
     return f"hanta-{version('HanTa')}" if name == "hanta" else get_tagger(name).name
 
@@ -311,20 +305,11 @@ class SpacyTagger:
 
     spaCy splits contractions and hyphenated words; its tokens are used unchanged, without blanks.
 
-    Args:
-        model: Package name or path of the pipeline.
-
-    Raises:
-        CompoclipError: When spaCy or the model is not installed.
+    model: package name or path of the pipeline. Raises CompoclipError when it is not installed.
     """
 
     def __init__(self, model: str) -> None:
-        try:
-            import spacy
-        except ImportError as error:
-            raise CompoclipError(
-                f"the spaCy tagger needs spaCy; install it with: {pip_install('spacy')}"
-            ) from error
+        spacy = optional("spacy", "spacy", f"--tagger spacy:{model}")
         try:
             self._pipeline: Any = spacy.load(model, exclude=["ner"])
         except OSError as error:

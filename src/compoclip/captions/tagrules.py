@@ -199,9 +199,7 @@ def correct(lows: list[str], tags: list[str]) -> list[str]:
         for i, low in enumerate(lows):
             if lows[i : i + 3] == ["side", "by", "side"]:
                 tags[i : i + 3] = ["RB"] * 3
-            for phrase in PHRASAL.get(low, ()):  # every word of "in front of" is a preposition
-                if tuple(lows[i : i + len(phrase)]) == phrase and i + len(phrase) < len(lows):
-                    tags[i : i + len(phrase)] = ["IN"] * len(phrase)
-                    break
+            size = PHRASAL.size_at(lows[:-1], i) if low in PHRASAL.sizes else 0
+            tags[i : i + size] = ["IN"] * size  # every word of "in front of" is a preposition
         due = list(map(_due, lows, tags))
     return tags

@@ -12,7 +12,7 @@ from compoclip.console import note
 from compoclip.data.columns import CAPTION_COLUMNS, IMAGE_COLUMNS, usual_column
 from compoclip.data.sources.published import is_token_line
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import read_json, unreadable
+from compoclip.files import read_json, reading
 from compoclip.tables import delimited_header, read_delimited, read_jsonl, read_lines
 
 # --- A file of captions, one after the other, with ids. ---
@@ -51,11 +51,8 @@ class CaptionFile:
 
     def identity(self) -> dict[str, str]:
         """Return what tells these captions from others: the file's digest, format and column."""
-        try:
-            with self.path.open("rb") as file:
-                digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-        except OSError as error:
-            raise unreadable(self.path, error) from None
+        with reading(self.path), self.path.open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
         kind = self.path.suffix.lower()[1:]
         column = "" if kind == "txt" else self.column
         return {"blake2b": digest.hexdigest(), "format": kind, "column": column}

@@ -133,9 +133,8 @@ def convert_main(argv: Sequence[str]) -> int:
     """Parse, convert, say what was written."""
     options = parse(ConvertOptions, "convert", argv)
     require_writable(options.destination)
-    for name, least in (("context_length", 2), ("image_size", 1)):
-        if getattr(options, name) is not None:
-            require_least(least, options, name)
+    require_least(2, options, "context_length")
+    require_least(1, options, "image_size")
     from compoclip.models.conversion import convert
     from compoclip.models.formats import hub
 

@@ -88,10 +88,6 @@ def _rewrites(names: Sequence[str]) -> tuple[tuple[str, str], list[_Listed]]:
         about = getattr(each, "propose", type(each))
         about = _summary(getattr(about, "func", about))  # a function, perhaps in a partial
         rows.append(_Listed(each.name, kind, about, _origin(name, added)))
-    for name in () if names else base.pair_rewrite_names():
-        pair = base.get_pair_rewrite(name)
-        kind = f"of two captions, version {pair.version}"
-        rows.append(_Listed(name, kind, _summary(type(pair)), _origin(name, added)))
     return ("rewrite", "kind"), rows
 
 

@@ -108,13 +108,6 @@ VERBS = {
     "serve": ("serve embeddings and scores over HTTP, with dynamic batching", "serve"),
     "cache": ("show or clear cached parses, features and indexes", "cache"),
 }
-OLD = {
-    "methods": ("list", "methods"),
-    "rewrites": ("list", "rewrites"),
-    "losses": ("list", "losses"),
-    "benchmarks": ("list", "benchmarks"),
-}
-"""Verbs of the last release -> words that replace them; they still answer, with a line."""
 _NOTES = (
     "",
     "every verb takes --json (machine-readable output) and --debug (full traceback)",
@@ -134,10 +127,6 @@ def main(argv: Sequence[str]) -> int:
     if arguments[:1] in (["-V"], ["--version"]):
         print(__version__)
         return 0
-    if arguments and arguments[0] in OLD:
-        now = OLD[arguments[0]]
-        print(f"compoclip {arguments[0]}: is now compoclip {' '.join(now)}", file=sys.stderr)
-        arguments = [*now, *arguments[1:]]
     verb = arguments[0] if arguments else ""
     try:
         known = _PROGRAM if verb in VERBS else all_verbs()
@@ -226,10 +215,7 @@ def entry() -> None:
 
 
 def _flushed(code: int | str | None) -> int | str | None:
-    """Write what standard output holds back; the exit code after that.
-
-    Done here rather than at exit, where errors cannot be caught any more.
-    """
+    """Write what standard output holds back; the exit code after that."""
     try:
         sys.stdout.flush()
         return code

@@ -13,7 +13,7 @@ from compoclip.cli.options import Printing, parse
 from compoclip.config import Shown
 from compoclip.console import tell
 from compoclip.errors import CompoclipError, UsageError
-from compoclip.files import unwritable, write_text
+from compoclip.files import write_text, writing
 
 _PACKAGE = Path(__file__).parents[1]
 _GROUPS: Mapping[str, own.Kind] = {"loss": "losses", "model": "models"}
@@ -72,10 +72,8 @@ def main(argv: Sequence[str]) -> int:
         f"my-{options.kind}": plain.replace("_", "-"),
         f"My{options.kind.capitalize()}": plain.title().replace("_", ""),
     }
-    try:
+    with writing(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(options.out, error) from error
     for path, start in zip(paths, ("", "test_")):
         text = (folder / f"{start}my_{options.kind}.py").read_text(encoding="utf-8")
         for mark, word in words.items():
@@ -90,9 +88,7 @@ def _taken(kind: str) -> Sequence[str]:
     """Return the names of that kind that exist already."""
     from compoclip.benchmarks.registry import benchmark_names
     from compoclip.methods.registry import method_names
-    from compoclip.rewrites.base import pair_rewrite_names, rewrite_names
+    from compoclip.rewrites.base import rewrite_names
 
-    if kind == "rewrite":
-        return (*rewrite_names(), *pair_rewrite_names())
-    names = {"method": method_names, "benchmark": benchmark_names}
+    names = {"method": method_names, "rewrite": rewrite_names, "benchmark": benchmark_names}
     return names[kind]() if kind in names else tuple(own.installed(_GROUPS[kind]))

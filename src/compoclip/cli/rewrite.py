@@ -106,10 +106,8 @@ def run(options: CorpusOptions, work: CaptionWork) -> int:
     to_file = out is not None and out.suffix.lower() == ".jsonl" and not out.is_dir()
     rows = names_shards(spec) and Path(spec).is_file() and kind_of(spec) == ".jsonl"
     if names_shards(spec) and not (rows and (to_file or out is None)):
-        if out is None:
-            raise UsageError(f"{spec}: name the folder to write the shards to with -o OUT")
-        if to_file:
-            raise UsageError(f"{out}: shards are written to a folder, not to a .jsonl file")
+        if out is None or to_file:
+            raise UsageError(f"{spec}: name a folder for the shards with -o OUT, not a .jsonl file")
         return _write_shards(options, out, work)
     source = caption_file(spec, options.column or DEFAULT_COLUMN)
     if source is None:

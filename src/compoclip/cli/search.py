@@ -55,8 +55,7 @@ class IndexOptions(DataOptions, OnDevice):
 def index_main(argv: Sequence[str]) -> int:
     """Encode what is new, print what was done."""
     options = parse(IndexOptions, "index", argv)
-    if options.batch_size is not None:
-        require_least(1, options, "batch_size")
+    require_least(1, options, "batch_size")
     if options.duplicates is not None:
         require_within(-1, 1, options, "duplicates")
     require_writable(options.out.parent)
@@ -69,10 +68,8 @@ def index_main(argv: Sequence[str]) -> int:
     model = str(folder.absolute()) if folder.exists() else options.model
     request = options.request(options.photos)
     index = index_photos(request, encoder, options.out, model, options.batch_size)
-    about, done = (
-        index.about,
-        ", ".join(f"{n:,} {what}" for what, n in index.about["changes"].items()),
-    )
+    about = index.about
+    done = ", ".join(f"{n:,} {what}" for what, n in about["changes"].items())
     lines = [f"{options.out}: {counted(len(index.names), 'photo')} ({done})"]
     lines += [f"left out: {number:,} x {why}" for why, number in about["left_out"].items()]
     if unreadable := list(about["unreadable"].values()):

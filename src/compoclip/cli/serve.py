@@ -117,12 +117,8 @@ def serve(
 ) -> bool:
     """Serve a website until interrupted; return whether all requests were answered.
 
-    Args:
-        site: The website.
-        options: Where to serve.
-        record: What --json prints beside the address.
-        shown: What others can reach, for the warning.
-        page: The part of the address to print.
+    record: what --json prints beside the address. shown: what others can reach, for the warning.
+    page: the part of the address to print.
     """
     from compoclip.web.app import Server
 

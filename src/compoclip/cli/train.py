@@ -102,14 +102,8 @@ def called(
 ) -> tuple[str, dict[str, Any]]:
     """Read the arguments of `compoclip VERB METHOD ...` and the file that --config names.
 
-    Args:
-        argv: Behind the verb.
-        verb: For messages.
-        own: Options of the verb itself.
-        without: Options of a run that the verb does not have.
-
-    Returns:
-        The method, and the values that are given by name; the command line overrides the file.
+    The command line overrides the file. own: options of the verb itself. without: options of a run
+    that it does not have.
     """
     method, words = (None, argv) if argv[0].startswith("-") else (argv[0], argv[1:])
     program = f"compoclip {verb}"

@@ -1,8 +1,6 @@
 from .ask import Asking as Asking
-from .ask import Collected as Collected
 from .ask import collect as collect
 from .engine import Answer as Answer
-from .engine import AskError as AskError
 from .engine import ChatServer as ChatServer
 from .engine import Engine as Engine
 from .engine import InProcessModel as InProcessModel
@@ -10,10 +8,6 @@ from .engine import Message as Message
 from .engine import PromptTask as PromptTask
 from .engine import Sampling as Sampling
 from .engine import load_task as load_task
-from .engine import task_names as task_names
-from .judge import Judged as Judged
-from .judge import judge_answers as judge_answers
 from .judge import texts_of as texts_of
-from .rows import AnswerTally as AnswerTally
 from .rows import Outputs as Outputs
 from .rows import write_outputs as write_outputs

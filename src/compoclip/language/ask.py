@@ -101,9 +101,6 @@ def collect(
         made_from: Inputs of the record, to refuse a record made from others.
         track: Wraps the stream of finished captions, for progress.
 
-    Returns:
-        All recorded answers.
-
     Raises:
         CompoclipError: When no further prompt can succeed; the answers so far are recorded.
     """
@@ -155,10 +152,7 @@ def collect(
 def _question(
     task: PromptTask, caption: str, engine: Engine, asking: Asking, judging: threading.Lock
 ) -> Record:
-    """The answers about one caption, the last of which is of use if any is.
-
-    Raises AskError without one.
-    """
+    """The answers about one caption, the last of which is of use if any is."""
     answers: list[tuple[Answer, Sampling]] = []
     refused = None
     for attempt in range(asking.tries):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -15,7 +14,8 @@ from importlib.resources import files
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from compoclip.errors import CompoclipError, UsageError, closest, pip_install
+from compoclip.errors import CompoclipError, UsageError, closest, optional
+from compoclip.files import reason
 
 # --- What a language model is asked to write: the prompts, one file a task. ---
 
@@ -184,7 +184,7 @@ class ChatServer:
     ) -> None:
         self.name, self.model, self.concurrency = _base(url), model, concurrency
         self._key, self._retries = _key(key_variable), retries
-        self._openai = _imported("openai", "language", "--server")
+        self._openai = optional("openai", "language", "--server")
         self._answered = False
         client = self._openai.OpenAI(
             base_url=self.name,
@@ -255,13 +255,6 @@ class ChatServer:
         return "".join(c if c.isprintable() else "?" for c in line)
 
 
-def _imported(package: str, extra: str, option: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise CompoclipError(f"{option} needs {package}: {pip_install(extra)}") from None
-
-
 def _base(url: str) -> str:
     """The base address of a server for the client."""
     try:
@@ -311,15 +304,14 @@ class InProcessModel:
     concurrency = 1
 
     def __init__(self, model: str, device: str = "cpu") -> None:
-        transformers = _imported("transformers", "hf", "a model without --server")
+        transformers = optional("transformers", "hf", "a model without --server")
         try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
             network = transformers.AutoModelForCausalLM.from_pretrained(model, use_safetensors=True)
         except Exception as error:  # many kinds: no such folder, no network, other architecture
-            first = " ".join(str(error).split())[:200] or type(error).__name__
             raise CompoclipError(
-                f"{model}: not a causal language model that transformers can load ({first}); give "
-                "a folder or hub id, or a server with --server URL"
+                f"{model}: not a causal language model that transformers can load "
+                f"({reason(error)}); give a folder or hub id, or a server with --server URL"
             ) from error
         self._model = network.to(device).eval()
         self._device = device

@@ -59,9 +59,6 @@ def texts_of(answer: str, *, cut_off: bool = False) -> list[str]:
     Args:
         answer: The answer.
         cut_off: Whether it ended at the token limit, so that its last line or string is a fragment.
-
-    Returns:
-        The texts in order.
     """
     text = _THOUGHT.sub("", answer).strip()
     fenced = _FENCE.search(text)
@@ -164,13 +161,7 @@ class Judged:
 def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
     """Extract and check the texts in the answers to a caption.
 
-    Args:
-        task: The prompt; at most `task.most` texts are accepted.
-        caption: The caption.
-        answers: The answers in order, each with whether it was cut off at the token limit.
-
-    Returns:
-        The texts, accepted and rejected.
+    answers: in order, each with whether it was cut off at the token limit.
     """
     parsed = parse(caption)
     accepted: list[str] = []

@@ -100,9 +100,6 @@ def write_outputs(
         collected: All answers.
         provenance: Fields added to every row.
         out: The files.
-
-    Returns:
-        The counts.
     """
     verdicts = {
         number: judged(task, caption, collected.records[number])

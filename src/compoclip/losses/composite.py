@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import captions, check, first, true_pairs, with_captions
+from compoclip.losses.rows import captions, check, true_pairs, with_captions
 
 
 def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, ...]:
@@ -27,7 +27,7 @@ def _descriptions(host: HostLayout, positives: tuple[str, ...]) -> tuple[Ints, .
     """
     found = [*captions(host)]
     for place, kind in enumerate(positives, start=1):
-        index, valid = first(host, Role.POSITIVE, kind)
+        index, valid = host.first(Role.POSITIVE, kind)
         found.append(np.where(valid, index, found[max(place - 2, 0)]))
     return tuple(found)
 

@@ -100,12 +100,20 @@ class HostLayout:
         """Return (T,) which texts are of these kinds; a kind may be absent from the batch."""
         return np.isin(self.rewrite, [i for i, name in enumerate(self.kinds) if name in names])
 
+    def first(self, role: Role, *kinds: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return per image its first text of one role (and of these kinds, if any).
+
+        (B,) indices into the texts (0 without one) and a (B,) mask.
+        """
+        position = self.of(role, *kinds)[::-1]
+        index, valid = np.zeros(self.images, np.int64), np.zeros(self.images, bool)
+        index[self.owner[position]] = position  # of several the last assignment stays
+        valid[self.owner[position]] = True
+        return index, valid
+
     def captions(self) -> NDArray[np.int64]:
         """Return (B,) the first caption of every image; 0 for an image without one."""
-        position = self.of(Role.CAPTION)[::-1]
-        index = np.zeros(self.images, np.int64)
-        index[self.owner[position]] = position  # of several the last assignment stays
-        return index
+        return self.first(Role.CAPTION)[0]
 
     def only(self, kinds: tuple[str, ...]) -> HostLayout:
         """Return the layout of the captions and of the other texts of these kinds."""
@@ -191,10 +199,8 @@ class Layout:
     ) -> tuple[Tensor, ...]:
         """Return indices (or masks) into the batch, computed on the host and only once.
 
-        Args:
-            make: Computes them from a `HostLayout` and the arguments; a module-level function.
-            arguments: Further arguments.
-            joint: Whether `make` communicates with the other processes.
+        make: a module-level function of a `HostLayout` and the arguments. joint: whether it
+        communicates with the other processes.
         """
         whole, only = self._place
         request = IndexRequest(make, arguments, only)

@@ -86,9 +86,6 @@ def symmetric_contrast(
         logit_bias: Scalar b; None makes both directions softmaxes.
         own: (B,) s u . n of one more text of each image, which no other image meets; -inf where
             there is none.
-
-    Returns:
-        This process's share of the contrast.
     """
     peers, count = layout.peers, len(image)
     to_text = logit_scale * image @ peers.gathered(text, texts).T

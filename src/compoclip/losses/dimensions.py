@@ -45,13 +45,8 @@ class LeadingDimensions:
 def leading(features: Features, width: int, pooled: Collection[str] = ()) -> Features:
     """Return the features cut to their leading dimensions, pooled ones of unit length again.
 
-    Args:
-        features: Of D dimensions.
-        width: At most D.
-        pooled: Names of further features to cut, such as `OF_TEACHER`.
-
-    Returns:
-        The features; those of other spaces (`text_state`, hidden pixels) are unchanged.
+    pooled: names of further features to cut, such as `OF_TEACHER`. Those of other spaces
+    (`text_state`, hidden pixels) are unchanged.
     """
     given = vars(features)
     cut: dict[str, Any] = {

@@ -209,18 +209,7 @@ def fixed_directions(
 ) -> Tensor:
     """Return (width, count) orthonormal random directions, the same on every device.
 
-    Args:
-        width: Dimension of the embeddings.
-        count: How many directions.
-        seed: Of the draw.
-        device: Where they are to lie.
-        dtype: Of the result.
-
-    Returns:
-        The directions, as columns.
-
-    Raises:
-        ValueError: For more directions than dimensions.
+    Raise ValueError for more directions than dimensions.
     """
     if count > width:
         raise ValueError(f"--directions {count}: the text space has only {width} dimensions")

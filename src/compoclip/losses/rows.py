@@ -102,27 +102,15 @@ def by_owner(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int6
     return index, np.arange(index.shape[1]) < count[:, None]
 
 
-def first(host: HostLayout, role: Role, *kinds: str) -> tuple[NDArray[np.int64], Ints]:
-    """Return per image its first text of one role (and of these kinds, if any).
-
-    (B,) indices into the texts (0 without one) and a (B,) mask.
-    """
-    position = host.of(role, *kinds)[::-1]
-    index, valid = np.zeros(host.images, np.int64), np.zeros(host.images, bool)
-    index[host.owner[position]] = position  # of several the last assignment stays
-    valid[host.owner[position]] = True
-    return index, valid
-
-
 def first_of(host: HostLayout, role: Role, *kinds: str) -> tuple[Ints, ...]:
     """Return the first text of a role of every image that has one, and these images."""
-    index, valid = first(host, role, *kinds)
+    index, valid = host.first(role, *kinds)
     return index[valid], np.flatnonzero(valid)
 
 
 def captions(host: HostLayout) -> tuple[Ints, ...]:
     """Return the (B,) first caption of every image. Raises ValueError when an image has none."""
-    index, valid = first(host, Role.CAPTION)
+    index, valid = host.first(Role.CAPTION)
     if not valid.all():
         raise ValueError(f"image {np.flatnonzero(~valid)[0]} of the batch has no caption")
     return (index,)

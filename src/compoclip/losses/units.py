@@ -10,7 +10,7 @@ from torch import Tensor
 
 from compoclip.losses.contract import Features, HostLayout, Ints, Layout, Role, full_precision
 from compoclip.losses.contrastive import symmetric_contrast
-from compoclip.losses.rows import caption_index, check, first, first_of, true_pairs
+from compoclip.losses.rows import caption_index, check, first_of, true_pairs
 
 Slots = Literal["filled", "all"]
 """Average over the slots with any unit in the batch, or over all slots."""
@@ -24,7 +24,7 @@ def _slot(host: HostLayout, unit: str, foil: str) -> tuple[Ints, ...]:
     """The units of a slot, their images, the foils of these (0 without one), and whether
     there is one."""
     text, image = first_of(host, Role.POSITIVE, unit)
-    index, valid = first(host, Role.NEGATIVE, foil)
+    index, valid = host.first(Role.NEGATIVE, foil)
     return text, image, index[image], valid[image]
 
 

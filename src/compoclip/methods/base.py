@@ -53,6 +53,11 @@ class LossTerm:
     needs_teacher: bool = False
     extra: PassPlan | None = None
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for a weight that is not 0 or more."""
+        if not 0 <= self.weight < math.inf:
+            raise UsageError(f"loss term {self.name}: the weight {self.weight:g} must be 0 or more")
+
     @property
     def head(self) -> HeadPlan | None:
         """Return the plan of the head that computes the loss, or None."""

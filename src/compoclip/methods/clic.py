@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from compoclip.data.images.composed import CLIC_TEXTS, CROSS_SWAP, Composed
+from compoclip.data.images.composed import CLIC_TEXTS, Composed
 from compoclip.losses.composite import composite_contrast_loss, single_negative_loss, unimodal_loss
 from compoclip.losses.contrastive import clip_loss
 from compoclip.methods.base import (
@@ -18,6 +18,7 @@ from compoclip.methods.base import (
     Trains,
 )
 from compoclip.methods.registry import recipe
+from compoclip.rewrites.cross_swap import NAME as CROSS_SWAP
 
 
 @recipe

@@ -96,12 +96,6 @@ def compo(
         image_tower: Whether the image tower learns too.
         adapters: Whether adapters learn instead of all weights.
     """
-    weights = (
-        *(strength, global_weight, local_weight, align_weight, unit_weight, distill_weight),
-        denial_weight,
-    )
-    if min(weights) < 0:
-        raise UsageError(f"loss weights must be >= 0, not {min(weights)}")
     if not (gamma >= 0 and 0 <= beta <= 1 and 0 <= positive_share <= 1):
         raise UsageError(
             f"gamma must be >= 0, beta and positive_share in [0, 1], not {gamma}, {beta} and "

@@ -232,10 +232,7 @@ def _with_setting(method: Method, setting: str) -> Method:
             raise UsageError("of a term only the weight can be set")
         if name not in terms:
             raise _unknown("term", name, list(terms))
-        weight = _converted(0.0, value)
-        if not 0 <= weight < float("inf"):
-            raise UsageError("a weight must be 0 or more")
-        terms[name] = replace(terms[name], weight=weight)
+        terms[name] = replace(terms[name], weight=_converted(0.0, value))
         if not any(term.weight for term in terms.values()):
             raise UsageError("leaves the method without a loss")
         return replace(method, losses=tuple(term for term in terms.values() if term.weight))

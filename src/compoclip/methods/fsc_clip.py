@@ -50,10 +50,6 @@ def fsc_clip(
     """
     if not (gamma >= 0 and 0 <= beta <= 1):
         raise UsageError(f"gamma must be >= 0 and beta in [0, 1], not {gamma} and {beta}")
-    if not (global_weight >= 0 and local_weight >= 0):
-        raise UsageError(
-            f"loss weights must be >= 0, not {global_weight} (global) and {local_weight} (local)"
-        )
     global_hn = partial(
         global_hn_loss,
         gamma=gamma,

@@ -98,9 +98,6 @@ def recipe(function: Callable[..., Method]) -> Recipe:
     Args:
         function: Returns a `Method`; takes only keyword arguments with defaults, each described
             under `Args:`. An argument `optim` gets the optimiser and is not an option.
-
-    Returns:
-        The recipe.
     """
     return Recipe(function, _options(function))
 
@@ -117,9 +114,6 @@ def variant(
         of: The recipe to start from.
         optim: Optimiser settings that differ.
         **defaults: New defaults for options of the other recipe.
-
-    Returns:
-        A decorator that returns the recipe.
     """
 
     def decorate(function: Callable[..., Method]) -> Recipe:
@@ -169,9 +163,6 @@ def recipe_card(name: str) -> RecipeCard:
     Args:
         name: As for `load_recipe`.
 
-    Returns:
-        Its options and defaults.
-
     Raises:
         CompoclipError: As `load_recipe` does.
     """
@@ -190,9 +181,6 @@ def recipes_of(module: Mapping[str, Any]) -> dict[str, Recipe]:
 
     Args:
         module: The names of the module, as `vars` gives them.
-
-    Returns:
-        Name of the function -> the recipe.
     """
     found = {name: value for name, value in module.items() if isinstance(value, Recipe)}
     here = module["__name__"]
@@ -218,9 +206,6 @@ def method_origin(name: str) -> str:
 
     Args:
         name: As for `load_recipe`.
-
-    Returns:
-        The origin, for lists.
     """
     if own.is_file(name):
         return str(own.split(name)[0])
@@ -233,9 +218,6 @@ def load_recipe(name: str) -> Recipe:
     Args:
         name: Name on the command line; or the path of a Python file with a recipe, FILE.py, or
             FILE.py:NAME if it has several.
-
-    Returns:
-        The recipe.
 
     Raises:
         UsageError: For an unknown method, with the closest names, and a file without the recipe.

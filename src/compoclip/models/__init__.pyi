@@ -1,5 +1,4 @@
 from .checkpoint import Format as Format
-from .checkpoint import Inspection as Inspection
 from .checkpoint import LoadedModel as LoadedModel
 from .checkpoint import create_model as create_model
 from .checkpoint import current_identity as current_identity
@@ -13,7 +12,6 @@ from .conversion import convert as convert
 from .conversion import inspect_model as inspect_model
 from .conversion import interpolate as interpolate
 from .dual_encoder import DualEncoder as DualEncoder
-from .formats.adapters import load_adapter as load_adapter
 from .formats.adapters import save_adapter as save_adapter
 from .formats.hub import publish as publish
 from .formats.hub import write_card as write_card

@@ -22,7 +22,7 @@ from timm.models import is_model, list_models, register_model
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from compoclip.errors import CompoclipError, UsageError, closest, pip_install
+from compoclip.errors import CompoclipError, UsageError, closest, optional
 from compoclip.files import reason
 from compoclip.models.config import require_hub_name, section
 from compoclip.models.preprocess import Preprocess
@@ -122,11 +122,7 @@ def _essence(config: Mapping[str, Any]) -> str:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves tensors as they are where a network draws its parameters.
-
-    torch's truncated normal distribution draws until all values are within bounds. It gets the mean
-    of what it draws, or the least value, which it takes.
-    """
+    """Leaves tensors as they are where a network draws its parameters, with values in bounds."""
 
     def __torch_function__(
         self,
@@ -312,13 +308,8 @@ class Blip(nn.Module):
         when transformers is not installed, ValueError or TypeError for an unusable configuration.
         """
         super().__init__()
-        try:
-            from transformers import BlipConfig, BlipForImageTextRetrieval
-        except ImportError as error:
-            raise CompoclipError(
-                f"BLIP needs the transformers package: {pip_install('hf')}"
-            ) from error
-        theirs = BlipForImageTextRetrieval(BlipConfig(**config))
+        transformers = optional("transformers", "hf", "BLIP")
+        theirs = transformers.BlipForImageTextRetrieval(transformers.BlipConfig(**config))
         whole: Any = theirs.config
         text, vision = whole.text_config, whole.vision_config
         self.visual = BlipImage(theirs.vision_model, theirs.vision_proj, int(vision.image_size))

@@ -146,9 +146,6 @@ def save_model(
             scalars stay float32.
         adapter: Description of the adapter that was merged into the weights.
 
-    Returns:
-        The identity as saved.
-
     Raises:
         CompoclipError: The model has no such form, the folder exists or is not writable, or a value
             does not fit float16.
@@ -324,21 +321,10 @@ def merged_model(adapted: Adapted, name: str, path: Path) -> LoadedModel:
 class Inspection:
     """The facts about a checkpoint that `compoclip inspect` prints.
 
-    Attributes:
-        source: Name or path given by the user.
-        kind: The format, in words.
-        architecture: open_clip's name, or the names that fit its tensors.
-        activation: "quick_gelu", "gelu" or "not recorded".
-        activation_by: Source of the activation.
-        context: Tokens per text, if known.
-        image_size: Height in pixels, if known.
-        vocabulary: Number of token ids, if known.
-        adapter: Description of LoRA weights, "" without any.
-        parameters: Numbers by part (image, text, temperature, adapter, total).
-        dtypes: Number of tensors by stored dtype (loaded dtype if unknown).
-        provenance: Record of the training.
-        identity: As `ModelIdentity.to_json`; empty if the activation is unknown.
-        base: Distance to the given base (name, image, text, changed, verdict).
+    source: as the user names it. kind: the format, in words. architecture: open_clip's name, or the
+    names that fit the tensors. adapter: description of LoRA weights, "" without any. parameters:
+    numbers by part and in total. dtypes: number of tensors by stored dtype (loaded dtype if
+    unknown). identity: empty if the activation is unknown. base: distance to the given base.
     """
 
     source: str

@@ -138,9 +138,6 @@ def read_config(path: Path) -> ModelConfig:
     Args:
         path: The JSON file, with or without the outer "model_cfg".
 
-    Returns:
-        The configuration, checked.
-
     Raises:
         CompoclipError: The file is missing or malformed, or has unknown compoclip settings.
     """

@@ -204,13 +204,8 @@ class DualEncoder(nn.Module):
     def features(self, pixels: Tensor, ids: Tensor, local: bool = False) -> Features:
         """Encode images and texts into the features for losses.
 
-        Args:
-            pixels: (B, 3, H, W) normalised pixels.
-            ids: (T, context) int64 token ids.
-            local: Return patches, tokens and token mask too (float32, not normalised).
-
-        Returns:
-            Unit-length float32 features, the exponentiated scale, and the bias, if any.
+        local: return patches, tokens and token mask too (float32, not normalised). Features are
+        float32 of unit length.
         """
         return self.work(pixels, ids, local).all()
 
@@ -222,13 +217,8 @@ class DualEncoder(nn.Module):
     def kept_features(self, pixels: Tensor, patches: bool, at: KeptAt) -> Tensor:
         """Encode images with the frozen part of the tower; `work` continues from the result.
 
-        Args:
-            pixels: (B, 3, H, W) normalised pixels, on the model's device.
-            patches: Return features of patches too.
-            at: "trunk" before the last projection, "tower" after it.
-
-        Returns:
-            (B, 1 + P, C) the pooled feature of each image, then its patches (P = 0 without).
+        (B, 1 + P, C) the pooled feature of each image, then its patches (P = 0 without). at:
+        "trunk" before the last projection, "tower" after it.
         """
         if patches:
             self._image.require_local()
@@ -259,9 +249,6 @@ class DualEncoder(nn.Module):
             patches: Return patches even without tokens.
             state: Return text states too (float32, not normalised).
             kept: The `at` of `kept_features` if its result replaces pixels.
-
-        Returns:
-            The pieces, not yet computed.
         """
         image = self.image_work(pixels, local or patches, micro_batch, kept)
         if isinstance(ids, Tensor):

@@ -174,10 +174,7 @@ class ImageTower:
         return states if visual.proj is None else tuple(each @ visual.proj for each in states)
 
     def _states(self, pixels: Tensor, patches: bool, ours: bool) -> Outputs:
-        """Return what the projection takes: the pooled state, and the state of each position.
-
-        ours: run the blocks of a ViT in our way, if they are the usual ones.
-        """
+        """Return what the projection takes: the pooled state, and the state of each position."""
         visual = self._visual
         if isinstance(visual, VisionTransformer):
             x = visual._embeds(pixels)

@@ -168,9 +168,6 @@ def attach_lora(network: nn.Module, lora: Lora, seed: int = 0) -> tuple[AdaptedW
         lora: Settings of the adapters.
         seed: Seed of the adapters.
 
-    Returns:
-        The adapted weights, in the order of the network.
-
     Raises:
         UsageError: The rank exceeds the rank of every adapted weight.
         CompoclipError: The network has adapters already, or no weight that `lora` could adapt.

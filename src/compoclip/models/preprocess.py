@@ -166,11 +166,7 @@ class Tokenizer:
             yield self._piece(piece) if cached else self._piece_ids(piece)
 
     def _piece_ids(self, piece: str) -> tuple[int, ...]:
-        """Return the ids of a piece.
-
-        Merging takes time that grows with the square of its length, so of a very long one only the
-        start is merged when that fills the context already.
-        """
+        """Return the ids of a piece."""
         short = _START * self.context_length
         ids = self._raw.encode(piece[:short])
         if len(piece) > short and len(ids) <= 2 * self.context_length:
@@ -183,8 +179,7 @@ class Tokenizer:
         self._encoded = self._ids if self._simple else lru_cache(_CACHE)(self._ids)
 
     def _clean(self, text: str) -> str:
-        """Clean a text. CLIP's cleaning repairs nothing in printable ASCII without entities, and
-        looking for it takes most of the time that a text takes."""
+        """Clean a text as CLIP does, which repairs nothing in printable ASCII without entities."""
         plain = text.isascii() and text.isprintable() and "&" not in text
         if plain and self._inner.clean_fn is get_clean_fn("lower"):
             return " ".join(text.split()).lower()
@@ -239,8 +234,7 @@ def _clips_own() -> Tokenizer:
 
 
 def _merges_file(stated: object, folder: Path | None) -> Path:
-    """A gzipped merges file that ends in a merge. One of another folder may not be named by the
-    configuration of a checkpoint: it would be read, and copied into the next one."""
+    """A gzipped merges file; of another folder it would be copied into the next checkpoint."""
     path = Path(str(stated))
     if folder is not None and (path.is_absolute() or ".." in path.parts):
         raise CompoclipError(

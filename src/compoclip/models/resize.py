@@ -67,15 +67,7 @@ def stretched(table: Tensor, length: int, kept: int = KEPT) -> Tensor:
 
     The first `kept` rows stay. Row j of the others is read at kept + (j - kept) (L - kept) / (N -
     kept), linearly between two rows and on in a straight line after the last. A shorter table has
-    the first rows.
-
-    Args:
-        table: (L, D).
-        length: N.
-        kept: Rows that stay.
-
-    Returns:
-        (N, D).
+    the first rows. kept: rows that stay.
 
     Reference: Zhang et al., Long-CLIP: Unlocking the Long-Text Capability of CLIP, ECCV 2024.
     """

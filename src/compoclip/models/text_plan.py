@@ -186,12 +186,7 @@ class TextPlanner:
     def inputs(self, ids: Tensor, deduplicate: bool = True) -> TextInputs:
         """Plan the encoding of texts and lay out its tensors, on the CPU.
 
-        Args:
-            ids: (T, context) int64 token ids on the CPU.
-            deduplicate: Encode equal rows once, where rows are cut.
-
-        Returns:
-            What the tower is given.
+        deduplicate: encode equal rows once, where rows are cut.
         """
         texts, context = ids.shape
         if not self.causal:

@@ -265,11 +265,7 @@ class TextTower:
         return (*outputs, normed.index_select(0, ends)) if state else outputs
 
     def _run_packed(self, packed: PackedTokens) -> Tensor:
-        """(M, W) states after all layers, of the real positions of many texts.
-
-        Attention alone has to know which position belongs to which text; all other layers see one
-        long list of positions, with no padding in it.
-        """
+        """(M, W) states after all layers, of the real positions of many texts."""
         layers, transformer = TextLayers(self._tower), self._tower.transformer
         x = layers.embed(packed.ids, packed.position)
         if not layers.plain:

@@ -91,11 +91,7 @@ def kind_of(word: str) -> str:
 def count_slots(captions: Iterable[Caption]) -> Counter[str]:
     """Count the slots of captions, by words and by classes.
 
-    Args:
-        captions: Parsed captions.
-
-    Returns:
-        Key ("kind left right") -> how often; class keys hold a "*" behind their kind.
+    Keys are "kind left right"; class keys hold a "*" behind their kind.
     """
     counts: Counter[str] = Counter()
     for caption in captions:

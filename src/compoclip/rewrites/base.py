@@ -98,23 +98,6 @@ class Rewrite(Protocol):
     def __call__(self, caption: Caption, rng: random.Random) -> Rewritten | Refused: ...
 
 
-class PairRewrite(Protocol):
-    """A rewrite of two captions at once: both or neither. Otherwise like `Rewrite`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    @property
-    def keeps_meaning(self) -> bool: ...
-
-    def __call__(
-        self, first: Caption, second: Caption, rng: random.Random
-    ) -> tuple[Rewritten, Rewritten] | Refused: ...
-
-
 def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
     """Return the random generator of a sample, epoch and rewrite, for any worker and order.
 
@@ -133,14 +116,14 @@ def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
 # --- Rewrites by name. ---
 #
 # A new rewrite is one new file in this folder with an instance of `SampledRewrite`, or with a class
-# that satisfies `Rewrite` or `PairRewrite`. A custom file holds the same, and goes by its path.
+# that satisfies `Rewrite`. A custom file holds the same, and goes by its path.
 
 _MEMBERS = ("name", "version", "keeps_meaning")
 
 
 @lru_cache(maxsize=1)
-def _found() -> tuple[dict[str, Rewrite], dict[str, PairRewrite]]:
-    """The rewrites of one caption and of two, by name: those of this package and installed ones."""
+def _found() -> dict[str, Rewrite]:
+    """The rewrites by name: those of this package and installed ones."""
     found: dict[str, Any] = {}
     for name, point in own.installed("rewrites").items():
         value = own.imported(point, "rewrite")
@@ -154,12 +137,7 @@ def _found() -> tuple[dict[str, Rewrite], dict[str, PairRewrite]]:
     for module_info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{module_info.name}")
         found |= _defined(vars(module), module.__name__, f"{package.__name__}.")
-    names = sorted(found)
-    pairs = {name for name in names if _takes_two(found[name])}
-    return (
-        {name: found[name] for name in names if name not in pairs},
-        {name: found[name] for name in names if name in pairs},
-    )
+    return dict(sorted(found.items()))
 
 
 def _defined(values: Mapping[str, Any], module: str, made_in: str) -> dict[str, Any]:
@@ -182,22 +160,13 @@ def _is_rewrite(value: object, made_in: str) -> bool:
     )
 
 
-def _takes_two(rewrite: Any) -> bool:
-    return len(inspect.signature(rewrite).parameters) > 2
-
-
 def rewrite_names() -> tuple[str, ...]:
-    """Return the names of the rewrites of one caption, in alphabetical order."""
-    return tuple(_found()[0])
-
-
-def pair_rewrite_names() -> tuple[str, ...]:
-    """Return the names of the rewrites of two captions, in alphabetical order."""
-    return tuple(_found()[1])
+    """Return the names of all rewrites, in alphabetical order."""
+    return tuple(_found())
 
 
 def get_rewrite(name: str) -> Rewrite:
-    """Return the rewrite (of one caption) with this name, with default settings.
+    """Return the rewrite with this name, with default settings.
 
     Args:
         name: One of `rewrite_names()`; or the path of a Python file with a custom rewrite, FILE.py,
@@ -207,21 +176,16 @@ def get_rewrite(name: str) -> Rewrite:
         UsageError: For an unknown name; the message gives the known ones.
         CompoclipError: When the file cannot be read or run.
     """
-    single, pairs = _found()
+    known = _found()
     if not own.is_file(name):
-        if name in pairs:
-            raise UsageError(
-                f"the rewrite '{name}' takes two captions; use it where pairs are made"
-            )
-        if name not in single:
-            raise UsageError(f"no rewrite '{name}'; {closest(name, single)}")
-        return single[name]
+        if name not in known:
+            raise UsageError(f"no rewrite '{name}'; {closest(name, known)}")
+        return known[name]
     values = own.parts_of(name)
     module = str(values["__name__"])
     wanted = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
-    defined = {n: r for n, r in _defined(values, module, "").items() if not _takes_two(r)}
-    rewrite: Rewrite = own.chosen(name, defined, "rewrites", wanted)
-    if rewrite.name in single and type(rewrite).__module__ == module:
+    rewrite: Rewrite = own.chosen(name, _defined(values, module, ""), "rewrites", wanted)
+    if rewrite.name in known and type(rewrite).__module__ == module:
         path = own.split(name)[0]
         raise UsageError(f"{path}: '{rewrite.name}' is a rewrite already; give yours another name")
     return rewrite
@@ -240,7 +204,7 @@ def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
 
     Names of no rewrite are passed over.
     """
-    known = _found()[0]
+    known = _found()
     return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in known))
 
 
@@ -263,21 +227,6 @@ def rewrites_named(text: str) -> tuple[str, ...]:
         own.refresh(name)
         get_rewrite(name)
     return names
-
-
-def get_pair_rewrite(name: str) -> PairRewrite:
-    """Return the rewrite of two captions with this name, with default settings.
-
-    Args:
-        name: One of `pair_rewrite_names()`.
-
-    Raises:
-        UsageError: For an unknown name; the message gives the known ones.
-    """
-    pairs = _found()[1]
-    if name not in pairs:
-        raise UsageError(f"no rewrite of two captions '{name}'; {closest(name, pairs)}")
-    return pairs[name]
 
 
 # --- When two texts are the same to CLIP, and how long a text is to it, without importing

@@ -18,13 +18,7 @@ _FINAL = frozenset((".", "!", "?", "...", "…"))
 
 
 def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit | Refused]:
-    """Shuffles consecutive pairs of words; contractions and hyphenated words stay one word.
-
-    Words are joined by blanks, with none before punctuation. A final full stop goes after a random
-    pair. The order of the words always differs from the caption's, and not only by the order of
-    parts joined by "and" or a symmetric relation. The words are kept exactly: "a" and "an" are not
-    repaired, only the sentence capital moves.
-    """
+    """Shuffles consecutive pairs of words; contractions and hyphenated words stay one word."""
     caption, tokens = s.caption, s.caption.tokens
     units: list[_Unit] = []  # spans of tokens that stay together
     for i, token in enumerate(tokens):

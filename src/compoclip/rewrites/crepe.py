@@ -145,10 +145,7 @@ def _instead(s: Reading) -> Iterator[Foil]:
 
 
 def _relations(s: Reading) -> Iterator[tuple[int, int]]:
-    """Spans of verbs and prepositions that relate two adjacent things, and can be denied.
-
-    "A star not above a star" is true of the lower one, so things must differ.
-    """
+    """Spans of verbs and prepositions that relate two adjacent things, and can be denied."""
     tokens = s.caption.tokens
     whole = dict(phrases(s.lows))
     for place, mention in enumerate(s.mentions[1:], 1):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
 
 from compoclip.captions.types import Caption, Token
@@ -22,6 +21,7 @@ from compoclip.rewrites.negclip import FITTING
 from compoclip.rewrites.reading import read
 from compoclip.rewrites.replace import acts
 
+NAME = "cross-swap"
 SAME_REST = "same-rest"
 NO_CATEGORY = "no-common-category"
 _MOST_PAIRS = 40
@@ -31,8 +31,9 @@ FIXED = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class CrossSwap:
+def cross_swap(
+    first: Caption, second: Caption, rng: random.Random
+) -> tuple[Rewritten, Rewritten] | Refused:
     """Swap a word of each caption, of the same part of speech, at every occurrence.
 
     The part of speech is sampled uniformly among the common ones, then one word per caption. Words
@@ -40,55 +41,52 @@ class CrossSwap:
     picture itself, listed things and words that the caption does not assert. Each word takes the
     form of the word it replaces. The first pair is taken whose words are both attested in their new
     places, nouns of one kind, else the best attested pair.
+
+    Args:
+        first: A parsed caption.
+        second: The other one.
+        rng: Source of all randomness.
+
+    Returns:
+        Both texts, or `Refused`: "no-common-category", "empty-caption" or a rule.
     """
-
-    name: str = "cross-swap"
-    version: str = "5"
-    keeps_meaning: bool = False
-
-    def __call__(
-        self, first: Caption, second: Caption, rng: random.Random
-    ) -> tuple[Rewritten, Rewritten] | Refused:
-        """Return both texts, or `Refused`: "no-common-category", "empty-caption" or a rule."""
-        if not first.tokens or not second.tokens:
-            return Refused(EMPTY)
-        mine, theirs = _words(first, second), _words(second, first)
-        common = sorted(mine.keys() & theirs.keys())
-        reason = NO_CATEGORY
-        best: tuple[Rewritten, Rewritten] | None = None
-        reached = 2 * BROKEN
-        pairs = []
-        for pos in rng.sample(common, len(common)):
-            found = list(product(mine[pos], theirs[pos]))
-            pairs += [(pos, a, b) for a, b in rng.sample(found, min(_MOST_PAIRS, len(found)))]
-        for pos, a, b in pairs:
-            if reached >= FITTING:
-                break
-            if not words_exclude(mine[pos][a], theirs[pos][b]):
-                reason = RELATED
-                continue
-            if _rest(first, a) == _rest(second, b):
-                reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
-                continue
-            kinds = {kind_of(t.lemma.lower()) for t in (mine[pos][a], theirs[pos][b])}
-            alike = pos == "NOUN" and len(kinds) == 1
-            level = min(
-                _level(first, a, theirs[pos][b], alike), _level(second, b, mine[pos][a], alike)
-            )
-            if pos == "NOUN" and not alike:
-                level = min(level, 0)  # each pair was met, but not all of them together
-            if level <= reached:
-                continue
-            rule = f"cross-swap:{pos}"
-            left = _exchanged(first, a, theirs[pos][b], self.name, rule)
-            right = _exchanged(second, b, mine[pos][a], self.name, rule)
-            if isinstance(left, Rewritten) and isinstance(right, Rewritten):
-                best, reached = (left, right), level
-            else:
-                reason = next(side.reason for side in (left, right) if isinstance(side, Refused))
-        if best is not None:
-            return best
-        return Refused(reason)
+    if not first.tokens or not second.tokens:
+        return Refused(EMPTY)
+    mine, theirs = _words(first, second), _words(second, first)
+    common = sorted(mine.keys() & theirs.keys())
+    reason = NO_CATEGORY
+    best: tuple[Rewritten, Rewritten] | None = None
+    reached = 2 * BROKEN
+    pairs = []
+    for pos in rng.sample(common, len(common)):
+        found = list(product(mine[pos], theirs[pos]))
+        pairs += [(pos, a, b) for a, b in rng.sample(found, min(_MOST_PAIRS, len(found)))]
+    for pos, a, b in pairs:
+        if reached >= FITTING:
+            break
+        if not words_exclude(mine[pos][a], theirs[pos][b]):
+            reason = RELATED
+            continue
+        if _rest(first, a) == _rest(second, b):
+            reason = SAME_REST  # "a red car", "the bus is red": both say the same of the other
+            continue
+        kinds = {kind_of(t.lemma.lower()) for t in (mine[pos][a], theirs[pos][b])}
+        alike = pos == "NOUN" and len(kinds) == 1
+        level = min(_level(first, a, theirs[pos][b], alike), _level(second, b, mine[pos][a], alike))
+        if pos == "NOUN" and not alike:
+            level = min(level, 0)  # each pair was met, but not all of them together
+        if level <= reached:
+            continue
+        rule = f"{NAME}:{pos}"
+        left = _exchanged(first, a, theirs[pos][b], NAME, rule)
+        right = _exchanged(second, b, mine[pos][a], NAME, rule)
+        if isinstance(left, Rewritten) and isinstance(right, Rewritten):
+            best, reached = (left, right), level
+        else:
+            reason = next(side.reason for side in (left, right) if isinstance(side, Refused))
+    if best is not None:
+        return best
+    return Refused(reason)
 
 
 def _level(caption: Caption, word: str, by: Token, alike: bool) -> int:

@@ -106,12 +106,7 @@ def checked(
 def first_fluent(draws: Iterable[Draw | Refused | Round], reason: str) -> Rewritten | Refused:
     """Return the first valid text of which all words were met together; else the best one.
 
-    Args:
-        draws: What may be taken, in the order in which it is sampled.
-        reason: Why there is none when nothing is sampled.
-
-    Returns:
-        The text, or why there is none.
+    reason: why there is none when nothing is sampled.
     """
     best: Rewritten | None = None
     least, enough = Round()

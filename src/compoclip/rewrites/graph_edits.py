@@ -8,10 +8,9 @@ or replaces one. Each negative has one edit.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import product
 from pathlib import Path
 
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
@@ -80,19 +79,11 @@ class GraphVocabulary:
         objects: Nouns, each once.
         attributes: Adjectives and participles, each once.
         relations: Prepositions and verbs, each once.
-        source: Source of the words.
-        licence: Licence of the words.
-        counts: Frequency of each word, by kind; empty for a list made by hand.
-        built: Thresholds and corpus sizes behind the lists.
     """
 
     objects: tuple[str, ...]
     attributes: tuple[str, ...]
     relations: tuple[str, ...]
-    source: str
-    licence: str
-    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    built: Mapping[str, int] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=1)
@@ -107,39 +98,21 @@ def load_vocabulary(path: Path) -> GraphVocabulary:
     Args:
         path: JSON, see `rewrites/data/README.md`.
 
-    Returns:
-        The vocabulary.
-
     Raises:
         CompoclipError: When the file is not a vocabulary or a list is empty.
     """
     data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
     if not isinstance(data, dict) or data.get("format") != VOCABULARY_FORMAT:
         raise CompoclipError(f"{path}: not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
-    counts: dict[str, dict[str, int]] = {}
     lists: dict[str, tuple[str, ...]] = {}
     for kind in WORD_KINDS:
         words = data.get(kind)
-        if not isinstance(words, list | dict) or not words:
-            raise CompoclipError(f"{path}: no list of {kind}; {_REMEDY}")
-        if not all(isinstance(word, str) and word.strip() for word in words):
-            raise CompoclipError(f"{path}: {kind} must be words; {_REMEDY}")
-        if isinstance(words, dict):
-            if not all(isinstance(count, int) for count in words.values()):
-                raise CompoclipError(f"{path}: counts of {kind} must be numbers; {_REMEDY}")
-            counts[kind] = words
-        plain = (" ".join(word.lower().replace("_", " ").split()) for word in words)
+        listed = words if isinstance(words, list | dict) else ()
+        if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
+            raise CompoclipError(f"{path}: {kind} must be a list of words; {_REMEDY}")
+        plain = (" ".join(word.lower().replace("_", " ").split()) for word in listed)
         lists[kind] = tuple(dict.fromkeys(plain))
-    built = data.get("built")
-    return GraphVocabulary(
-        lists["objects"],
-        lists["attributes"],
-        lists["relations"],
-        source=str(data.get("source", path.name)),
-        licence=str(data.get("licence", "unknown")),
-        counts=counts,
-        built=built if isinstance(built, dict) else {},
-    )
+    return GraphVocabulary(**lists)
 
 
 # --- Which words of a graph negative differ from its positive, and what they stand for. ---
@@ -328,13 +301,6 @@ class Transform:
             return level
 
         return level_of
-
-    def all(self, slot: Slot) -> Iterator[Rewritten]:
-        """Every valid negative of a slot."""
-        for choice in product(*self.lists(slot)):
-            result = self.make(slot, choice)
-            if isinstance(result, Rewritten):
-                yield result
 
     def lists(self, slot: Slot) -> tuple[Choice, ...]:
         """The words to draw from, a list for each word that the edit needs."""

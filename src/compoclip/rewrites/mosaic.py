@@ -35,7 +35,7 @@ from compoclip.rewrites.reading import Reading, read
 
 POSITIVE = "graph-positive"
 #: How often a pair is of c_obj, c_rel, c_attr.
-FINE_TUNING, PRE_TRAINING = (0.08, 0.46, 0.46), (0.15, 0.425, 0.425)
+FINE_TUNING = (0.08, 0.46, 0.46)
 GraphFilter = Literal["valid", "none"]
 
 
@@ -91,9 +91,6 @@ def sample_graph_texts(
         vocabulary: Words for negatives, the shipped ones by default.
         graph_filter: "valid" refuses negatives that may be true; "none" takes all, as the paper
             does.
-
-    Returns:
-        The texts.
 
     Raises:
         ValueError: For weights that are negative or all zero.
@@ -193,19 +190,13 @@ def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[st
 # negative are the places where it differs from the sub-graph that it was made from.
 
 
-def _negatives(
-    s: Reading,
-    rng: random.Random,
-    category: str,
-    vocabulary: GraphVocabulary | None,
-    graph_filter: GraphFilter,
-) -> Iterator[Rewritten | Refused]:
+def _negatives(s: Reading, rng: random.Random, category: str) -> Iterator[Rewritten | Refused]:
     """Edits a sub-graph: one edit of the category of its name, both sampled uniformly."""
     usable = _usable(s)
     if isinstance(usable, Refused):
         yield usable
         return
-    transform = Transform(s, vocabulary or default_vocabulary(), graph_filter == "valid")
+    transform = Transform(s, default_vocabulary())
     slots = [s for s in chain.from_iterable(map(slots_of, usable)) if s.category == category]
     for slot in rng.sample(slots, min(MAX_DRAWS, len(slots))):
         result = transform.draw(slot, rng)
@@ -227,23 +218,8 @@ def _usable(s: Reading) -> tuple[SubGraph, ...] | Refused:
     return usable or Refused(refused.most_common(1)[0][0] if refused else NO_SUBGRAPH)
 
 
-def graph_negative(
-    category: str,
-    vocabulary: GraphVocabulary | None = None,
-    graph_filter: GraphFilter = "valid",
-) -> SampledRewrite:
-    """Return the rewrite that edits a sub-graph.
-
-    Args:
-        category: One of `CATEGORIES`, its name.
-        vocabulary: Words for replacements, the shipped ones by default.
-        graph_filter: "valid" refuses negatives that may be true, "none" does not.
-    """
-    propose = partial(
-        _negatives, category=category, vocabulary=vocabulary, graph_filter=graph_filter
-    )
-    return SampledRewrite(category, "5", False, NO_CANDIDATE, propose)
-
-
-GRAPH_OBJ, GRAPH_REL, GRAPH_ATTR = map(graph_negative, CATEGORIES)
+GRAPH_OBJ, GRAPH_REL, GRAPH_ATTR = (
+    SampledRewrite(name, "5", False, NO_CANDIDATE, partial(_negatives, category=name))
+    for name in CATEGORIES
+)
 GRAPH_POSITIVE = SampledRewrite(POSITIVE, "3", True, NO_SUBGRAPH, _positive)

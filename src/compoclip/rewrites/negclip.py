@@ -64,11 +64,7 @@ class SpanPair(NamedTuple):
 def _proposed(
     s: Reading, rng: random.Random, groups: tuple[str, ...], least: int
 ) -> Iterator[Proposal]:
-    """Exchanges one legal pair: group uniform among those that have one, then pair uniform.
-
-    Keeps the words of the caption, apart from repaired "a"/"an" and the sentence capital (NegCLIP,
-    Yuksekgonul et al., ICLR 2023, section 4).
-    """
+    """Exchanges one legal pair: group uniform among those that have one, then pair uniform."""
     return swaps(s, rng, [pair for pair in candidates(s.caption) if pair.group in groups], least)
 
 
@@ -470,12 +466,7 @@ NO_AND = "no-and"
 
 
 def _joined(s: Reading, _: random.Random) -> Iterator[Proposal]:
-    """Exchanges the smallest like phrases around one "and"; applied twice it gives the caption.
-
-    Adjectives with adjectives, verb phrases of one subject, noun phrases with their determiners and
-    modifiers. Refused for clauses, unclear scope and lists of three or more. With several "and"
-    that allow it, the first with the largest kind of phrase counts; nothing is sampled.
-    """
+    """Exchanges the smallest like phrases around one "and"; applied twice it gives the caption."""
     found = [conjuncts(s, at) for at, low in enumerate(s.lows) if low == "and"]
     pairs = [pair for pair in found if isinstance(pair, SpanPair)]
     for pair in sorted(pairs, key=lambda pair: KINDS.index(pair.group)):

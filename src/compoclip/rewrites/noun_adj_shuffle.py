@@ -17,9 +17,7 @@ _TAGS = ("NN", "JJ")
 def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
     """Puts the nouns of a caption in another order, and the adjectives in another.
 
-    All of them at once, each kind among the places of its own (Penn tags NN* and JJ*). The result
-    always differs from the caption, and not only by the order of parts joined by "and" or a
-    symmetric relation; "a" and "an" are repaired. Yuksekgonul et al. (ICLR 2023), section 3.2.
+    Yuksekgonul et al. (ICLR 2023), section 3.2: all at once, each tag among its own places.
     """
     caption = s.caption
     kinds = [

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from compoclip.captions.lists import word_lists
+from compoclip.captions.lists import PhraseTable, word_lists
 from compoclip.captions.tagger import lemma_of
 from compoclip.rewrites.edit import inflect
 from compoclip.rewrites.exclusion import MAY_HOLD, RELATED, exclusive, may_coincide, related
@@ -97,37 +97,20 @@ _SYMMETRIC_VERB_FORMS = frozenset(
 
 # --- Phrasal prepositions in the words of a caption. ---
 
-_PHRASES = {tuple(p.split()) for p in {*PREPOSITIONS, *_LISTS.words("phrases")} if " " in p}
-_LONGEST = max(map(len, _PHRASES))
-#: How long the phrases with this first word are, longest first.
-_SIZES = {
-    head: sorted({len(phrase) for phrase in _PHRASES if phrase[0] == head}, reverse=True)
-    for head in {phrase[0] for phrase in _PHRASES}
-}
+
+_PHRASAL = PhraseTable(p for p in {*PREPOSITIONS, *_LISTS.words("phrases")} if " " in p)
+_LONGEST = max(sizes[0] for sizes in _PHRASAL.sizes.values())
 
 
 def phrases(lows: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Spans of phrasal prepositions such as "in front of" among lower-case words.
-
-    Longest first, left to right, without overlap.
-    """
-    found = []
-    end = 0
-    for index, word in enumerate(lows):
-        if word not in _SIZES or index < end:
-            continue
-        for size in _SIZES[word]:
-            if lows[index : index + size] in _PHRASES:
-                end = index + size
-                found.append((index, end))
-                break
-    return found
+    """Spans of phrasal prepositions such as "in front of" among lower-case words."""
+    return _PHRASAL.spans(lows)
 
 
 def preposition_size(words: list[str]) -> int:
     """How many of the last words are one preposition."""
     for size in range(min(_LONGEST, len(words)), 1, -1):
-        if tuple(words[-size:]) in _PHRASES:
+        if words[-size:] in _PHRASAL:
             return size
     return 1
 
@@ -151,10 +134,8 @@ def contradicting(preposition: str) -> tuple[tuple[str, int], ...]:
     )
 
 
-#: Token sequences of all prepositions that can be contradicted, longest first.
-KNOWN_PHRASES: tuple[tuple[str, ...], ...] = tuple(
-    sorted((tuple(p.split()) for p in CONTRADICTIONS), key=lambda words: (-len(words), words))
-)
+#: All prepositions that can be contradicted.
+KNOWN_PHRASES = PhraseTable(CONTRADICTIONS)
 
 
 # --- Which relation of a scene graph cannot hold where another one does. ---

@@ -76,9 +76,6 @@ CANDIDATES_PER_ELEMENT = 2
 
 _ADJECTIVE_TAGS = frozenset(("JJ", "JJR", "JJS"))
 _NOUN_PARTS = ("NOUN", "PROPN")
-_PHRASES_BY_FIRST: dict[str, list[tuple[str, ...]]] = {}
-for _phrase in KNOWN_PHRASES:
-    _PHRASES_BY_FIRST.setdefault(_phrase[0], []).append(_phrase)
 
 
 class Element(NamedTuple):
@@ -194,21 +191,12 @@ def _same(s: Reading, index: int) -> Iterator[Element]:
 
 
 def _prepositions(s: Reading) -> Iterator[Element]:
-    end = 0
-    for index, word in enumerate(s.lows):
-        if word not in _PHRASES_BY_FIRST or index < end:
-            continue
-        for phrase in _PHRASES_BY_FIRST[word]:
-            stop = index + len(phrase)
-            if s.lows[index:stop] != phrase:
-                continue
-            if states_place(s, index, stop) and not _STATES.intersection(s.lows[stop : stop + 1]):
-                options = contradicting(" ".join(phrase))
-                if options and place_refusal(s, index, stop) is not None:
-                    options = ()
-                yield Element("relation", index, stop, "ADP", "IN", options)
-            end = stop
-            break
+    for index, stop in KNOWN_PHRASES.spans(s.lows):
+        if states_place(s, index, stop) and not _STATES.intersection(s.lows[stop : stop + 1]):
+            options = contradicting(" ".join(s.lows[index:stop]))
+            if options and place_refusal(s, index, stop) is not None:
+                options = ()
+            yield Element("relation", index, stop, "ADP", "IN", options)
 
 
 def _verbs(s: Reading, skipped: set[int]) -> Iterator[Element]:
@@ -280,12 +268,7 @@ def acts(s: Reading, index: int) -> bool:
 
 
 def _proposed(s: Reading, rng: random.Random, parts: tuple[str, ...]) -> Iterator[Proposal]:
-    """Replaces one element by a word of its kind that contradicts it, in the same word form.
-
-    Up to two candidates an element are sampled by word frequency, then one uniformly among all.
-    Needs two entities and a relation or modifier. Numerals and determiners are never replaced
-    (SugarCrepe, Hsieh et al., NeurIPS 2023).
-    """
+    """Replaces one element by a word of its kind that contradicts it, in the same word form."""
     if not enough_elements(s):
         yield Refused(TOO_FEW)
         return

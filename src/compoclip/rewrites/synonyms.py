@@ -181,8 +181,7 @@ NO_SYNONYM = "no-synonym"
 def _proposed(s: Reading, rng: random.Random, strict: bool = False) -> Iterator[CandidateEdit]:
     """Replaces one word or phrase by its synonym, in the same form; place and entry uniform.
 
-    The rule of a result says whether its entry is a loose one (The Hard Positive Truth, Kamath et
-    al., ECCV 2024). strict: leave those out (above -> on top of, wearing -> in, by -> near).
+    strict: leave loose entries out (above -> on top of, wearing -> in, by -> near).
     """
     found = [each for each in places(s) if not (strict and each[0].loose)]
     for entry, (first, stop, text) in rng.sample(found, len(found)):

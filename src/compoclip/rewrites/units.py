@@ -109,9 +109,6 @@ def draw_units(
         pair_share: Probability that an entity comes with another one.
         taken: Token keys that no unit may have.
         named: Words of all captions of the image. They may name things in it, so no foil uses them.
-
-    Returns:
-        The units.
     """
     left = [rng.sample(entities, len(entities)), rng.sample(relations, len(relations))]
     found: list[tuple[Rewritten, Rewritten]] = []
@@ -322,9 +319,6 @@ def noun_phrases(caption: Caption) -> tuple[str, ...]:
 
     Args:
         caption: With chunks.
-
-    Returns:
-        The phrases as written, in order.
     """
     reading = read(caption)
     taken, found = {token_key(caption.text)}, []

@@ -165,22 +165,9 @@ def frozen_features(
 ) -> KeptFeatures | None:
     """Cache the features of a frozen image tower for all photos of a source.
 
-    Rank 0 computes missing features; the others read them from disk.
-
-    Args:
-        model: A model with a frozen image tower, or one frozen up to its last projection.
-        method: The recipe, after --freeze.
-        source: The samples.
-        transform: Transform of photos in training.
-        settings: Settings of the run; `features` is the folder, by default the user's cache.
-        ranks: The processes that train together.
-
-    Returns:
-        The features; None without --cache-frozen.
-
-    Raises:
-        UsageError: When there is nothing to cache.
-        CompoclipError: When the disk is too small, or the folder cannot be written.
+    Rank 0 computes missing features; the others read them from disk. None without --cache-frozen.
+    Raise UsageError when there is nothing to cache, CompoclipError when the disk is too small or
+    the folder cannot be written.
     """
     at = kept_at(method, settings)
     if not at:

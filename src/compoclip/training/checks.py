@@ -158,11 +158,8 @@ def repeated_share(source: Source, main: bool = False) -> float:
     .. math:: \frac1{N (N - 1)} \Big[ \sum_p n_p (n_p - 1) + \sum_t w_t^2
         - \sum_{pt} w_{pt}^2 \Big].
 
-    Of more than 4,096 samples as many are counted.
-
-    Args:
-        source: The samples.
-        main: Whether the first caption of a sample is always its caption.
+    Of more than 4,096 samples as many are counted. main: whether the first caption of a sample is
+    always its caption.
     """
     chosen = _spread(len(source), _MANY)
     photos: Counter[str] = Counter()

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from compoclip.console import counted, note, time_left
+from compoclip.console import counted, duration, note
 from compoclip.errors import CompoclipError, pip_install
-from compoclip.files import replacing, unreadable
+from compoclip.files import reading, reason, replacing, writing
 from compoclip.ranks import SINGLE, Ranks
 
 
@@ -33,15 +33,13 @@ class MetricsLog:
         with ranks.agreed():
             if not ranks.first:
                 return
-            try:
+            with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 kept = read_log(path) if resume_step and path.is_file() else []
                 lines = (json.dumps(each) + "\n" for each in kept if each["step"] <= resume_step)
                 with replacing(path) as place:
                     place.write_text("".join(lines))
                 self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed on exit)
-            except OSError as error:
-                raise self._unwritable(error, " or choose another --out") from error
 
     def __enter__(self) -> Self:
         return self
@@ -60,18 +58,10 @@ class MetricsLog:
     def write(self, record: dict[str, Any]) -> None:
         """Append one record. Raises CompoclipError, on all ranks, when the disk is full."""
         with self._ranks.agreed():
-            if self._file is None:
-                return
-            try:
-                self._file.write(json.dumps(record) + "\n")
-                self._file.flush()
-            except OSError as error:
-                raise self._unwritable(error, ", then --resume") from error
-
-    def _unwritable(self, error: OSError, remedy: str) -> CompoclipError:
-        return CompoclipError(
-            f"cannot write the log {self._path}: {error.strerror}; free space{remedy}"
-        )
+            if self._file is not None:
+                with writing(self._path):
+                    self._file.write(json.dumps(record) + "\n")
+                    self._file.flush()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -86,10 +76,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     Raises:
         CompoclipError: For any other malformed line, which it names.
     """
-    try:
+    with reading(path):
         *lines, last = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise unreadable(path, error) from error
     records = []
     for number, line in enumerate([*lines, last], 1):
         try:
@@ -133,7 +121,7 @@ class ProgressLines:
             f"{self._method}: step {record['step']:.0f}/{total}  loss {record['loss']:.4f}  "
             f"{(record['images'] - before['images']) / seconds:.0f} images/s  "
             f"{(record['texts'] - before['texts']) / seconds:.0f} captions/s  "
-            f"{skipped}{time_left(left)}"
+            f"{skipped}{duration(left)} left"
         )
         self._last, self._before = now, dict(record)
 
@@ -219,14 +207,10 @@ def _tensorboard(out: Path, config: Mapping[str, Any]) -> Tracker:
     from torch.utils.tensorboard import SummaryWriter
 
     folder = out / TENSORBOARD
-    try:
+    with writing(folder):
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         writer: Any = SummaryWriter(str(folder))
-    except OSError as error:
-        raise CompoclipError(
-            f"{folder}: cannot be written ({error.strerror}); choose another --out"
-        ) from error
     lines = (f"    {name}: {value}" for name, value in config.items())
     writer.add_text("settings", "\n".join(lines), 0)
 
@@ -259,9 +243,8 @@ def _wandb(out: Path, config: Mapping[str, Any]) -> Tracker:
             settings=wandb.Settings(console="off", silent=True),
         )
     except Exception as error:  # no network, no key, no disk: each has a type of its own
-        reason = " ".join(str(error).split())[:200]
         raise CompoclipError(
-            f"--track wandb: could not start ({reason}); WANDB_MODE=offline needs no network"
+            f"--track wandb: could not start ({reason(error)}); WANDB_MODE=offline needs no network"
         ) from error
 
     def log(record: Mapping[str, float], step: int) -> None:
@@ -291,9 +274,9 @@ def _trackio(out: Path, config: Mapping[str, Any]) -> Tracker:
                 auto_log_cpu=False,
             )
     except Exception as error:  # as for wandb
-        reason = " ".join(str(error).split())[:200]
         raise CompoclipError(
-            f"--track trackio: could not start ({reason}); TRACKIO_DIR=FOLDER names another store"
+            f"--track trackio: could not start ({reason(error)}); TRACKIO_DIR=FOLDER names another "
+            "store"
         ) from error
 
     def close() -> None:

@@ -160,9 +160,6 @@ class TrainingLoop:
         Several in a row mean that the run has diverged. All ranks have equal losses and gradients,
         so that they take the same branch without communication.
 
-        Returns:
-            The progress at the end of the run.
-
         Raises:
             CompoclipError: When the loss or the gradient is not finite three steps in a row, when
                 weights are not finite, and for errors of data or disk.
@@ -227,10 +224,7 @@ class TrainingLoop:
         return ended or self.progress.step >= self.total
 
     def _next(self) -> _Taken | None:
-        """The next batch. When the data fails, the state is saved first.
-
-        The SIGTERM of a scheduler also reaches the workers that read data, which are gone then.
-        """
+        """The next batch; when the data fails (SIGTERM ends workers too), save the state first."""
         if self.ahead is None:
             self.take()
         taken, self.ahead = self.ahead, None
@@ -369,8 +363,7 @@ class TrainingLoop:
             )
 
     def _measure(self, watch: Watch) -> None:
-        """Measure the model as it would be saved now. The clock counts training only; a benchmark
-        that fails costs no step."""
+        """Measure the model as it would be saved now; the clock counts training only."""
         try:
             with self.averages.applied() if self.averages is not None else nullcontext():
                 record = watch.look(self.progress.step, self.encoder.model)
@@ -398,10 +391,7 @@ class TrainingLoop:
             self.writer.finish()
 
     def _rewrites(self) -> dict[str, Any]:
-        """Return counts of the texts made by the caption plan, over all ranks and restarts.
-
-        Only batches of finished steps count: the others are sampled again after a resume.
-        """
+        """Return counts of the texts of all finished steps, over all ranks and restarts."""
         total = PlanCounts()
         total.add(self.before)
         for part in self.ranks.exchange(self.drawn.to_json()):
@@ -435,11 +425,10 @@ _GPU_THREADS = 2  # of this process; the other cores are for data workers
 
 @contextmanager
 def _host_of(device: torch.device) -> Iterator[Callable[[], None]]:
-    """While a GPU computes, its host has few threads and does not stop to collect garbage.
+    """While a GPU computes, its host has few threads and collects no old garbage.
 
-    Yields what is to be called after a step: the first time, what lives until then is exempted from
-    the collections to come, each of which would go through all of it and hold the GPU up for tenths
-    of a second. Does nothing for a CPU.
+    Yields what to call after a step: it exempts what lives then from collections, each of which
+    would hold the GPU up for tenths of a second.
     """
     if device.type != "cuda":
         yield lambda: None
@@ -466,8 +455,7 @@ def _host_of(device: torch.device) -> Iterator[Callable[[], None]]:
 def total_steps(optim: Optim, batches: BatchLoader, most: int = 0) -> int:
     """Return the optimiser steps of the whole run: of its epochs, or `most` if fewer and not 0.
 
-    Raises:
-        CompoclipError: When there is not one full batch.
+    Raise CompoclipError when there is not one full batch.
     """
     if batches.steps_per_epoch < 1:
         raise CompoclipError(

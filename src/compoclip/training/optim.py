@@ -39,15 +39,8 @@ def build_optimizer(
 ) -> torch.optim.AdamW:
     """Build AdamW over the trainable parameters, with and without weight decay.
 
-    Args:
-        named_parameters: All parameters of the network. Groups do not mix parameters sharded by
-            FSDP with others.
-        optim: Learning rate, betas, epsilon and weight decay.
-        factors: Name of a parameter -> factor on its learning rate (default 1).
-        heads: Names of heads in `DualEncoder.heads` -> their plans, with factor and weight decay.
-
-    Returns:
-        The optimiser with empty moments. The "factor" of a group is its parameters'.
+    Groups do not mix parameters sharded by FSDP with others; "factor" of a group is its
+    parameters'. factors: by name (default 1). heads: by name in `DualEncoder.heads`.
     """
     named = list(named_parameters)
     name_of = {p: name for name, p in named}
@@ -77,15 +70,8 @@ def learning_rate(step: int, total: int, optim: Optim) -> float:
     """Return the learning rate of a step: linear warm-up, then half a cosine.
 
     From warmup_lr linearly to lr, reached at step W of the warm-up (lr * (k + 1) / W when it starts
-    from 0); then min_lr + (lr - min_lr) / 2 * (1 + cos(pi (k - W) / (N - W))).
-
-    Args:
-        step: k, from 0.
-        total: N, steps of the whole run.
-        optim: Rates and warm-up W.
-
-    Returns:
-        The learning rate of that step.
+    from 0); then min_lr + (lr - min_lr) / 2 * (1 + cos(pi (k - W) / (N - W))). step: k, from 0.
+    total: N.
     """
     warmup = optim.warmup_steps(total)
     if step < warmup:

@@ -190,18 +190,9 @@ def with_frozen(method: Method, freeze: Sequence[str]) -> Method:
 def attach_adapters(model: LoadedModel, method: Method, seed: int) -> Lora | None:
     """Attach the method's adapters to the network, and log the number of parameters.
 
-    Args:
-        model: The model; changed in place.
-        method: The method; `lora` has the settings.
-        seed: Seed of the adapters' initial weights.
-
-    Returns:
-        The settings, with the adapted towers: trained by the method and named by `lora`, with
-        layers to adapt. None for a method without adapters.
-
-    Raises:
-        UsageError: When no tower can be adapted.
-        CompoclipError: When the weights do not match the model's identity.
+    Return the settings with the adapted towers: trained by the method, named by `lora`, with layers
+    to adapt; None without adapters. Raise UsageError when no tower can be adapted, CompoclipError
+    when the weights do not match the model's identity.
     """
     if method.lora is None:
         return None

@@ -177,11 +177,7 @@ class _Run:
     # --- Prepare. ---
 
     def _prepare(self) -> None:
-        """Refuse what cannot be done; take the data for the method, and the method for the data.
-
-        `begun` is the fingerprint of the run on rank 0. A run that is resumed is the run that was
-        begun.
-        """
+        """Refuse what cannot be done; take the data for the method, and the method for the data."""
         read, encoder, settings = self.source, self.model.encoder, self.settings
         new = not settings.resume
         refuse(
@@ -203,15 +199,13 @@ class _Run:
         width = int(self.model.config.model_cfg["embed_dim"])
         refuse(
             {
-                f"--set matryoshka={n}: must be 1 to {width - 1}, below the {width} dimensions of "
-                f"{self.model.name}": not 0 < n < width
-                for n in settings.matryoshka
-            }
-        )
-        refuse(
-            {
+                **{
+                    f"--set matryoshka={n}: must be 1 to {width - 1}, below the {width} dimensions "
+                    f"of {self.model.name}": not 0 < n < width
+                    for n in settings.matryoshka
+                },
                 f"--contrast sigmoid: the logits of {self.model.name} have no bias; take a SigLIP "
-                "model, or leave --contrast out": settings.contrast == "sigmoid" and not biased
+                "model, or leave --contrast out": settings.contrast == "sigmoid" and not biased,
             }
         )
         for each in self.method.passes:
@@ -249,14 +243,10 @@ class _Run:
                 f"--cache-frozen: {method.name} changes images at every step, and features with "
                 f"them: leave it out, or {' and '.join(filter(None, remedies))}": (
                     kept_at(method, settings) and any(remedies)
-                )
-            }
-        )
-        refuse(
-            {
+                ),
                 "--cache-frozen keeps no pixels, which the teacher looks at: leave one out": (
                     self.teacher and kept_at(method, settings)
-                )
+                ),
             }
         )
         decisive = self.watch.decisive() if self.watch is not None else {}
@@ -270,11 +260,7 @@ class _Run:
                     require_same_run(settings.out, self.begun)
 
     def _loader(self) -> BatchLoader:
-        """This rank's batches, after a few lines that say what will be done.
-
-        Rank 0 parses captions once, and makes what images and features are kept of; the others
-        find it on disk.
-        """
+        """This rank's batches. Rank 0 parses and caches first; the others find it on disk."""
         model, method, source, ranks = self.model, self.method, self.source, self.ranks
         settings, encoder = self.settings, self.model.encoder
         parsed, self.cut = None, 0

@@ -25,7 +25,7 @@ from torch import nn
 from compoclip.data.fingerprint import Fingerprint, listed
 from compoclip.data.sources import Source
 from compoclip.errors import CompoclipError, shown
-from compoclip.files import sync, sync_folder
+from compoclip.files import reason, sync, sync_folder, writing
 from compoclip.methods.base import Method
 from compoclip.models.checkpoint import LoadedModel
 from compoclip.process import give_back
@@ -45,20 +45,10 @@ _AVERAGE = "average/"
 class Progress:
     """The progress of a run, stored in `progress.json` of a state.
 
-    Args:
-        step: Steps done.
-        epoch: The epoch of the next step.
-        epoch_step: Steps done in that epoch.
-        images: Images trained on so far.
-        texts: Texts trained on so far.
-        skipped: Unreadable images.
-        truncated: Texts cut by the tokenizer.
-        seconds: Time spent in the loop.
-        rewrites: Counts of the caption plan so far, as `PlanCounts.to_json`.
-        losses: The state of stateful losses, by name of the term.
-        skipped_steps: Steps with a non-finite loss or gradient.
-        scaler: The state of the loss scale of fp16.
-        measured: Measurements during training: step -> name -> value.
+    Images, texts, unreadable images (`skipped`) and texts cut by the tokenizer are counted so far,
+    seconds in the loop alone. epoch: of the next step; epoch_step: steps done in it. rewrites:
+    counts of the caption plan. losses: the state of stateful losses, by term. skipped_steps: with a
+    non-finite loss or gradient. scaler: of fp16. measured: step -> name -> value.
     """
 
     step: int
@@ -136,16 +126,9 @@ class StateWriter:
     ) -> None:
         """Save a state.
 
-        Args:
-            model: The open_clip network.
-            optimizer: Its AdamW.
-            progress: The progress of the run.
-            averages: The averaged weights, if any.
-
-        Raises:
-            CompoclipError: On all ranks, now or, in the background, in the next call: when the disk
-                is full, the folder cannot be written, or a weight is not finite (training is then
-                useless, and the older state, which is kept, may be good).
+        Raise CompoclipError on all ranks, now or, in the background, in the next call: when the
+        disk is full, the folder cannot be written, or a weight is not finite (training is then
+        useless, and the older state, which is kept, may be good).
         """
         self.finish()
         trained = dict(model.named_parameters())
@@ -225,20 +208,16 @@ def _write(
     target = folder / f"step-{progress.step:08d}"
     partial = folder / f".partial-{progress.step:08d}"
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_file(tensors, partial / _TENSORS)
-        (partial / _PROGRESS).write_text(json.dumps(asdict(progress)))
-        for name in (_TENSORS, _PROGRESS):
-            sync(partial / name)
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(partial, target)
-        sync_folder(folder)
-    except (OSError, SafetensorError) as error:
-        raise CompoclipError(
-            f"cannot write the training state to {target}: {error}; free space or choose another "
-            "--out, then --resume"
-        ) from error
+        with writing(target):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            save_file(tensors, partial / _TENSORS)
+            (partial / _PROGRESS).write_text(json.dumps(asdict(progress)))
+            for name in (_TENSORS, _PROGRESS):
+                sync(partial / name)
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(partial, target)
+            sync_folder(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     for old in folder.glob("step-*"):
@@ -293,14 +272,7 @@ def require_same_run(out: Path, now: Fingerprint) -> None:
 
 
 def latest_state(folder: Path) -> Path | None:
-    """Find the newest complete state.
-
-    Args:
-        folder: OUT/state.
-
-    Returns:
-        Its folder, or None.
-    """
+    """Find the newest complete state. folder: OUT/state."""
     return max((path.parent for path in folder.glob(f"step-*/{_PROGRESS}")), default=None)
 
 
@@ -318,19 +290,8 @@ def load_state(
 ) -> Progress:
     """Restore weights, optimiser and random state.
 
-    Args:
-        state: Folder of a complete state.
-        model: The open_clip network, whole.
-        optimizer: Its AdamW.
-        steps_per_epoch: Steps per epoch of the data, checked against the state; None skips the
-            check.
-        averages: The averaged weights, if any.
-
-    Returns:
-        The progress to resume from.
-
-    Raises:
-        CompoclipError: When the state is damaged; nothing is restored then.
+    steps_per_epoch: of the data, checked against the state. Raise CompoclipError when the state is
+    damaged; nothing is restored then.
     """
     # Everything is read and checked before anything is restored.
     try:
@@ -383,8 +344,7 @@ def _moments(
     averages: AveragedWeights | None,
     wrong: list[str],
 ) -> dict[nn.Parameter, dict[str, torch.Tensor]]:
-    """Return AdamW's state by parameter. Append to `wrong` each mismatch with the model and its
-    optimiser."""
+    """Return AdamW's state by parameter; append what does not fit the model to `wrong`."""
     trained, expected = dict(model.named_parameters()), _weights(model, averages)
     for name, value in expected.items():
         found = tensors.get(name)
@@ -407,7 +367,6 @@ def _moments(
 
 def damaged(state: Path, error: Exception) -> CompoclipError:
     """Make the error for a state that cannot be resumed."""
-    reason = " ".join(str(error).split())
     return CompoclipError(
-        f"training state {state} is damaged ({reason}); delete it and start without --resume"
+        f"training state {state} is damaged ({reason(error)}); delete it and start without --resume"
     )

@@ -209,19 +209,9 @@ def weighted_loss(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Compute every loss term, and their weighted sum.
 
-    Args:
-        active: The terms of the step.
-        features: Features of this rank's part of the batch.
-        layout: Layout of this rank's part.
-        heads: The heads of terms, by `module_name`.
-        targets: Texts for heads to write, one per image, or "".
-
-    Returns:
-        This rank's share of the unweighted terms, by name, and of the sum, as scalars with
-        gradients.
-
-    Raises:
-        UsageError: When a loss ignores the other ranks.
+    This rank's share of the unweighted terms, by name, and of the sum, as scalars with gradients.
+    targets: texts for heads to write, one per image, or "". Raise UsageError when a loss ignores
+    the other ranks.
     """
     terms: dict[str, Tensor] = {}
     for term in active:

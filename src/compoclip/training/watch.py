@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from compoclip.errors import CompoclipError
-from compoclip.files import write_atomically
+from compoclip.files import reason, write_atomically
 from compoclip.ranks import SINGLE, Ranks
 from compoclip.training.settings import WatchSettings
 
@@ -82,8 +82,7 @@ class Watch:
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
         """Restore the state of a run; the state of a new run is empty.
 
-        Raises:
-            CompoclipError: When kept weights are missing.
+        Raise CompoclipError when kept weights are missing.
         """
         self._measured = {int(step): dict(values) for step, values in state.items()}
         self._needed = [self._kept()]
@@ -164,8 +163,7 @@ class Watch:
             network.load_state_dict(load_file(self.weights(step)))
         except (OSError, SafetensorError, RuntimeError) as error:
             raise CompoclipError(
-                f"{self.weights(step)}: cannot be read ({' '.join(str(error).split()):.200}); "
-                "start without --resume"
+                f"{self.weights(step)}: cannot be read ({reason(error)}); start without --resume"
             ) from error
 
     def clear(self) -> None:

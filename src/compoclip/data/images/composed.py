@@ -35,11 +35,12 @@ from compoclip.data.transform import pixels_of
 from compoclip.errors import CompoclipError
 from compoclip.losses.contract import Role
 from compoclip.models.preprocess import Preprocess
-from compoclip.rewrites.base import Refused, fits_context, get_pair_rewrite, token_key
+from compoclip.rewrites.base import Refused, fits_context, token_key
+from compoclip.rewrites.cross_swap import NAME as CROSS_SWAP
+from compoclip.rewrites.cross_swap import cross_swap
 from compoclip.rewrites.written import form_objection
 
 CLIC_TEXTS = ("clic-2", "clic-3", "clic-4")
-CROSS_SWAP = "cross-swap"
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ def pair_texts(
         drawn.append(Drawn(text, Role.POSITIVE, name))
         counts.count(name)
     rng = plan.rng(first.drawn_by, epoch, CROSS_SWAP)
-    swapped = get_pair_rewrite(CROSS_SWAP)(plan.parse(mains[0]), plan.parse(mains[1]), rng)
+    swapped = cross_swap(plan.parse(mains[0]), plan.parse(mains[1]), rng)
     if isinstance(swapped, Refused):
         counts.refused[CROSS_SWAP, swapped.reason] += 1
         return drawn, counts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -18,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from compoclip.errors import CompoclipError, UsageError, pip_install
-from compoclip.files import parse_json
+from compoclip.errors import CompoclipError, UsageError, optional
+from compoclip.files import parse_json, reason
 from compoclip.losses.contract import (
     Features,
     HeadPlan,
@@ -155,8 +154,8 @@ def load_decoder(spec: str) -> GruDecoder | T5Decoder:
         The decoder, frozen, on the CPU.
 
     Raises:
-        UsageError: When none is named, or transformers is not installed.
-        CompoclipError: When the folder holds no such decoder.
+        UsageError: When none is named.
+        CompoclipError: When the folder holds no such decoder, or transformers is not installed.
     """
     if not spec:
         raise UsageError(
@@ -176,20 +175,15 @@ def load_decoder(spec: str) -> GruDecoder | T5Decoder:
         ) from error
     if kind not in ("t5", _GRU_TYPE):
         raise CompoclipError(f"--decoder {folder} holds a {kind}, not a T5; name another folder")
-    try:
-        transformers: Any = importlib.import_module("transformers") if kind == "t5" else None
-    except ImportError as error:
-        raise UsageError(
-            f"--decoder {folder} is a T5, which takes transformers: {pip_install('hf')}, "
-            "or --reconstruction 0"
-        ) from error
+    what = f"--decoder {folder}, a T5 (--reconstruction 0 trains without),"
+    transformers = optional("transformers", "hf", what) if kind == "t5" else None
     # Without these files transformers may make up a tokenizer that knows nothing.
-    if kind == "t5" and not any((folder / name).is_file() for name in _TOKENIZERS):
+    if transformers and not any((folder / name).is_file() for name in _TOKENIZERS):
         raise CompoclipError(
             f"--decoder {folder} has no tokenizer ({' or '.join(_TOKENIZERS)}): add that of the T5"
         )
     try:
-        if kind == "t5":
+        if transformers:
             t5 = transformers.T5ForConditionalGeneration.from_pretrained
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
             return T5Decoder(
@@ -198,8 +192,9 @@ def load_decoder(spec: str) -> GruDecoder | T5Decoder:
         decoder = GruDecoder(int(config["vocabulary"]), int(config["width"]))
         decoder.load_state_dict(load_file(folder / _WEIGHTS))
     except _UNREADABLE as error:
-        reason = " ".join(str(error).split())
-        raise CompoclipError(f"--decoder {folder} is damaged ({reason}); write it anew") from error
+        raise CompoclipError(
+            f"--decoder {folder} is damaged ({reason(error)}); write it anew"
+        ) from error
     return decoder
 
 
@@ -208,9 +203,6 @@ def decoder_record(spec: str) -> dict[str, str]:
 
     Args:
         spec: As for `load_decoder`.
-
-    Returns:
-        "name" and "hash" of its weights.
     """
     if spec in ("", GRU):
         return {"name": spec, "hash": ""}

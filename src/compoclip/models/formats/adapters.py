@@ -176,23 +176,6 @@ def save_adapter(
     AdapterFolder().save_adapted(Adapted(loaded, lora, state, provenance), folder)
 
 
-def load_adapter(base: LoadedModel, folder: Path) -> LoadedModel:
-    """Merge the adapters of a folder into a copy of their base.
-
-    Args:
-        base: The model that the adapters were trained on; it is not changed.
-        folder: The adapter folder, with a record.
-
-    Returns:
-        A plain model without adapters.
-
-    Raises:
-        CompoclipError: The adapters were trained on another base, or files are damaged.
-    """
-    found = _recorded(base, folder, read_adapter_record(folder))
-    return merged_model(Adapted(base, *found), str(folder), folder)
-
-
 def read_adapter_record(folder: Path) -> AdapterRecord:
     """Read the record of an adapter folder. Raises CompoclipError for a damaged one."""
     path = folder / RECORD
@@ -242,10 +225,7 @@ def _named(pairs: Pairs) -> dict[str, Tensor]:
 
 
 def _filled(network: nn.Module, lora: Lora, pairs: Pairs, source: Path) -> dict[str, Tensor]:
-    """Return adapters on all layers of a network, zero where there are none.
-
-    Raises CompoclipError for weights that `lora` does not adapt, and for other shapes.
-    """
+    """Return adapters on all layers of a network, zero where there are none; refuse others."""
     targets: dict[str, AdaptedWeight] = {t.name: t for t in lora_targets(network, lora)}
     if odd := [name for name in pairs if name not in targets]:
         raise CompoclipError(f"{source}: adapts '{odd[0]}', which our adapters do not: {_MERGE}")
@@ -324,10 +304,7 @@ def _pairs(
     source: Path,
     scale: Callable[[str, int], float],
 ) -> Pairs:
-    """Return A, and B times its scaling, of tensors by PEFT's names.
-
-    scale: of a module and its rank.
-    """
+    """Return A, and B times its scaling (of a module and rank), of tensors by PEFT's names."""
     own, (names, nested) = network.state_dict(), _names_of(network)
     found: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
     for key, a in state.items():

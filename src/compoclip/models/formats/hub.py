@@ -145,9 +145,6 @@ def publish(
         private: Make a new repository private.
         message: Message of the commit.
 
-    Returns:
-        The address, and the files.
-
     Raises:
         UsageError: `repository` is not a valid name.
         CompoclipError: The folder is incomplete or not a model, or the hub cannot be reached or
@@ -246,9 +243,6 @@ def write_card(folder: Path, results: Sequence[CardResult] = ()) -> Path:
     Args:
         folder: A folder with a `compoclip.json`.
         results: Rows of the table of results.
-
-    Returns:
-        The path of the card.
 
     Raises:
         CompoclipError: The folder has no readable record, or cannot be written.

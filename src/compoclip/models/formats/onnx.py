@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from compoclip.errors import CompoclipError, pip_install
+from compoclip.errors import CompoclipError, optional
 from compoclip.files import new_folder
 from compoclip.models.checkpoint import Above, Format, LoadedModel, current_identity
 from compoclip.models.config import RECORD, ModelIdentity, read_object, record_of, write_json
@@ -60,11 +60,8 @@ class OnnxFolder(Format):
     def save(self, loaded: LoadedModel, folder: Path, form: str, dtype: str) -> ModelIdentity:
         """Export both towers, and run them with onnxruntime. Raises CompoclipError when a package
         is missing, a tower cannot be exported, or the outputs differ by more than `TOLERANCE`."""
-        try:
-            for package in ("onnx", "onnxscript", "onnxruntime"):
-                importlib.import_module(package)
-        except ImportError as error:
-            raise CompoclipError(f"--to onnx needs {package}: {pip_install('onnx')}") from error
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            optional(package, "onnx", "--to onnx")
         generator = torch.Generator().manual_seed(0)
         pixels = torch.randn(3, 3, *loaded.preprocess.size, generator=generator)
         ids = loaded.tokenizer(["a cat", "a red square left of a blue circle", "rain"])
