@@ -87,6 +87,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are forked from one warm interpreter in the place of fresh ones, which take
+    seconds to import torch; what a fresh one does is for test_workers.py."""
+    from ranks_helpers import CONTEXT, start_server
+
+    start_server()
+    monkeypatch.setattr("compoclip.workers.get_context", lambda _: CONTEXT)
+
+
+@pytest.fixture
 def states_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished runs keep OUT/state, for tests that look into it."""
     monkeypatch.setattr("compoclip.training.run.remove_states", lambda folder: None)

@@ -29,7 +29,7 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
 
     An exception is returned as the string of its trace.
     """
-    _start_server()
+    start_server()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -52,7 +52,7 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
     return results
 
 
-def _start_server() -> None:
+def start_server() -> None:
     """Start the interpreter that processes are forked from, unless it runs, where it finds what it
     imports: the path of this one is not handed on to it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -95,7 +95,7 @@ class Forked:
         preexec_fn: Callable[[], object] | None = None,
         **_: object,
     ) -> None:
-        _start_server()
+        start_server()
         file, self._said = tempfile.mkstemp()
         os.close(file)
         words = command[command.index("compoclip") + 1 :]

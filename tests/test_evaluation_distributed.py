@@ -91,7 +91,8 @@ def test_results_are_those_of_one_process(tmp_path: Path) -> None:
 def test_the_command_under_torchrun(tmp_path: Path) -> None:
     """Two processes print and write what one does; real features agree to rounding."""
     suite = tmp_path / "suite"
-    assert main(["world", "suite", f"--out={suite}", "--items-per-task=12"]) == 0
+    forms = ["--benchmarks", "sugarcrepe", "retrieval", "zero_shot"]
+    assert main(["world", "suite", f"--out={suite}", "--items-per-task=6", *forms]) == 0
     arguments = ["evaluate", "bundled", "--on", str(suite), "--resamples", "100"]
     assert main([*arguments, "--out", str(tmp_path / "one")]) == 0
     done = torchrun(2, [*arguments, "--out", str(tmp_path / "two")])

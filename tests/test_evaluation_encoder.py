@@ -188,6 +188,7 @@ def test_any_number_at_once_gives_the_same_features(
     assert found.texts == pytest.approx(plain.texts, abs=1e-6)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_processes_read_what_threads_read(loaded: LoadedModel, refs: list[ImageRef]) -> None:
     refs[3].path.write_bytes(b"no picture")
     encoder = ModelEncoder(loaded)
