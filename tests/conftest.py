@@ -90,10 +90,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes are forked from one warm interpreter in the place of fresh ones, which take
     seconds to import torch; what a fresh one does is for test_workers.py."""
-    from ranks_helpers import CONTEXT, start_server
+    from ranks_helpers import warm_context
 
-    start_server()
-    monkeypatch.setattr("compoclip.workers.get_context", lambda _: CONTEXT)
+    monkeypatch.setattr("compoclip.workers.get_context", lambda _: warm_context())
 
 
 @pytest.fixture

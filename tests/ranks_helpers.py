@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,14 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
 
     An exception is returned as the string of its trace.
     """
-    start_server()
+    context = warm_context()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     pipes, processes = [], []
     for rank in range(world):
-        ours, theirs = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(
             target=_main, args=(theirs, rank, world, port, function, arguments), daemon=True
         )
         process.start()
@@ -52,12 +54,13 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
     return results
 
 
-def start_server() -> None:
-    """Start the interpreter that processes are forked from, unless it runs, where it finds what it
-    imports: the path of this one is not handed on to it."""
+def warm_context() -> ForkServerContext:
+    """Where processes are forked from; its interpreter is started unless it runs, where it finds
+    what it imports: the path of this one is not handed on to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         ensure_running()
+    return CONTEXT
 
 
 def _main(
@@ -95,12 +98,10 @@ class Forked:
         preexec_fn: Callable[[], object] | None = None,
         **_: object,
     ) -> None:
-        start_server()
-        file, self._said = tempfile.mkstemp()
-        os.close(file)
+        self._printed = Path(tempfile.mkdtemp())
         words = command[command.index("compoclip") + 1 :]
-        self._process = CONTEXT.Process(
-            target=_command, args=(words, dict(env), self._said, preexec_fn)
+        self._process = warm_context().Process(
+            target=_command, args=(words, dict(env), self._printed, preexec_fn)
         )
         self._process.start()
         assert self._process.pid is not None
@@ -113,18 +114,17 @@ class Forked:
         return self._process.exitcode
 
     def communicate(self, timeout: float = SECONDS) -> tuple[str, str]:
-        """Wait; nothing, and what it printed on standard error."""
+        """Wait; what it printed on standard output and error."""
         self._process.join(timeout)
-        with open(self._said) as file:
-            said = file.read()
-        os.unlink(self._said)
-        return "", said
+        out, error = ((self._printed / name).read_text() for name in ("out", "error"))
+        shutil.rmtree(self._printed)
+        return out, error
 
 
 def _command(
     words: list[str],
     env: dict[str, str],
-    said: str,
+    printed: Path,
     before: Callable[[], object] | None,
 ) -> None:
     import torch
@@ -134,8 +134,9 @@ def _command(
     torch.set_num_threads(1)
     os.environ.update(env)
     multiprocessing.set_start_method("fork", force=True)  # as in a process that was not forked
-    with open(said, "w") as file:
-        os.dup2(file.fileno(), sys.stderr.fileno())
+    for name, number in (("out", 1), ("error", 2)):
+        with (printed / name).open("w") as file:
+            os.dup2(file.fileno(), number)
     if before:
         before()
     sys.exit(main(words))

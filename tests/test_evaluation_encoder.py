@@ -26,6 +26,8 @@ from compoclip.models.config import ModelConfig
 from compoclip.models.preprocess import Preprocess
 from evaluation_helpers import FakeEncoder, choice_benchmark, photos
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 CONFIG = {
     "embed_dim": 16,
     "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
@@ -188,7 +190,6 @@ def test_any_number_at_once_gives_the_same_features(
     assert found.texts == pytest.approx(plain.texts, abs=1e-6)
 
 
-@pytest.mark.usefixtures("warm_workers")
 def test_processes_read_what_threads_read(loaded: LoadedModel, refs: list[ImageRef]) -> None:
     refs[3].path.write_bytes(b"no picture")
     encoder = ModelEncoder(loaded)

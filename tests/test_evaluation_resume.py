@@ -19,7 +19,7 @@ from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.results import Results, load_results
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder, choice_benchmark
-from ranks_helpers import CONTEXT, SECONDS, start_server
+from ranks_helpers import SECONDS, warm_context
 
 QUICK = Options(resamples=50)
 
@@ -66,8 +66,7 @@ def test_a_killed_run_goes_on_where_it_stopped(
     images_left: int,
     texts_left: int,
 ) -> None:
-    start_server()
-    process = CONTEXT.Process(target=measured_and_killed, args=(tmp_path, where))
+    process = warm_context().Process(target=measured_and_killed, args=(tmp_path, where))
     process.start()
     process.join(SECONDS)
     assert process.exitcode == -signal.SIGKILL

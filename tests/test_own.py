@@ -30,6 +30,8 @@ from compoclip.workers import Workers
 from evaluation_helpers import FakeEncoder
 from method_data import arguments
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 LINES = ["a red star above a blue mug", "two dogs on a green mat", "a cup left of a plate"]
 FEW = ("--epochs=0.8", "--warmup=1", "--workers=0")
 
@@ -159,7 +161,6 @@ def work(name: str, text: str) -> str:
     return f"{type(get_rewrite(name)).__name__} {text}"
 
 
-@pytest.mark.usefixtures("warm_workers")
 def test_worker_processes_import_what_a_file_defines(tmp_path: Path) -> None:
     file = own_files.write(tmp_path, "my.rewrite.py", own_files.REWRITE)
     made = get_rewrite(str(file))
