@@ -31,10 +31,7 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
 
     An exception is returned as the string of its trace.
     """
-    context = warm_context()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    context, port = warm_context(), free_port()
     pipes, processes = [], []
     for rank in range(world):
         ours, theirs = context.Pipe(duplex=False)
@@ -52,6 +49,13 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
     for process in processes:
         process.join(SECONDS)
     return results
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def warm_context() -> ForkServerContext:
@@ -140,6 +144,19 @@ def _command(
     if before:
         before()
     sys.exit(main(words))
+
+
+def commanded(world: int, arguments: list[str]) -> list[tuple[int | None, str, str]]:
+    """Exit code, output and errors of a command in each of `world` processes, with the environment
+    that torchrun gives them."""
+    names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    names["COLUMNS"] = "200"  # tables are whole
+    started = [
+        Forked(["compoclip", *arguments], {**os.environ, **names, "RANK": str(rank)})
+        for rank in range(world)
+    ]
+    printed = [each.communicate() for each in started]
+    return [(each.returncode, *of) for each, of in zip(started, printed)]
 
 
 def torchrun(world: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:
