@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 gc.disable()  # until everything is imported and collected, which stays
 torch.set_num_threads(1)
+os.fsync = lambda fd: None  # nothing takes the power away, and waiting for the disk takes long
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("COLUMNS", None)  # pytest-xdist states a width; tables are whole without one
 # Threads of several test processes would wait for one another on a small machine.
