@@ -1,6 +1,8 @@
-"""A chat server with OpenAI's interface that misbehaves on purpose, in threads of this process.
+"""A chat server with OpenAI's interface that misbehaves on purpose; run as a process of its own.
 
-`good` answers as it should, in many formats. `bad` does wrong, once or twice,
+    python chat_server.py good|bad [SECONDS_PER_ANSWER]
+
+It prints its port. `good` answers as it should, in many formats. `bad` does wrong, once or twice,
 on a fixed share of the captions (by hash), then answers. GET /stats gives the requests by caption.
 """
 
@@ -8,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -16,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 REFUSAL = "I'm sorry, but I can't help with that."
@@ -64,13 +69,12 @@ def wrapped(found: list[str], number: int) -> str:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    bad: ClassVar[bool]
-    delay: ClassVar[float]
-    asked: ClassVar[Counter[str]]
-    keys: ClassVar[set[str]]
+    bad = False
+    delay = 0.0
+    asked: ClassVar[Counter[str]] = Counter()
+    keys: ClassVar[set[str]] = set()
     under_way = most_at_once = 0
-    lock: ClassVar[threading.Lock]
-    ended: ClassVar[threading.Event]
+    lock = threading.Lock()
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -79,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
         stats = {
             "asked": self.asked,
             "keys": sorted(self.keys),
-            "most_at_once": self.most_at_once,
+            "most_at_once": Handler.most_at_once,
         }
         self.reply(200, json.dumps(stats))
 
@@ -91,14 +95,13 @@ class Handler(BaseHTTPRequestHandler):
             self.asked[caption] += 1
             time_before = self.asked[caption] - 1
             self.keys.add(self.headers.get("Authorization", ""))
-            own = type(self)
-            own.under_way += 1
-            own.most_at_once = max(own.most_at_once, own.under_way)
+            Handler.under_way += 1
+            Handler.most_at_once = max(Handler.most_at_once, Handler.under_way)
         try:
             time.sleep(self.delay)
             if (fault := self.fault(caption, time_before)) == "slow":
                 self.leave()  # its client gives up
-                self.ended.wait(30)
+                time.sleep(30)
                 return
             content = wrapped(texts(prompt, caption), slot(caption))
             self.leave()
@@ -109,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
     def leave(self) -> None:
         """Count the request as done, before its client can know and ask the next."""
         with self.lock:
-            type(self).under_way -= 1
+            Handler.under_way -= 1
 
     def fault(self, caption: str, before: int) -> str:
         """What to do wrong this time; "" is nothing."""
@@ -176,6 +179,25 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
 
+@contextmanager
+def running(kind: str = "good", delay: float = 0.0) -> Iterator[str]:
+    """The URL of such a server in a process of its own."""
+    command = [sys.executable, str(Path(__file__)), kind, str(delay)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def stats(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}/stats", timeout=10) as reply:
+        found: dict[str, Any] = json.load(reply)
+        return found
+
+
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
@@ -184,22 +206,14 @@ class Server(ThreadingHTTPServer):
         pass  # clients that give up are part of the play
 
 
-@contextmanager
-def running(kind: str = "good", delay: float = 0.0) -> Iterator[str]:
-    """The URL of such a server. delay: seconds an answer takes."""
-    ended = threading.Event()
-    state = {"bad": kind == "bad", "delay": delay, "asked": Counter(), "keys": set()}
-    own = type("Own", (Handler,), {**state, "lock": threading.Lock(), "ended": ended})
-    with Server(("127.0.0.1", 0), own) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            ended.set()
-            server.shutdown()
+def main() -> None:
+    Handler.bad, Handler.delay = sys.argv[1] == "bad", float(sys.argv[2])
+    server = Server(("127.0.0.1", 0), Handler)
+    for caption in ("a red cup on a table", "two men riding large horses past an old house"):
+        texts("clearly different", caption)  # loads what it needs
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
 
 
-def stats(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{url}/stats", timeout=10) as reply:
-        found: dict[str, Any] = json.load(reply)
-        return found
+if __name__ == "__main__":
+    main()
