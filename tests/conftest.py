@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 gc.disable()  # until everything is imported and collected, which stays
 torch.set_num_threads(1)
+os.fsync = lambda fd: None  # nothing takes the power away, and waiting for the disk takes long
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("COLUMNS", None)  # pytest-xdist states a width; tables are whole without one
 # Threads of several test processes would wait for one another on a small machine.
@@ -84,6 +85,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from train_helpers import FEW
 
     return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
+
+
+@pytest.fixture
+def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are forked from one warm interpreter in the place of fresh ones, which take
+    seconds to import torch; what a fresh one does is for test_workers.py."""
+    from ranks_helpers import warm_context
+
+    monkeypatch.setattr("compoclip.workers.get_context", lambda _: warm_context())
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from bench.__main__ import main as bench
 from compoclip.cli.main import main
 from compoclip.models.checkpoint import load_model
 from method_data import arguments, write_world
+from train_helpers import FEW
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -132,7 +133,7 @@ def outputs(words: list[str]) -> set[str]:
 
 def write_ready(folder: Path) -> Path:
     """A folder with everything that the documented commands read, in miniature."""
-    world = write_world(folder)
+    world = write_world(folder, merges=FEW)
     write_configs(folder)
     run = Path("runs", "made")
     assert main(arguments(world, "negclip", folder / run, "--epochs=0.2")) == 0

@@ -14,6 +14,8 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -38,6 +40,20 @@ class Hub:
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         }
+
+    def serve_this_process(self, home: object, patch: pytest.MonkeyPatch) -> None:
+        """Have huggingface_hub, imported already, talk to this hub."""
+        from huggingface_hub import constants
+
+        environment = self.environment(home)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        patch.setattr(constants, "ENDPOINT", self.url)
+        template = f"{self.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+        patch.setattr(constants, "HF_HUB_CACHE", f"{environment['HF_HOME']}/hub")
 
 
 @contextmanager

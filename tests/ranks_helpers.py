@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,11 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
 
     An exception is returned as the string of its trace.
     """
-    _start_server()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    context, port = warm_context(), free_port()
     pipes, processes = [], []
     for rank in range(world):
-        ours, theirs = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(
             target=_main, args=(theirs, rank, world, port, function, arguments), daemon=True
         )
         process.start()
@@ -52,12 +51,20 @@ def in_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[
     return results
 
 
-def _start_server() -> None:
-    """Start the interpreter that processes are forked from, unless it runs, where it finds what it
-    imports: the path of this one is not handed on to it."""
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def warm_context() -> ForkServerContext:
+    """Where processes are forked from; its interpreter is started unless it runs, where it finds
+    what it imports: the path of this one is not handed on to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         ensure_running()
+    return CONTEXT
 
 
 def _main(
@@ -95,12 +102,10 @@ class Forked:
         preexec_fn: Callable[[], object] | None = None,
         **_: object,
     ) -> None:
-        _start_server()
-        file, self._said = tempfile.mkstemp()
-        os.close(file)
+        self._printed = Path(tempfile.mkdtemp())
         words = command[command.index("compoclip") + 1 :]
-        self._process = CONTEXT.Process(
-            target=_command, args=(words, dict(env), self._said, preexec_fn)
+        self._process = warm_context().Process(
+            target=_command, args=(words, dict(env), self._printed, preexec_fn)
         )
         self._process.start()
         assert self._process.pid is not None
@@ -113,18 +118,17 @@ class Forked:
         return self._process.exitcode
 
     def communicate(self, timeout: float = SECONDS) -> tuple[str, str]:
-        """Wait; nothing, and what it printed on standard error."""
+        """Wait; what it printed on standard output and error."""
         self._process.join(timeout)
-        with open(self._said) as file:
-            said = file.read()
-        os.unlink(self._said)
-        return "", said
+        out, error = ((self._printed / name).read_text() for name in ("out", "error"))
+        shutil.rmtree(self._printed)
+        return out, error
 
 
 def _command(
     words: list[str],
     env: dict[str, str],
-    said: str,
+    printed: Path,
     before: Callable[[], object] | None,
 ) -> None:
     import torch
@@ -134,11 +138,25 @@ def _command(
     torch.set_num_threads(1)
     os.environ.update(env)
     multiprocessing.set_start_method("fork", force=True)  # as in a process that was not forked
-    with open(said, "w") as file:
-        os.dup2(file.fileno(), sys.stderr.fileno())
+    for name, number in (("out", 1), ("error", 2)):
+        with (printed / name).open("w") as file:
+            os.dup2(file.fileno(), number)
     if before:
         before()
     sys.exit(main(words))
+
+
+def commanded(world: int, arguments: list[str]) -> list[tuple[int | None, str, str]]:
+    """Exit code, output and errors of a command in each of `world` processes, with the environment
+    that torchrun gives them."""
+    names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    names["COLUMNS"] = "200"  # tables are whole
+    started = [
+        Forked(["compoclip", *arguments], {**os.environ, **names, "RANK": str(rank)})
+        for rank in range(world)
+    ]
+    printed = [each.communicate() for each in started]
+    return [(each.returncode, *of) for each, of in zip(started, printed)]
 
 
 def torchrun(world: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -18,6 +18,8 @@ from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
 from compoclip.data.decode import decode
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 TEXT = "A small dog chases two big cats, near the old red barn."
 TAGS = ["DT", "JJ", "NN", "VBZ", "CD", "JJ", "NNS", ",", "IN", "DT", "JJ", "JJ", "NN", "."]
 

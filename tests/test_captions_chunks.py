@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 import compoclip.captions.parser as parse_module
 from compoclip.captions.parser import parse, parse_many
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 # Chunks stand in brackets; the head of each is its last word.
 CHECKED = """[A man] wearing [a striped shirt] near [the big red bus].
 [A black and white cat] on top of [a man's brown leather jacket].

@@ -15,6 +15,7 @@ from compoclip.data.sources.open import open_source
 from compoclip.models.checkpoint import load_model
 from data_samples import write_jsonl
 from method_data import arguments, write_world
+from train_helpers import FEW
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_other_data_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_clic_trains_on_long_captions(tmp_path: Path) -> None:
-    world = write_world(tmp_path / "world")
+    world = write_world(tmp_path / "world", merges=FEW)
     rows = [json.loads(line) for line in (world / "plain.jsonl").read_text().splitlines()]
     for row in rows[1:]:
         row["caption"] = ". ".join(text.rstrip(".").capitalize() for text in row["caption"])

@@ -20,6 +20,8 @@ from compoclip.captions.store import ParseStore, decode
 from compoclip.captions.types import Caption
 from compoclip.errors import CompoclipError
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 TEXTS = [
     "A red dog near a cat .",
     "Two men's hats",

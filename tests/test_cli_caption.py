@@ -6,8 +6,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +19,8 @@ import chat_server
 from compoclip.cli.main import main
 from compoclip.language.engine import load_task
 from compoclip.models.checkpoint import load_model
-from method_data import arguments, write_world
+from method_data import arguments
+from ranks_helpers import Forked
 from test_language_server import tiny_model
 
 
@@ -120,9 +119,8 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
     out = tmp_path / "killed.jsonl"
     part = tmp_path / "killed.answers.jsonl.part"
     with chat_server.running("good", 0.05) as url:
-        command = [sys.executable, "-m", "compoclip", "caption", str(data), "--task=negatives"]
-        command += [f"--out={out}", f"--server={url}", "--model=tiny", "--concurrency=4"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        command = ["compoclip", "caption", str(data), "--task=negatives", f"--out={out}"]
+        process = Forked([*command, f"--server={url}", "--model=tiny", "--concurrency=4"])
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
             if part.exists() and part.read_bytes().count(b"\n") >= 40:
@@ -130,7 +128,7 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
             time.sleep(0.02)
         assert process.poll() is None, process.communicate()
         os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        process.communicate()
         with part.open("ab") as file:
             file.write(b'{"n": 3, "capt')  # torn in the middle of a line
         kept = {row["n"] for row in map(json.loads, part.read_bytes().splitlines()[:-1])}
@@ -151,8 +149,7 @@ def test_killed_and_resumed(captions: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_train_takes(good: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    world = write_world(tmp_path / "world")
+def test_what_train_takes(good: str, world: Path, tmp_path: Path) -> None:
     data = world / "plain.jsonl"
     options = {
         "positives-replace": ("hard-positives", "--positives", "p.jsonl"),

@@ -19,6 +19,7 @@ from compoclip.cli.main import VERBS, main
 from compoclip.files import LOCK
 from compoclip.training.log import read_log
 from compoclip.training.state import latest_state
+from ranks_helpers import Forked
 from record_files import write_lines
 from train_helpers import write_config, write_data
 
@@ -87,7 +88,20 @@ def started(arguments: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+def alone() -> None:
+    """Lead a process group, as what a shell starts does, and heed Ctrl-C."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def forked(arguments: list[str]) -> Forked:
+    """The same as `started`, from an interpreter that has imported torch."""
+    return Forked(["compoclip", *arguments], preexec_fn=alone)
+
+
+def until(
+    condition: Callable[[], bool], process: subprocess.Popen[str] | Forked | None = None
+) -> None:
     """Wait for the condition, while the process runs."""
     deadline = time.monotonic() + 120
     while not condition():
@@ -96,7 +110,7 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str] | None =
         time.sleep(0.01)
 
 
-def group(process: subprocess.Popen[str]) -> list[int]:
+def group(process: subprocess.Popen[str] | Forked) -> list[int]:
     """The living processes of its group."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -113,7 +127,7 @@ def test_a_run_that_is_asked_to_stop_goes_on_exactly(
 ) -> None:
     write_config(tmp_path / "config.json")
     write_data(tmp_path / "data")
-    process = started(training(tmp_path, "run", "--workers=2"))
+    process = forked(training(tmp_path, "run", "--workers=2"))
     log = tmp_path / "run" / "train.jsonl"
     until(lambda: log.is_file() and len(read_log(log)) >= 3, process)
     os.killpg(process.pid, number)  # as a terminal and SLURM do: to the workers as well
@@ -144,21 +158,15 @@ def test_a_run_that_is_asked_to_stop_goes_on_exactly(
     assert [name for name in one if not one[name].equal(other[name])] == []
 
 
-def test_a_run_folder_has_one_run(tmp_path: Path) -> None:
+def test_a_run_folder_has_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_config(tmp_path / "config.json")
     write_data(tmp_path / "data")
-    first = started(training(tmp_path, "run", "--set=save_every=3"))
+    first = forked(training(tmp_path, "run", "--set=save_every=3"))
     lock = tmp_path / "run" / LOCK
     until(lambda: lock.exists() and lock.read_text() != "", first)  # says who holds it once held
     os.kill(first.pid, signal.SIGSTOP)  # it would take the other's core
-    done = subprocess.run(
-        [*COMMAND, *training(tmp_path, "run", "--resume", "--seed=5")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    assert main(training(tmp_path, "run", "--resume", "--seed=5")) == 1
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"compoclip train: {tmp_path / 'run'}: process {first.pid} on ")
     os.kill(first.pid, signal.SIGCONT)
     log = tmp_path / "run" / "train.jsonl"
@@ -219,7 +227,7 @@ def test_nothing_is_left_of_a_command_that_is_ended(
 def test_the_runs_of_a_demo_that_is_killed_save_their_state_and_end(tmp_path: Path) -> None:
     run = tmp_path / "out" / "runs" / "clip-ft"
     sizes = ["--scenes=80", "--items-per-task=8", "--epochs=9999", "--batch-size=16"]
-    process = started(["demo", f"--out={tmp_path / 'out'}", "--methods", "clip-ft", *sizes])
+    process = forked(["demo", f"--out={tmp_path / 'out'}", "--methods", "clip-ft", *sizes])
     log = run / "train.jsonl"
     until(lambda: log.is_file() and len(read_log(log)) >= 1, process)
     os.kill(process.pid, signal.SIGKILL)

@@ -13,6 +13,8 @@ from compoclip.cli.main import main
 from compoclip.rewrites.base import rewrite_names
 from record_files import lines, write_lines
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 CAPTIONS = [
     "A red star to the left of a large striped mug.",
     "a cat next to a dog",

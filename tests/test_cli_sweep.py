@@ -19,6 +19,9 @@ from compoclip.errors import UsageError
 from compoclip.request import known_options
 from compoclip.sweep import space_of
 from method_data import arguments, write_world
+from train_helpers import FEW as FEW_MERGES
+
+pytestmark = pytest.mark.usefixtures("warm_workers")
 
 FEW = ("--epochs=0.4", "--batch-size=8", "--warmup=0", "--device=cpu", "--workers=0")
 KNOWN = known_options("fsc-clip")
@@ -27,7 +30,7 @@ optuna = pytest.importorskip("optuna", reason="needs the extra sweep")
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_world(tmp_path_factory.mktemp("world"))
+    folder = write_world(tmp_path_factory.mktemp("world"), merges=FEW_MERGES)
     suite = ["world", "suite", f"--out={folder / 'suite'}", "--items-per-task=3", "--size=32"]
     assert main([*suite, "--benchmarks", "sugarcrepe"]) == 0
     return folder

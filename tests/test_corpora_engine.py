@@ -16,6 +16,8 @@ from compoclip.errors import CompoclipError
 from compoclip.rewrites.records import Settings
 from corpus_shards import contents, corpus
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 JOB = RewriteJob(Settings(("negclip",)))
 
 

@@ -21,6 +21,8 @@ from compoclip.data.sources.open import open_source
 from compoclip.rewrites.base import token_key
 from tiny_transformers import MARKS, write_clip, write_qwen
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 CAPTIONS = {
     "a.jpg": ["a red cup on a wooden table", "a wooden cup on a red table"],
     "b.jpg": ["a small dog next to a large cat"],

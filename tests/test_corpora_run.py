@@ -17,6 +17,8 @@ from compoclip.cli.main import main
 from compoclip.corpora.shard import KINDS
 from corpus_shards import captions, contents, corpus, write_jsonl, write_parquet, write_tar
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 def run(verb: str, *arguments: str | Path) -> int:
     return main([verb, *map(str, arguments)])
@@ -53,14 +55,13 @@ def test_the_verb_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "objects" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_same_bytes_for_any_number_of_workers(tmp_path: Path) -> None:
     source = corpus(tmp_path / "in", ".tar", shards=4)
-    for workers in (1, 2, 3):
+    for workers in (1, 2):
         assert rewrite(source, "-o", tmp_path / str(workers), "--workers", str(workers)) == 0
     one = contents(tmp_path / "1")
     assert len(one) == 4 + 5
-    assert one == contents(tmp_path / "2") == contents(tmp_path / "3")
+    assert one == contents(tmp_path / "2")
 
 
 def test_finished_shards_are_not_made_again(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from compoclip.training.loop import freeze
 from data_samples import Few, Parses
 from method_data import arguments, write_world
 from models_thin import config
+from train_helpers import FEW
 
 
 def plan(**fields: object) -> TextPlan:
@@ -170,7 +171,7 @@ def test_the_last_norm_of_the_text_tower_may_stay() -> None:
 def test_runs_without_distractors_or_counterparts_are_named_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = write_world(tmp_path)
+    world = write_world(tmp_path, merges=FEW)
     rows = [json.loads(line) for line in (world / "pairs.jsonl").read_text().splitlines()]
     lines = [json.dumps({**row, "neg_image": ""}) for row in rows]
     (world / "pairs.jsonl").write_text("\n".join(lines) + "\n")

@@ -22,6 +22,9 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.training.log import read_log
 from method_data import arguments, write_world
 from test_data_transform import encoded, photo
+from train_helpers import FEW
+
+pytestmark = pytest.mark.usefixtures("warm_workers")
 
 SPEC = PackSpec(size=24, shard_size=3)
 
@@ -237,7 +240,7 @@ def test_the_verb_tells_what_became_of_the_images(
 
 
 def test_a_method_trains_from_a_pack_of_its_data(tmp_path: Path) -> None:
-    world = write_world(tmp_path / "world")
+    world = write_world(tmp_path / "world", merges=FEW)
     for data, method in (("pairs.jsonl", "triplet-clip"), ("near.tsv", "negclip-original")):
         out = tmp_path / method
         pack(Request(str(world / data)), out, PackSpec(shard_size=16))

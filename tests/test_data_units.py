@@ -21,6 +21,7 @@ from compoclip.errors import CompoclipError, UsageError
 from compoclip.rewrites.base import Rewritten
 from compoclip.training.log import read_log
 from method_data import write_world
+from train_helpers import FEW
 
 RECORD: dict[str, Any] = {
     "sample_id": 7,
@@ -139,7 +140,7 @@ def test_foil_captions_are_the_first_that_apply(tmp_path: Path) -> None:
 
 
 def test_cs_clip_trains_on_it(tmp_path: Path) -> None:
-    world = write_world(tmp_path / "world")
+    world = write_world(tmp_path / "world", merges=FEW)
     rows = [json.loads(line) for line in (world / "plain.jsonl").read_text().splitlines()]
     records = [
         {

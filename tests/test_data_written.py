@@ -28,6 +28,7 @@ from compoclip.rewrites.written import (
 )
 from data_samples import Parses, write_jsonl
 from method_data import arguments, write_world
+from train_helpers import FEW
 
 BOTH = (WRITTEN_POSITIVE, WRITTEN_NEGATIVE)
 
@@ -172,7 +173,7 @@ def test_recipes_take_the_file(tmp_path: Path) -> None:
 
 
 def test_training_with_written_positives(tmp_path: Path) -> None:
-    world = write_world(tmp_path / "world")
+    world = write_world(tmp_path / "world", merges=FEW)
     rows = [json.loads(line) for line in (world / "plain.jsonl").read_text().splitlines()]
     captions = {text for row in rows for text in row["caption"]}
     given = [{"caption": text, "positive": text.replace("red", "crimson")} for text in captions]

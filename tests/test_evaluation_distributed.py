@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
-from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from compoclip.evaluation.results import load_items, load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.ranks import Ranks
 from evaluation_helpers import FakeEncoder, choice_benchmark
-from ranks_helpers import in_ranks, torchrun
+from ranks_helpers import commanded, in_ranks
 
 
 def encoding(
@@ -87,15 +85,15 @@ def test_results_are_those_of_one_process(tmp_path: Path) -> None:
     assert others == [[]] * 3
 
 
-@pytest.mark.slow
-def test_the_command_under_torchrun(tmp_path: Path) -> None:
+def test_the_command_in_two_processes(tmp_path: Path) -> None:
     """Two processes print and write what one does; real features agree to rounding."""
     suite = tmp_path / "suite"
-    assert main(["world", "suite", f"--out={suite}", "--items-per-task=12"]) == 0
+    forms = ["--benchmarks", "sugarcrepe", "retrieval", "zero_shot"]
+    assert main(["world", "suite", f"--out={suite}", "--items-per-task=6", *forms]) == 0
     arguments = ["evaluate", "bundled", "--on", str(suite), "--resamples", "100"]
     assert main([*arguments, "--out", str(tmp_path / "one")]) == 0
-    done = torchrun(2, [*arguments, "--out", str(tmp_path / "two")])
-    assert done.returncode == 0, done.stderr
+    first, second = commanded(2, [*arguments, "--out", str(tmp_path / "two")])
+    assert (first[0], second[0]) == (0, 0), first
     one, two = (load_results(tmp_path / each / "bundled") for each in ("one", "two"))
     assert [each.benchmark for each in one] == [each.benchmark for each in two]
     for alone, shared in zip(one, two):
@@ -103,19 +101,14 @@ def test_the_command_under_torchrun(tmp_path: Path) -> None:
         rows, others = (load_items(each).to_pylist() for each in (alone, shared))
         for row, other in zip(rows, others):
             assert other["scores"] == pytest.approx(row["scores"], abs=1e-6)
-    lines = done.stdout.splitlines()
+    printed = first[1] + second[1]
+    lines = printed.splitlines()
     assert all(any(line.startswith(each.benchmark) for line in lines) for each in one)
-    assert done.stdout.count("bundled: compositionality") == 1  # rank 0 alone prints
-
-
-def said(ranks: Ranks, arguments: list[str]) -> tuple[int, str]:
-    """The exit code of a command, and what it writes to standard error."""
-    with redirect_stderr(io.StringIO()) as error:
-        return main(arguments), error.getvalue()
+    assert printed.count("bundled: compositionality") == 1  # rank 0 alone prints
 
 
 def test_an_error_is_said_once(tmp_path: Path) -> None:
-    first, second = in_ranks(2, said, ["evaluate", "bundled", "--on", str(tmp_path / "nothing")])
+    first, second = commanded(2, ["evaluate", "bundled", "--on", str(tmp_path / "nothing")])
     assert first[0] == second[0] != 0
-    assert first[1].startswith("compoclip evaluate: ")
-    assert second[1] == ""
+    assert first[2].startswith("compoclip evaluate: ")
+    assert second[2] == ""

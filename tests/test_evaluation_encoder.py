@@ -26,6 +26,8 @@ from compoclip.models.config import ModelConfig
 from compoclip.models.preprocess import Preprocess
 from evaluation_helpers import FakeEncoder, choice_benchmark, photos
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 CONFIG = {
     "embed_dim": 16,
     "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},

@@ -2,54 +2,53 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from compoclip.benchmarks.case import Case, Cases, Form, ImageRef
-from compoclip.evaluation import encode
+from compoclip.benchmarks.case import Benchmark, Case, Cases, Form, ImageRef
+from compoclip.evaluation import encode, run
 from compoclip.evaluation.encode import EncodeOptions, encode_contents
 from compoclip.evaluation.results import Results, load_results
 from compoclip.evaluation.run import Options, evaluate
 from evaluation_helpers import FakeEncoder, choice_benchmark
+from ranks_helpers import SECONDS, warm_context
 
 QUICK = Options(resamples=50)
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from evaluation_helpers import FakeEncoder, choice_benchmark
-from compoclip.evaluation import encode, run
-from compoclip.evaluation.run import Options, evaluate
 
-folder, where = Path(sys.argv[1]), sys.argv[2]
-encode.CHUNK = 8
-encoder = FakeEncoder()
-real = {"images": encoder.encode_images, "texts": encoder.encode_texts, "save": run.save_results}
-calls = {"images": 0, "texts": 0, "save": 0}
-last = {"images": 6, "texts": 9, "save": 2}
+def measured_and_killed(folder: Path, where: str) -> None:
+    """An evaluation of two benchmarks that ends at one of its calls, as SIGKILL ends it."""
+    encode.CHUNK = 8
+    encoder = FakeEncoder()
+    left = {"images": 6, "texts": 9, "save": 2}
 
-def dying(name):
-    def call(*given):
-        calls[name] += 1
-        if name == where and calls[name] == last[name]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real[name](*given)
-    return call
+    def dying(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            left[name] -= name == where
+            if left[name] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given)
 
-encoder.encode_images, encoder.encode_texts = dying("images"), dying("texts")
-run.save_results = dying("save")
-sizes = {"a": 40, "b": 20}
-benchmarks = [choice_benchmark(folder / "photos", n, name=name) for name, n in sizes.items()]
-options = Options(resamples=50, batch_size=4, cache=folder / "cache")
-evaluate("m", encoder, benchmarks, folder / "out", options)
-"""
+        return call
+
+    encoder.encode_images = dying("images", encoder.encode_images)  # type: ignore[method-assign]
+    encoder.encode_texts = dying("texts", encoder.encode_texts)  # type: ignore[method-assign]
+    run.save_results = dying("save", run.save_results)
+    options = Options(resamples=50, batch_size=4, cache=folder / "cache")
+    evaluate("m", encoder, two_benchmarks(folder), folder / "out", options)
+
+
+def two_benchmarks(folder: Path) -> list[Benchmark]:
+    sizes = {"a": 40, "b": 20}
+    return [choice_benchmark(folder / "photos", n, name=name) for name, n in sizes.items()]
 
 
 def numbers(results: list[Results]) -> list[Results]:
@@ -67,18 +66,11 @@ def test_a_killed_run_goes_on_where_it_stopped(
     images_left: int,
     texts_left: int,
 ) -> None:
-    tests = str(Path(__file__).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), where],
-        cwd=tests,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    benchmarks = [
-        choice_benchmark(tmp_path / "photos", n, name=name) for name, n in (("a", 40), ("b", 20))
-    ]
+    process = warm_context().Process(target=measured_and_killed, args=(tmp_path, where))
+    process.start()
+    process.join(SECONDS)
+    assert process.exitcode == -signal.SIGKILL
+    benchmarks = two_benchmarks(tmp_path)
     encoder = FakeEncoder()
     again = evaluate(
         "m", encoder, benchmarks, tmp_path / "out", replace(QUICK, cache=tmp_path / "cache")

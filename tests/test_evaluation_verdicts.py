@@ -113,8 +113,6 @@ def by_chance(families: int, error: float = 0.05) -> tuple[float, float]:
         Shape(10, 5, alike=0.3),
         Shape(30, 5, alike=0.0),
         Shape(30, 5, alike=0.3),
-        Shape(100, 5, alike=0.3),
-        Shape(30, 30, alike=0.3),
     ],
     ids=str,
 )

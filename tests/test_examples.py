@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from compoclip.cli.main import main
 from compoclip.models.checkpoint import create_model, load_model
 from compoclip.models.config import read_config
 from compoclip.training.log import read_log
-from method_data import write_world
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SMALLER = (
@@ -38,8 +35,7 @@ def test_the_real_photos_configuration_takes_the_image_weights(shared_data: Path
 
 
 @pytest.mark.parametrize("tower", ["rn-mini", "swin-mini"])
-def test_mosaic_clip_pretrains_small(tower: str, tmp_path: Path) -> None:
-    world = write_world(tmp_path / "world")
+def test_mosaic_clip_pretrains_small(tower: str, world: Path, tmp_path: Path) -> None:
     model = EXAMPLES / "mosaic-clip" / f"{tower}.json"
     options = [
         "--from-scratch",
@@ -92,7 +88,9 @@ def test_the_gpu_notebook_runs_tiny(
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_top_to_bottom(tmp_path: Path) -> None:
+def test_the_notebook_runs_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     notebook = json.loads((EXAMPLES / "own_loss.ipynb").read_text(encoding="utf-8"))
     cells = [each for each in notebook["cells"] if each["cell_type"] == "code"]
     assert [each["execution_count"] for each in cells] == [*range(1, len(cells) + 1)]  # shipped run
@@ -108,18 +106,10 @@ def test_the_notebook_runs_top_to_bottom(tmp_path: Path) -> None:
     for size, fewer in SMALLER:
         assert size in code
         code = code.replace(size, fewer)
-    (tmp_path / "cells.py").write_text(code)
-    # What processes are started with runs the main file again, as it does not in a notebook.
-    code = 'compile(open("cells.py").read(), "cells.py", "exec")'
-    (tmp_path / "run.py").write_text(f'if __name__ == "__main__":\n    exec({code})\n')
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "run.py")],
-        cwd=tmp_path,
-        env={**os.environ, "MPLBACKEND": "Agg"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "mine against plain (base), on the same items" in done.stdout
-    assert done.stdout.splitlines()[-1] == "['margin_loss (typed in)'] 9"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    exec(code, {"__name__": "__main__"})  # noqa: S102
+    printed = capsys.readouterr().out
+    assert "mine against plain (base), on the same items" in printed
+    assert printed.splitlines()[-1] == "['margin_loss (typed in)'] 9"
     assert (tmp_path / "own-loss" / "own-loss.png").stat().st_size > 1000

@@ -153,18 +153,18 @@ SETTINGS = LabSettings(
 
 @pytest.mark.slow
 def test_a_lab_runs_to_its_table_and_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("lab.pool.Workers", Here)
     monkeypatch.setattr("lab.run.differences", partial(differences, resamples=50))
-    out = tmp_path / "lab"
+    out, settings = tmp_path / "lab", replace(SETTINGS, model=str(world / "base"))
     with pytest.raises(UsageError, match="no arm 'nobody'; there are: clip-ft, triplet"):
-        run_lab(SETTINGS, out, ["nobody"])
+        run_lab(settings, out, ["nobody"])
     with pytest.raises(CompoclipError, match="nothing is finished yet"):
-        run_lab(SETTINGS, out, budget=0, workers=1)
+        run_lab(settings, out, budget=0, workers=1)
 
-    text = run_lab(SETTINGS, out, workers=1)
+    text = run_lab(settings, out, workers=1)
     said = capsys.readouterr().err
     assert "learning rates: running 8 jobs" in said  # the base, three bounds, two rates of each arm
     assert "measured: running 2 jobs" in said
@@ -199,7 +199,7 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     before = kept.stat().st_mtime_ns
     shutil.rmtree(run["triplet"])
     shutil.rmtree(out / "results" / run["triplet"].name)
-    run_lab(SETTINGS, out, ["triplet"], workers=1)
+    run_lab(settings, out, ["triplet"], workers=1)
     said = capsys.readouterr().err
     assert "learning rates: 5 jobs of 6 finished before" in said
     assert "measured: running 1 job," in said
@@ -211,4 +211,4 @@ def test_a_lab_runs_to_its_table_and_goes_on(
     assert again["rates"] == numbers["rates"]
 
     with pytest.raises(CompoclipError, match="made with other settings"):
-        run_lab(replace(SETTINGS, steps=3), out, workers=1)
+        run_lab(replace(settings, steps=3), out, workers=1)

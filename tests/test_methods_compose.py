@@ -26,6 +26,7 @@ from compoclip.training.optim import learning_rate
 from compoclip.training.state import Progress, latest_state
 from losses_oracle import CASES, features_for, layout_of
 from method_data import arguments, write_world
+from train_helpers import FEW
 
 
 def method(name: str, **options: object) -> Method:
@@ -34,7 +35,7 @@ def method(name: str, **options: object) -> Method:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
+    return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
 
 
 def test_texts_of_others_are_added_after_the_method_s_own() -> None:

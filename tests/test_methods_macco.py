@@ -20,11 +20,12 @@ from compoclip.models.config import RECORD
 from compoclip.training.log import read_log
 from losses_oracle import CAPTION, layout_of
 from method_data import arguments, write_world
+from train_helpers import FEW
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
+    return write_world(tmp_path_factory.mktemp("world"), merges=FEW)
 
 
 def nothing_hidden() -> tuple[Features, Layout]:

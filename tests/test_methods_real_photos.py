@@ -18,7 +18,7 @@ from train_helpers import FEW, write_config
 
 pytestmark = pytest.mark.slow
 
-STEPS, BATCH = 10, 8
+STEPS, BATCH = 5, 8
 
 
 @pytest.fixture(scope="module", autouse=True)

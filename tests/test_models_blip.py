@@ -25,6 +25,7 @@ from compoclip_world.captions import captions_for
 from compoclip_world.sampling import scene_for
 from compoclip_world.scene import WorldConfig
 from method_data import write_world
+from train_helpers import FEW
 
 TEXTS = ["a red star", "there is a blue mug left of a red star", "a mug"]
 
@@ -183,7 +184,7 @@ def test_pairs_are_scored_by_the_head_one_by_one(made: tuple[Path, Any], tmp_pat
 
 
 def test_a_head_is_asked_only_where_there_is_one_and_of_pairs(tmp_path: Path) -> None:
-    world = write_world(tmp_path / "world")
+    world = write_world(tmp_path / "world", merges=FEW)
     plain = ModelEncoder(load_model(world / "base"))
     options = Options(score="itm")
     with pytest.raises(UsageError, match="no head that matches pairs"):
@@ -198,7 +199,7 @@ def test_a_tiny_blip_trains_with_mosaic_clip_and_is_measured_on_the_world(
     made: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, _ = made
-    world = write_world(tmp_path / "world")
+    world = write_world(tmp_path / "world", merges=FEW)
     options = [f"--model={folder}", f"--data={world / 'plain.jsonl'}"]
     steps = ["--batch-size=8", "--epochs=4", "--lr=1e-3", "--warmup=2", "--set=log_every=1"]
     run = tmp_path / "run"

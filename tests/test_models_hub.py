@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ from compoclip.models.checkpoint import load_model, save_model
 from compoclip.models.conversion import convert, inspect_model
 from compoclip.models.formats import hub
 from compoclip.models.formats.hub import CardResult
-from method_data import arguments, write_world
+from method_data import arguments
 from test_models_card import card, new, result
 
 LEAKS = (
@@ -144,9 +141,8 @@ def test_results_go_into_the_card_and_its_index(folder: Path, pushed: dict[str, 
 
 
 def test_train_and_convert_push_what_they_wrote(
-    tmp_path: Path, pushed: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    world: Path, tmp_path: Path, pushed: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = write_world(tmp_path / "world")
     run = [*arguments(world, "negclip", tmp_path / "run"), "--push-to-hub=me/negclip"]
     assert main([*run, "--set=stop_after=1"]) == 0
     assert "not pushed to me/negclip: the run is not finished" in capsys.readouterr().err
@@ -175,9 +171,8 @@ def test_train_and_convert_push_what_they_wrote(
 
 @pytest.mark.parametrize(("name", "why"), [("a/b/c", "not a name"), ("me/model", "HF_HUB_OFFLINE")])
 def test_what_cannot_be_pushed_is_told_before_the_work(
-    name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, why: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = write_world(tmp_path / "world")
     run = arguments(world, "negclip", tmp_path / "run")
     for work in (run, ["convert", str(world / "base"), str(tmp_path / "hf"), "--to=hf"]):
         assert main([*work, f"--push-to-hub={name}"]) in (1, 2)
@@ -241,26 +236,20 @@ def test_local_dir_is_the_folder_everywhere(
         load_model("local-dir:nowhere")
 
 
-@pytest.mark.slow
-def test_there_and_back_over_http(folder: Path, tmp_path: Path) -> None:
+def test_there_and_back_over_http(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Push a checkpoint with the real client, load it by hf-hub:, and again from the cache."""
     with hub_server.running() as server:
-        environment = {**os.environ, **server.environment(tmp_path / "home")}
-
-        def run(*commands: list[str], **changes: str) -> str:
-            code = f"from compoclip.cli.main import main; print(*map(main, {commands!r}))"
-            done = subprocess.run(
-                [sys.executable, "-c", code],
-                capture_output=True,
-                text=True,
-                env={**environment, **changes},
-            )
-            printed, _, codes = done.stdout.strip().rpartition("\n")
-            assert set(codes.split()) == {"0"}, done.stderr
-            return printed[printed.index("{") :]
-
+        server.serve_this_process(tmp_path / "home", monkeypatch)
         inspect = ["inspect", "hf-hub:me/model", "--json"]
-        found = run(["push", str(folder), "me/model", "--message=First"], inspect)
+        assert main(["push", str(folder), "me/model", "--message=First"]) == 0
+        capsys.readouterr()
+        assert main(inspect) == 0
+        found = capsys.readouterr().out
         files = server.repositories["me/model"]
         assert set(files) == set(hub.model_files(folder))
         assert_pushed(files, folder)
@@ -269,5 +258,7 @@ def test_there_and_back_over_http(folder: Path, tmp_path: Path) -> None:
         record = json.loads((folder / "compoclip.json").read_text())
         assert json.loads(found)["identity"] == record["identity"]
         before = len(server.seen)
-        assert run(inspect, HF_HUB_OFFLINE="1") == found  # from the cache
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        assert main(inspect) == 0
+        assert capsys.readouterr().out == found  # from the cache
         assert len(server.seen) == before

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import pickle
+import random
 import tempfile
 import zipfile
 from collections import Counter
@@ -109,11 +110,12 @@ def test_odd_texts_have_open_clips_ids() -> None:
     )
 
 
-@pytest.mark.slow
-def test_all_captions_at_hand_have_open_clips_ids(shared_data: Path) -> None:
+def test_captions_at_hand_have_open_clips_ids(shared_data: Path) -> None:
     files = sorted(path for path in shared_data.rglob("*.*") if path.is_file())
     texts = list(dict.fromkeys(text for path in files for text in written_texts(path)))
     assert len(texts) > 10_000
+    odd = [text for text in texts if not text.isascii() or "&" in text]
+    texts = [*odd, *random.Random(0).sample(texts, min(len(texts), 20_000))]
     # Ids follow from the pieces of a text where nothing has to be repaired: each word once.
     seen: set[str] = set()
     telling = []

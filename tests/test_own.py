@@ -28,15 +28,12 @@ from compoclip.rewrites import base as rewrites
 from compoclip.rewrites.base import get_rewrite
 from compoclip.workers import Workers
 from evaluation_helpers import FakeEncoder
-from method_data import arguments, write_world
+from method_data import arguments
+
+pytestmark = pytest.mark.usefixtures("warm_workers")
 
 LINES = ["a red star above a blue mug", "two dogs on a green mat", "a cup left of a plate"]
 FEW = ("--epochs=0.8", "--warmup=1", "--workers=0")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_world(tmp_path_factory.mktemp("world"))
 
 
 def weights(run: Path) -> bytes:

@@ -34,7 +34,7 @@ def arguments(folder: Path, out: str, *more: str) -> list[str]:
         f"--data={folder / 'data' / 'data.tsv'}",
         f"--out={folder / out}",
         "--batch-size=8",
-        "--epochs=6",
+        "--epochs=3",
         "--lr=1e-3",
         "--warmup=3",
         "--set=save_every=3",
@@ -71,7 +71,7 @@ def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
     process = Forked(["compoclip", *arguments(folder, "killed")])
     log = folder / "killed" / "train.jsonl"
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and (not log.is_file() or len(read_log(log)) < 8):
+    while time.monotonic() < deadline and (not log.is_file() or len(read_log(log)) < 5):
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
@@ -89,7 +89,7 @@ def test_kill_and_resume_is_bit_identical(folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("stop", [1, 4, 5, 17])
+@pytest.mark.parametrize("stop", [1, 4, 5, 12])
 def test_stop_at_any_step_and_resume_is_bit_identical(folder: Path, stop: int) -> None:
     out = f"stopped-{stop}"
     assert main(arguments(folder, out, f"--set=stop_after={stop}")) == 0

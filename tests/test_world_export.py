@@ -34,6 +34,8 @@ from compoclip_world.parser import parse
 from compoclip_world.sampling import generator, held_out_attributes, held_out_in, scene_for
 from compoclip_world.scene import Scene, WorldConfig
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 ITEMS = 20
 CONFIG = WorldConfig(size=32)
 ORACLE = Oracle()

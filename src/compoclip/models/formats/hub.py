@@ -12,13 +12,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compoclip.errors import CompoclipError, UsageError
 from compoclip.files import reason, write_atomically
 from compoclip.models.checkpoint import Above, Adapted, Format, LoadedModel, format_of, formats
 from compoclip.models.config import MERGES, RECORD, ModelIdentity, as_json, read_config, read_record
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 HUB = "hf-hub:"
 _PATIENCE = 5.0  # seconds for the hub to answer at all; the files may take as long as they do
@@ -270,7 +274,6 @@ def card_text(
     the data.
     """
     from huggingface_hub import EvalResult, ModelCardData
-    from jinja2 import Environment
 
     method = str(provenance.get("method") or "")
     known = not identity.architecture.startswith("config-")  # a hash is no name for people
@@ -291,20 +294,8 @@ def card_text(
     made = _take_rows(left)
     record = json.dumps(_public(left), indent=2, ensure_ascii=False, default=str) if left else ""
     longest = max((len(run) for run in re.findall("`+", record)), default=0)
-    environment = Environment(autoescape=False)
-    # one line without characters that mean something in Markdown; one that is fit for a table
-    environment.filters["inline"] = lambda text: re.sub(
-        r"([\\`*<>\[\]|#])", r"\\\1", " ".join(text.split())
-    )
-    environment.filters["cell"] = lambda text: (
-        " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
-    )
-    environment.filters["short"] = lambda number: f"{number:.6g}"
-    template = environment.from_string(
-        Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
-    )
     return (
-        template.render(
+        _template().render(
             card_data=data.to_yaml(),
             title=title,
             code=code,
@@ -315,6 +306,25 @@ def card_text(
             results=results,
         )
         + "\n"
+    )
+
+
+@cache
+def _template() -> Template:
+    """The card's template, compiled once."""
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=False)
+    # one line without characters that mean something in Markdown; one that is fit for a table
+    environment.filters["inline"] = lambda text: re.sub(
+        r"([\\`*<>\[\]|#])", r"\\\1", " ".join(text.split())
+    )
+    environment.filters["cell"] = lambda text: (
+        " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
+    )
+    environment.filters["short"] = lambda number: f"{number:.6g}"
+    return environment.from_string(
+        Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
     )
 
 
