@@ -14,12 +14,12 @@ import pytest
 
 from compoclip.cli.main import main
 from compoclip.methods.registry import method_names
+from compoclip.models.checkpoint import load_model
 from compoclip.training.log import read_log
-from method_data import arguments, write_world
+from method_data import STEPS, arguments, write_world
 
 GOLDEN = Path(__file__).with_name("golden")
 TOLERANCE = 1e-4
-STEPS = 12  # of 30: two epochs, in which all that is remembered from step to step is used
 # Those whose texts, images and losses another recipe's curve covers; trained in slow runs only.
 ALIKE = {
     "clip",
@@ -50,10 +50,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_curve(name: str, world: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert main(arguments(world, name, run, f"--set=stop_after={STEPS}")) == 0
+    assert main(arguments(world, name, run)) == 0
     losses = [record["loss"] for record in read_log(run / "train.jsonl")]
     assert len(losses) == STEPS
     assert all(map(math.isfinite, losses))
+    provenance = load_model(run / "model").provenance
+    assert provenance["method"] == name
+    assert provenance["run"]["skipped"] == 0
     path = GOLDEN / f"{name}.json"
     if WRITE:
         path.write_text(json.dumps({"losses": [round(loss, 6) for loss in losses]}) + "\n")
