@@ -8,11 +8,13 @@ import json
 import math
 import re
 import tarfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from packaging.version import Version
 from PIL import Image
 
 from compoclip.cli.main import main
@@ -264,7 +266,9 @@ def test_pandas_reads_the_table_as_negclip_does(
 def test_open_clip_trains_two_steps(
     pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("webdataset", reason="needs pip install webdataset")
+    pytest.importorskip("webdataset", reason="needs pip install open_clip_torch[training]")
+    if Version(version("webdataset")) > Version("0.2.86"):
+        pytest.skip("open_clip trains with webdataset up to 0.2.86")
     program = pytest.importorskip("open_clip_train.main", reason="needs open_clip_torch")
     made = exported(pairs, tmp_path / "out", "open-clip", capsys)
     program.main(
