@@ -47,7 +47,7 @@ def methods_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
 
     def keep(request: TrainRequest) -> int:
         method = request.composed()
-        optim = replace(method.optim, batch_size=8, lr=0.0, warmup_lr=0.0, min_lr=0.0)
+        optim = replace(method.optim, batch_size=16, lr=0.0, warmup_lr=0.0, min_lr=0.0)
         found[name] = (Path(request.options.data), replace(method, optim=optim))
         return 0
 
@@ -88,7 +88,7 @@ def test_recipes_of_every_part_have_the_gradients_of_one_process(
         summary = alone["summary"]
         alone["summary"] = {"images": summary.images, "rewrites": summary.rewrites}
         torch.save(alone, expected / f"{name}.pt")
-    for found in in_ranks(2, compared, folder, methods, expected):
+    for found in in_ranks(4, compared, folder, methods, expected):
         assert isinstance(found, dict), found
         assert found.keys() == methods.keys()
         assert {name: d for name, d in found.items() if isinstance(d, str) or d > 1e-5} == {}
