@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from compoclip import own
 from compoclip.console import columns
@@ -27,7 +27,7 @@ class Verbs:
     program: e.g. "compoclip data". noun: what a verb is called in its usage, e.g. "TASK". table:
     name -> what it does and where its code is, "module" or "module:function" of `package` (or with
     all its packages, "a.b"), imported only when called; the function is `main` unless named. notes:
-    lines below the table.
+    lines below the table. groups: first name of a group -> its heading.
     """
 
     program: str
@@ -35,10 +35,15 @@ class Verbs:
     table: Mapping[str, tuple[str, str]]
     notes: tuple[str, ...] = ()
     package: str = "compoclip.cli"
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     def usage(self) -> str:
         """The text of PROGRAM --help."""
-        rows = [[f"  {name}", about] for name, (about, _) in self.table.items()]
+        rows = []
+        for name, (about, _) in self.table.items():
+            if name in self.groups:
+                rows.append([self.groups[name], ""])
+            rows.append([f"  {name}", about])
         how = f"usage: {self.program} {self.noun} [options]"
         more = f"({self.program} {self.noun} --help explains it)"
         return "\n".join([f"{how}    {more}", "", columns(rows), *self.notes])
@@ -62,50 +67,38 @@ class Verbs:
 
 # verb -> what it does, and the function that does it
 VERBS = {
-    "train": ("fine-tune with a published method, or pre-train with --from-scratch", "train"),
+    "train": ("fine-tune with a published method; --from-scratch pre-trains", "train"),
     "tune": ("fine-tune on your own photos, measure, and say whether it helped", "tune"),
     "sweep": ("train with many settings, measure each: one table, one report", "sweep"),
-    "list": ("list methods, losses, rewrites or benchmarks, with their origin", "lists"),
-    "new": ("write a template of a method, rewrite, loss or benchmark", "new"),
+    "wise-ft": ("mix the weights of a fine-tuned model and its base", "wise_ft"),
     "evaluate": ("measure models on benchmarks", "evaluate"),
     "compare": ("paired comparison of results, with significance", "compare"),
+    "report": ("write an HTML report from results", "report"),
     "reproduce": ("reproduce a paper: download, train, measure, bundle", "reproduce"),
     "bundle": ("put results, their items, the run and hashes together for others", "bundle"),
     "verify": (
-        "compute the scores and tests of a bundle again, and check its hashes",
+        "compute the scores and tests of a bundle again; check its hashes",
         "bundle:verify_main",
-    ),
-    "wise-ft": (
-        "mix the weights of a fine-tuned model and its base, or sweep all mixes",
-        "wise_ft",
     ),
     "towers": ("measure how much each tower contributes to the gains", "wise_ft:towers_main"),
     "tree-score": ("measure how tree-like text encoders compute", "tree_score"),
     "maps": ("draw which patches of an image the words of a caption align with", "maps"),
-    "inspect": (
-        "show a checkpoint's architecture, activation, adapter, sizes and origin",
-        "inspect",
-    ),
+    "rewrite": ("show or write hard negatives and hard positives of captions", "rewrite"),
+    "caption": ("let a language model write positives, negatives and paraphrases", "caption"),
+    "parse": ("show or write tags and scene graphs of captions", "rewrite:parse_main"),
+    "data": ("benchmark data: list, check, fetch, audit", "data"),
+    "index": ("encode photos of your own once, for search", "search:index_main"),
+    "search": ("find photos of an index by texts or images", "search"),
+    "play": ("open a web playground: score an image with captions and rewrites", "serve:play_main"),
+    "serve": ("serve embeddings and scores over HTTP, with dynamic batching", "serve"),
+    "inspect": ("show a checkpoint's architecture, activation, sizes and origin", "inspect"),
     "convert": (
         "write a model as open_clip, Hugging Face, LoRA, PEFT or ONNX",
         "inspect:convert_main",
     ),
     "push": ("upload a model to the Hugging Face hub", "inspect:push_main"),
-    "rewrite": ("show or mass-produce hard negatives and hard positives of captions", "rewrite"),
-    "caption": (
-        "let a language model write positives, negatives, dense captions, paraphrases",
-        "caption",
-    ),
-    "parse": ("show or mass-produce tags and scene graphs of captions", "rewrite:parse_main"),
-    "data": ("benchmark data: list, check, fetch, audit", "data"),
-    "report": ("write an HTML report from results", "report"),
-    "index": ("encode photos of your own once, for search", "search:index_main"),
-    "search": ("find photos of an index by texts or images", "search"),
-    "play": (
-        "open a web playground: scores of an image with a caption and its rewrites",
-        "serve:play_main",
-    ),
-    "serve": ("serve embeddings and scores over HTTP, with dynamic batching", "serve"),
+    "list": ("list methods, losses, rewrites or benchmarks, with their origin", "lists"),
+    "new": ("write a template of a method, rewrite, loss or benchmark", "new"),
     "cache": ("show or clear cached parses, features and indexes", "cache"),
 }
 _NOTES = (
@@ -113,7 +106,17 @@ _NOTES = (
     "every verb takes --json (machine-readable output) and --debug (full traceback)",
     "exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM",
 )
-_PROGRAM = Verbs("compoclip", "VERB", VERBS, _NOTES)
+_GROUPS = {
+    "demo": "Try",
+    "train": "Train",
+    "evaluate": "Measure",
+    "towers": "Explain",
+    "rewrite": "Data",
+    "index": "Serve",
+    "inspect": "Models",
+    "list": "More",
+}
+_PROGRAM = Verbs("compoclip", "VERB", VERBS, _NOTES, groups=_GROUPS)
 _OF_WORLD = ("demo", "world")
 
 SHARED = ("train", "evaluate")  # verbs that several processes (torchrun) carry out together
