@@ -95,7 +95,7 @@ def alone() -> None:
 
 
 def forked(arguments: list[str]) -> Forked:
-    """The same as `started`, from an interpreter that has imported torch."""
+    """Start a command as `started` does, from an interpreter that has imported torch."""
     return Forked(["compoclip", *arguments], preexec_fn=alone)
 
 

@@ -157,8 +157,10 @@ def patch_grid(patches: int, size: tuple[int, int]) -> tuple[int, int]:
     """
     rows = max(1, round(math.sqrt(patches * size[0] / size[1])))
     columns = max(1, round(rows * size[1] / size[0]))
-    wrong = f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
-    wrong += "maps need a tower whose patches cover the image row by row; choose another model"
+    wrong = (
+        f"{patches} patches form no grid on an input of {size[0]} x {size[1]} pixels: patch "
+        "maps need a tower whose patches cover the image row by row; choose another model"
+    )
     refuse({wrong: rows * columns != patches}, CompoclipError)
     return rows, columns
 
@@ -193,7 +195,19 @@ def overlay(image: Image.Image, attention: Floats, region: Box, alpha: float = 0
         attention: (rows, columns), the map.
         region: (left, upper, right, lower), the part of the image that the map covers, in pixels.
         alpha: opacity of the map.
+
+    Raises:
+        CompoclipError: `alpha` is not in [0, 1], or the map is empty.
     """
+    refuse(
+        {
+            f"the opacity of a map is between 0 and 1, not {alpha}": not 0 <= alpha <= 1,
+            f"a map of shape {attention.shape} cannot be laid over an image": (
+                attention.ndim != 2 or not attention.size
+            ),
+        },
+        CompoclipError,
+    )
     photo = np.asarray(image.convert("RGB"), dtype=np.float32)
     low, high = float(attention.min()), float(attention.max())
     values = (attention - low) / (high - low) if high > low else np.zeros_like(attention)

@@ -309,8 +309,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         # Plain conversion would clip to white. Pillow calls grey of 16 bits I;16, of some formats
         # I, as it does grey of 32 bits.
         deep = image.mode.startswith("I;16") or image.format in ("PNG", "PPM")
-        wrong = f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
-        wrong += "black to white; convert the image to 8 or 16 bits"
+        wrong = (
+            f"grey of 32 bits or with negative values (mode {image.mode}) has no scale from "
+            "black to white; convert the image to 8 or 16 bits"
+        )
         refuse({wrong: not deep or image.mode == "F"}, _RefusedError)
         tags = getattr(image, "tag_v2", {})
         deepest = (1 << min(tags.get(_BITS, (16,)))) - 1

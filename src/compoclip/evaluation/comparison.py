@@ -410,8 +410,10 @@ def one_model(results: Sequence[Results], path: Path) -> list[Results]:
 def require_one_checkpoint(results: Sequence[Results]) -> None:
     """Raise CompoclipError, naming a file of each, for one model's results of different weights."""
     files = {str(each.identity.get("weights")): each.items for each in reversed(results)}
-    wrong = f"results of {results[0].model} come from {len(files)} different checkpoints, e.g. "
-    wrong += f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
+    wrong = (
+        f"results of {results[0].model} come from {len(files)} different checkpoints, e.g. "
+        f"{' and '.join(sorted(files.values())[:2])}; evaluate it again, or under two names "
+    )
     refuse({f"{wrong}(NAME=MODEL)": len(files) > 1}, CompoclipError)
 
 

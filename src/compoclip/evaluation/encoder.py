@@ -123,8 +123,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 def require_finite(features: np.ndarray, name: str = "") -> None:
     """Raise CompoclipError, naming the model, unless all features are finite numbers."""
-    wrong = f"{name or 'encoding'}: the model yields features that are not finite numbers; its "
-    wrong += "weights are damaged or training diverged: use another checkpoint"
+    wrong = (
+        f"{name or 'encoding'}: the model yields features that are not finite numbers; its "
+        "weights are damaged or training diverged: use another checkpoint"
+    )
     refuse({wrong: not np.isfinite(features).all()}, CompoclipError)
 
 

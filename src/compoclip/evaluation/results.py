@@ -421,8 +421,10 @@ def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[Card
     """
     rows = []
     for each in results:
-        wrong = f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
-        wrong += f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
+        wrong = (
+            f"the results of '{each.model}' on {each.benchmark} are not of this checkpoint "
+            f"(weights {each.identity.get('weights')}, not {identity.weights}): evaluate it"
+        )
         refuse({wrong: each.identity.get("weights") != identity.weights}, CompoclipError)
         s = each.headline_score
         part = f" ({s.n:,} of {s.expected:,} items)" if each.partial else ""

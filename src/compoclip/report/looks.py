@@ -227,6 +227,8 @@ def require_measured(models: Mapping[str, LoadedModel], study: Study) -> None:
         wrong = f"--maps {name}: no results of that model; there are {', '.join(study.models)}"
         refuse({wrong: name not in study.results}, CompoclipError)
         measured = next(iter(study.results[name].values())).identity.get("weights")
-        wrong = f"--maps {name}: {model.name} has weights {model.identity.weights}, but the "
-        wrong += f"results of {name} are of {measured}; name the checkpoint that was measured"
+        wrong = (
+            f"--maps {name}: {model.name} has weights {model.identity.weights}, but the "
+            f"results of {name} are of {measured}; name the checkpoint that was measured"
+        )
         refuse({wrong: measured and measured != model.identity.weights}, CompoclipError)

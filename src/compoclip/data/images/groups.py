@@ -40,8 +40,10 @@ class Groups(ImagePlan):
 
     def schedule(self, source: Source, share: RankShare, seed: int) -> GroupedSchedule:
         """Return batches of whole groups. Raises UsageError when they cannot fill a batch."""
-        wrong = f"{source.describe()}: groups of variations have an order of their own, which "
-        wrong += "weights say nothing about; train on one data set, or put all rows into one"
+        wrong = (
+            f"{source.describe()}: groups of variations have an order of their own, which "
+            "weights say nothing about; train on one data set, or put all rows into one"
+        )
         refuse({wrong: source.mix is not None})
         return GroupedSchedule(source, self, share, seed)
 
@@ -57,8 +59,10 @@ class GroupedSchedule:
 
     def __init__(self, source: Source, plan: Groups, share: RankShare, seed: int) -> None:
         slots = plan.variations + plan.pairs
-        wrong = f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
-        wrong += f"{plan.variations} variations and {plan.pairs} pairs a group"
+        wrong = (
+            f"--batch-size {share.batch_size}: must be a multiple of {slots * share.world}, "
+            f"{plan.variations} variations and {plan.pairs} pairs a group"
+        )
         refuse({wrong: share.batch_size % (slots * share.world)})
         self._scores = list(source.column("score"))
         columns = source.column(GROUP), self._scores, source.column("image_score")
@@ -80,8 +84,10 @@ class GroupedSchedule:
         if len(members) > len(self._groups):
             small = len(members) - len(self._groups)
             note(f"left out: {counted(small, 'group')} of fewer than {plan.variations} variations")
-        wrong = f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
-        wrong += f"{self._per_step}; lower --batch-size or supply more"
+        wrong = (
+            f"{source.describe()}: {len(self._groups)} usable groups, and a batch takes "
+            f"{self._per_step}; lower --batch-size or supply more"
+        )
         refuse({wrong: len(self._groups) < self._per_step})
 
     @property

@@ -430,8 +430,10 @@ class BinaryForm(CaseForm):
         cases.
         """
         for case in content:
-            wrong = f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
-            wrong += "binary ones; a benchmark with binary items can have no others"
+            wrong = (
+                f"item '{case.id}' of sub-task '{case.subtask}' is a {case.form} item among "
+                "binary ones; a benchmark with binary items can have no others"
+            )
             refuse({wrong: case.form is not self.name}, CompoclipError)
             self.candidates(case)
         scores = features.scores(

@@ -104,8 +104,10 @@ class ClassificationForm(ItemForm[Classification]):
         if content.metric != "auc":
             return items
         truth = np.array(content.labels) == 1
-        wrong = f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
-        wrong += f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
+        wrong = (
+            f"the area under the ROC curve needs images of two classes, not {truth.sum()} of "
+            f"{len(truth)} images in class 1 of {len(content.classes)}; get the whole set"
+        )
         refuse({wrong: len(content.classes) != 2 or truth.all() or not truth.any()}, CompoclipError)
         odds = log_odds(images @ classes.T)[:, 1].astype(np.float32)
         return replace(
