@@ -94,8 +94,7 @@ def negation(gallery: Gallery, index: PhotoIndex, encoder: ModelEncoder) -> str:
         (a, b)
         for a in range(len(truth))
         for b in range(len(truth))
-        if a != b
-        and min(((truth[a] == 1) & (truth[b] == has)).sum() for has in (0, 1)) >= TOP
+        if a != b and min(((truth[a] == 1) & (truth[b] == has)).sum() for has in (0, 1)) >= TOP
     ]
     pairs = random.Random(0).sample(pairs, min(QUERIES, len(pairs)))
     texts = [f"{gallery.phrases[a]} without {gallery.phrases[b]}" for a, b in pairs]
@@ -116,9 +115,7 @@ def negation(gallery: Gallery, index: PhotoIndex, encoder: ModelEncoder) -> str:
     return f"{len(pairs)} queries; chance of both {100 * chance:.1f}\n" + table(rows, head, left=1)
 
 
-def order(
-    gallery: Gallery, index: PhotoIndex, loaded: LoadedModel, kinds: Sequence[Rerank]
-) -> str:
+def order(gallery: Gallery, index: PhotoIndex, loaded: LoadedModel, kinds: Sequence[Rerank]) -> str:
     """Return R@1 of one caption of each of `QUERIES` photos, the 100 best ordered by each score."""
     encoder = ModelEncoder(loaded)
     names = random.Random(1).sample(sorted(gallery.captions), min(QUERIES, len(gallery.captions)))
