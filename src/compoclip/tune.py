@@ -8,7 +8,7 @@ model, and those that the verdict is measured on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,6 +63,8 @@ RULES = (
 LEAST = 50  # photos; fewer leave too few to judge by
 _STEPS = 4  # of the interpolation from base to tuned model
 _MOST = 250  # items of a sub-task of the suite
+RECALL = "Recall (mean of R@1, R@5, R@10)"
+_MARGIN = 0.01  # of recall, that a point to hand out may lose on the photos that choose
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +212,8 @@ def tune(options: TuneOptions) -> Tuned:
         place = options.out / "choice"
         note(f"choosing a mix of base and tuned model, by {photos['val']} photos")
         first = mixes.sweep(pair, ("all",), shares, choosing, place, settings, device)
-        mix = best(first.lines["all"])
+        line = with_recall(first.lines["all"], place)
+        mix = best(line)
         benchmarks = [*judging, *others]
         place, alphas = options.out / "results", sorted({mix.mix.alpha, 1.0})
         note(f"judging the choice, by {photos['test']} photos")
@@ -230,7 +233,7 @@ def tune(options: TuneOptions) -> Tuned:
             ),
             photos=photos,
             rule=rule,
-            chosen_by={each.mix.alpha: each.differences for each in first.lines["all"]},
+            chosen_by={each.mix.alpha: each.differences for each in line},
             differences=points[mix.mix.alpha].differences,
             tuned=points[1.0].differences,
             seconds=summary.seconds,
@@ -262,24 +265,47 @@ def _benchmarks(options: TuneOptions, split: str, share: float) -> list[Benchmar
     ]
 
 
+def with_recall(points: Sequence[Point], place: Path) -> list[Point]:
+    """Add the difference in recall, the mean of R@1, R@5 and R@10, which varies less than R@1.
+
+    Args:
+        points: The base first.
+        place: The folder of their results.
+    """
+    from compoclip.evaluation.groups import RETRIEVAL, ScorePart, group_differences, profile_groups
+    from compoclip.evaluation.results import load_results
+
+    base, *others = ([*load_results(place / point.mix.name)] for point in points)
+    parts = [
+        ScorePart(part.benchmark, name, metric)
+        for part in profile_groups(base)[RETRIEVAL]
+        for name in ("i2t", "t2i")
+        for metric in ("r1", "r5", "r10")
+    ]
+    found = (group_differences(base, other, {RECALL: tuple(parts)}) for other in others)
+    more = (
+        replace(p, differences={**p.differences, RECALL: d}) for p, (d,) in zip(points[1:], found)
+    )
+    return [points[0], *more]
+
+
 def best(points: Sequence[Point]) -> Point:
     """Return the point to hand out, by the photos that choose.
 
-    Of the points that lose no retrieval it is the one that gains most in the mean of retrieval and
-    compositionality, if either gain is shown (its 95 % interval is above zero); else the base.
-    points: from the base on, by rising share of the tuned weights.
+    Of the points that lose at most `_MARGIN` of recall it is the one that gains most in the sum of
+    recall and compositionality, if either gain is significant (its 95 % interval is above zero);
+    else the base. points: from the base on, by rising share of the tuned weights.
     """
-    from compoclip.evaluation.groups import COMPOSITION, RETRIEVAL
+    from compoclip.evaluation.groups import COMPOSITION
 
     def gain(point: Point) -> float:
-        found = [point.differences[axis].difference for axis in (COMPOSITION, RETRIEVAL)]
-        return sum(found)
+        return sum(point.differences[axis].difference for axis in (COMPOSITION, RECALL))
 
     able = [
         point
         for point in points[1:]
-        if point.differences[RETRIEVAL].difference >= 0
-        and any((point.differences[axis].low or 0) > 0 for axis in (COMPOSITION, RETRIEVAL))
+        if point.differences[RECALL].difference >= -_MARGIN
+        and any((point.differences[axis].low or 0) > 0 for axis in (COMPOSITION, RECALL))
     ]
     return max(able, key=gain, default=points[0])
 
