@@ -123,7 +123,7 @@ class SearchOptions(OnDevice):
     image: Annotated[tuple[Path, ...], Shown("FILE ...")] = ()
     top: int = 10
     rerank: Literal["local", "maxsim", "itm", "subgraphs"] | None = None
-    negation: float = 0.0
+    negation: float = 0.25
     model: str = ""
     images: Path | None = None
     page: Path | None = None

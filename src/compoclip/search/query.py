@@ -177,7 +177,7 @@ def search(
     encoder: ModelEncoder,
     queries: Sequence[str | Path],
     top: int = 10,
-    negation: float = 0.0,
+    negation: float = 0.25,
 ) -> list[Found]:
     """Find the photos nearest to each query, by cosine.
 
