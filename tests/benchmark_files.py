@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,6 +41,13 @@ def write_photo(path: Path, mode: str = "RGB") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, (8, 8)).save(path)
     return path
+
+
+def picture(k: int) -> bytes:
+    """A PNG file; each number has another colour."""
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (20 * k, 20, 200 - 20 * k)).save(stream, "png")
+    return stream.getvalue()
 
 
 SUGARCREPE = (

@@ -58,7 +58,7 @@ WRITERS: dict[str, tuple[str, Writer]] = {
     "gallery": ("negbench_retrieval", write_gallery),
     "regions": ("negrefcocog", write_regions),
     "pickle": ("cc_neg", lambda root: negation.write_cc_neg(root, negation.cc_neg())),
-    "zip pickle": ("cc_neg", lambda root: negation.write_cc_neg(root, negation.cc_neg(), "zip")),
+    "older pickle": ("cc_neg", lambda root: negation.write_cc_neg(root, negation.cc_neg(), False)),
     "half-truths": (
         "half_truths:coco_qwen",
         lambda root: half_truths.write_table(root, "coco_qwen", [half_truths.row(0)]),

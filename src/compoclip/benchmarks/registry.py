@@ -166,11 +166,7 @@ def how_to_get(spec: str, root: Path) -> str:
 
 
 def option_types(name: str) -> dict[str, str]:
-    """Return the options of a benchmark -> their types, e.g. {"annotations": "Path | None"}.
-
-    Args:
-        name: Its id. Errors are those of `meta`.
-    """
+    """Return the options of a benchmark -> their types, e.g. {"annotations": "Path | None"}."""
     return reader(name).options
 
 

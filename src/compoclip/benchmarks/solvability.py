@@ -69,8 +69,7 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
     Empty for benchmarks whose texts are all true (pairs of images, retrieval, classification).
     """
     found = []
-    fits = (Form.BINARY, *_TRUE_TEXTS)
-    for subtask, cases in _by_part(benchmark, lambda case: case.form in fits).items():
+    for subtask, cases in _by_part(benchmark, _has_false).items():
         kept = sorted(cases, key=lambda case: _digest(case.id))[:MOST_ITEMS]
         measure = _statements if kept[0].form is Form.BINARY else _choices
         score = measure(kept) if len(kept) >= LEAST_ITEMS else None
@@ -78,6 +77,10 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
             metric, both, chance = score
             found.append(Solvability(subtask, metric, *both, chance, len(kept), len(cases)))
     return found
+
+
+def _has_false(case: Case) -> bool:
+    return case.form is Form.BINARY or (case.form is not Form.GROUP and bool(case.sides[1]))
 
 
 def _by_part(benchmark: Benchmark, fits: Callable[[Case], bool]) -> dict[str, list[Case]]:
@@ -90,13 +93,6 @@ def _by_part(benchmark: Benchmark, fits: Callable[[Case], bool]) -> dict[str, li
 # --- Rules of thumb. ---
 
 SHORTER, LARGER = "shorter text", "larger box"
-_TRUE_TEXTS = {
-    Form.CHOOSE_TEXT: None,  # the one that the case names
-    Form.TRIPLE: (0, 1),
-    Form.TEXT_ONLY: (0, 1),
-    Form.TWO_TRUE: (0, 1),
-    Form.HALF_TRUTH: (0,),  # the longer true text is no candidate of the main question
-}
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,7 @@ def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
 
     def fits(case: Case) -> bool:
         boxes = case.form is Form.CHOOSE_IMAGE and all(ref.box for ref in case.images)
-        return boxes or case.form in _TRUE_TEXTS
+        return boxes or (case.form is not Form.BINARY and _has_false(case))
 
     found = []
     for subtask, cases in _by_part(benchmark, fits).items():
@@ -129,14 +125,15 @@ def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
         judged = []  # outcome, share of a random order, how much longer a wrong text is
         for case in cases:
             if boxes:
-                sides = [ref.box or (0.0, 0.0, 0.0, 0.0) for ref in case.images]
-                scores = np.array([(right - left) * (low - up) for left, up, right, low in sides])
+                edges = [ref.box or (0.0, 0.0, 0.0, 0.0) for ref in case.images]
+                scores = np.array([(right - left) * (low - up) for left, up, right, low in edges])
+                true, false = [case.truth], [k for k in range(len(edges)) if k != case.truth]
             else:
                 scores = -np.array([float(len(_PIECES.findall(text))) for text in case.texts])
-            true = list(_TRUE_TEXTS.get(case.form) or (case.truth,))
+                true, false = case.sides
             if case.form is Form.HALF_TRUTH:
-                scores = scores[[0, 2]]
-            wrong = np.delete(scores, true)
+                true = [0]  # the longer true text is no candidate of the main question
+            wrong = scores[false]
             share = _share(len(true), len(wrong))
             longer = scores[true].mean() - wrong.mean()
             judged.append((_outcome(scores[true], wrong), share, longer))
@@ -157,12 +154,8 @@ def _choices(cases: Sequence[Case]) -> Score | None:
     """Items with true and false texts."""
     texts = list(dict.fromkeys(text for case in cases for text in case.texts))
     row = {text: number for number, text in enumerate(texts)}
-    right: list[list[int]] = []
-    wrong: list[list[int]] = []
-    for case in cases:
-        true = (case.truth,) if case.form is Form.CHOOSE_TEXT else (0, 1)
-        right.append([row[case.texts[k]] for k in true])
-        wrong.append([row[text] for k, text in enumerate(case.texts) if k not in true])
+    sides = ([[row[case.texts[k]] for k in side] for side in case.sides] for case in cases)
+    right, wrong = zip(*sides)
     folds = _folds(cases)
     share = np.mean([_share(len(r), len(w)) for r, w in zip(right, wrong)])
 

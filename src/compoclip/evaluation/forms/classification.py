@@ -18,7 +18,6 @@ from compoclip.benchmarks.case import (
     image_key,
     image_names,
 )
-from compoclip.benchmarks.files import classification_rules
 from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.curves import expected_ap_11, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
@@ -121,8 +120,8 @@ class ClassificationForm(ItemForm[Classification]):
     def rules(
         self, content: Classification, subtasks: Sequence[str]
     ) -> tuple[dict[str, Aggregate], str]:
-        """The rules of `classification_rules`; the one named after the metric is quoted."""
-        return classification_rules(content), content.metric
+        """The rules of the set; the one named after the metric is quoted."""
+        return content.rules(), content.metric
 
 
 def _several(content: Classification, cosines: Scores) -> Items:
