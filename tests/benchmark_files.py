@@ -10,10 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
+
+
+def examples(count: int) -> settings:
+    """Settings of a property: so many examples, the same in every run."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 def write_json(path: Path, value: Any) -> Path:

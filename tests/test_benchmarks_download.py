@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.request import Request
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark_files import expect_one_line
+from benchmark_files import examples, expect_one_line
 from compoclip.benchmarks.download import DownloadPatience, Redirections, download
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.errors import CompoclipError, UsageError
@@ -227,13 +227,7 @@ def an_answer(draw: st.DrawFn) -> bytes:
     return b"\r\n".join(lines)
 
 
-@settings(
-    max_examples=150,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+@examples(150)
 @given(
     answers=st.lists(an_answer(), min_size=1, max_size=3),
     left=st.sampled_from((None, b"12345", b"1")),

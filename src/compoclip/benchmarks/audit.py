@@ -113,10 +113,8 @@ def exchanged(a: str, b: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=1 << 14)
 def synonymous(old: str, new: str) -> bool:
-    """Return whether a dominant sense of both is the same, as the same part of speech.
-
-    Forms of one word (man, men) are not synonyms. See `captions.lexicon` for dominant senses.
-    """
+    """Return whether a dominant sense (`captions.lexicon`) of both, as one part of speech, is the
+    same; forms of one word (man, men) are no synonyms."""
     known = lexicon()
 
     def lemmas(text: str, kind: str) -> set[str]:
@@ -263,10 +261,7 @@ def _size(path: Path) -> tuple[int, int] | None:
 
 
 def _compare(caption: str, negative: str, words: bool = True) -> Iterator[tuple[Kind, str, str]]:
-    """Yield (kind, level, detail) of what makes a negative as true as its caption.
-
-    words: also when both hold the same words.
-    """
+    """Yield (kind, level, detail) of what makes a negative as true as its caption."""
     shown = f"{caption[:_SHOWN]!r} / {negative[:_SHOWN]!r}"
     if level := same(caption, negative):
         yield Kind.EQUAL, level, shown
@@ -306,7 +301,6 @@ def _case(case: Case) -> Iterator[Found]:
 
 
 def _strictest(found: Iterable[tuple[Kind, str, str]]) -> list[tuple[Kind, str, str]]:
-    """Return one defect of each kind, that of the strictest level."""
     best: dict[Kind, tuple[Kind, str, str]] = {}
     for each in found:
         best[each[0]] = min(best.get(each[0], each), each, key=lambda each: _rank(each[1]))
@@ -345,7 +339,6 @@ def _gallery(content: Retrieval) -> Iterator[Found]:
 
 
 def _classes(content: Classification) -> Iterator[Found]:
-    """Yield images of classes that share a name with another one."""
     names = [name.lower() for name in content.classes]
     twice = {name for name, n in Counter(names).items() if n > 1}
     for name, label in zip(image_names(content.images), content.labels):

@@ -150,7 +150,6 @@ def rewritten(
 
 
 def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random) -> Case | None:
-    """The item of a caption of a photo in a sub-task, if the rewrites make one."""
     caption, made = photo.parsed[k], entries()[ENTRY]["made"][part]
     images, text = (photo.image,), caption.text
     if not made["negatives"]:
@@ -183,7 +182,6 @@ def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random
 
 
 def _known_errors(used: set[str]) -> str:
-    """Results of the blind reading of the rewrites in use."""
     listed = {name: each for name, each in entries()[ENTRY]["errors"].items() if name in used}
     rates = ", ".join(f"{name} {wrong:g} and {odd:g}" for name, (wrong, odd) in listed.items())
     return f"rewritten captions, % with a wrong label and % in broken English: {rates or 'none'}"

@@ -209,7 +209,6 @@ def find_missing(
 
 
 def _folders(spec: str, about: Meta, root: Path, part: str, incomplete: bool) -> dict[str, str]:
-    """Return image folder -> why it is needed."""
     folders = about.of_set(part, about.images) if about.family else about.images
     counts = {} if incomplete else check(spec, root).images
     short = {

@@ -46,7 +46,6 @@ def cc_neg_training(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
-    """Return the paths and the annotations of CC-Neg, as many of both."""
     import torch  # no other benchmark needs it
 
     with reading(path, files.OFFICIAL):

@@ -158,11 +158,7 @@ ALL_PAIRS = 17410
 def _counterfactuals(
     path: Path, folder: Path, pairs: int | None
 ) -> tuple[tuple[Captioned, ...], dict[str, int]]:
-    """Return the chosen pairs in file order, each as two captioned photos, and what is left out.
-
-    folder: of the photos, where names without a suffix are looked up. pairs: how many to take, None
-    for all. An id or an image that occurs twice is refused.
-    """
+    """Return the chosen pairs in file order, each as two captioned photos, and what is left out."""
     seen: set[object] = set()
     names: set[str] = set()
     rows: dict[str, list[Captioned]] = {}
@@ -195,7 +191,6 @@ _FIRST = 1000
 
 
 def _long_rows(name: str, path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield (place for messages, photo, caption)."""
     if name == "urban1k":
         for each in sorted(path.glob("*.txt")):
             yield str(each), f"{each.stem}.jpg", files.read_text(each).split("\n")[0]

@@ -21,18 +21,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import comb
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.sparse import csr_array, hstack
+from scipy.stats import rankdata
 
 from compoclip.benchmarks.case import Benchmark, Case, Form
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-else:
-    csr_array = Any
 
 Values: TypeAlias = npt.NDArray[np.float64]
 FOLDS = 5
@@ -151,7 +149,6 @@ Score: TypeAlias = tuple[str, tuple[float, float], float]
 
 
 def _choices(cases: Sequence[Case]) -> Score | None:
-    """Items with true and false texts."""
     texts = list(dict.fromkeys(text for case in cases for text in case.texts))
     row = {text: number for number, text in enumerate(texts)}
     sides = ([[row[case.texts[k]] for k in side] for side in case.sides] for case in cases)
@@ -177,8 +174,6 @@ def _choices(cases: Sequence[Case]) -> Score | None:
 
 def _statements(cases: Sequence[Case]) -> Score | None:
     """Statements that are true or false: the area under the ROC curve, pairs of a fold only."""
-    from scipy.stats import rankdata
-
     truth = np.array([case.truth == 1 for case in cases])
     if truth.all() or not truth.any():
         return None
@@ -202,33 +197,25 @@ def _statements(cases: Sequence[Case]) -> Score | None:
 
 
 def _both(texts: Sequence[str], held_out: Callable[[csr_array], float]) -> tuple[float, float]:
-    """Return the values with all features, and with lengths alone.
-
-    Lengths are words, characters and mean word length, standardised; the other features are counts
-    of hashed one- and two-piece stretches.
-    """
-    from scipy.sparse import csr_array as matrix
-    from scipy.sparse import hstack
-
+    """Return the values with lengths and counts of hashed stretches, and with lengths alone."""
     pieces = [_PIECES.findall(text) for text in texts]
     words = np.array([len(each) for each in pieces], dtype=np.float64)
     letters = np.array([sum(map(len, each)) for each in pieces], dtype=np.float64)
     table = np.stack([words, letters, letters / np.maximum(words, 1)], axis=1)
     spread = table.std(axis=0)
-    lengths = matrix((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
+    lengths = csr_array((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
     rows, columns = [], []
     for number, text in enumerate(texts):
         lower = ["<", *_PIECES.findall(text.lower()), ">"]
         grams = lower[1:-1] + [f"{a} {b}" for a, b in pairwise(lower)]
         rows += [number] * len(grams)
         columns += [crc32(gram.encode()) % _BUCKETS for gram in grams]
-    counts = matrix((np.ones(len(rows)), (rows, columns)), shape=(len(texts), _BUCKETS))
+    counts = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(texts), _BUCKETS))
     return held_out(hstack([lengths, counts], format="csr")), held_out(lengths)
 
 
 def _fit(features: csr_array, sign: Values) -> Values:
     """Return the weights w that minimise sum log(1 + exp(-sign x.w)) + ridge/2 |w|^2."""
-    from scipy.optimize import minimize
 
     def loss(weights: Values) -> tuple[float, Values]:
         margin = sign * (features @ weights)

@@ -41,12 +41,7 @@ def readers() -> dict[str, Reader]:
 
 
 def reader_of(name: str, entry: Entry) -> Reader:
-    """Return the reader that an entry describes.
-
-    Args:
-        name: Id of the benchmark.
-        entry: Its keys, as `benchmarks.yaml` explains them.
-    """
+    """Return the reader of the benchmark `name` that an entry (`benchmarks.yaml`) describes."""
     about = meta_of(name, entry)
     takes = {"annotations": _PATH, **{f"{place}_images": _PATH for place in _further_places(entry)}}
     if "edit" in entry:

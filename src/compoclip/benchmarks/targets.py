@@ -180,8 +180,7 @@ def read_suite(path: Path) -> list[Target]:
 def find_in(root: Path) -> list[Target]:
     """Return every benchmark whose annotation files lie below `root` in the default layout.
 
-    One that has only some of its own files, or that needs an option stated, is left out with a
-    note.
+    A note names one that has only some of its files, or that needs an option.
     """
     found: list[str] = []
     for about in map(meta, benchmark_names()):

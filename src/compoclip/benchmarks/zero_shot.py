@@ -306,7 +306,6 @@ def _named(
 
 
 def _check(content: Classification, photos: PhotoSet, where: str) -> None:
-    """Refuse what the metric cannot score."""
     if content.metric != MAP11:
         several = next((k for k, each in enumerate(photos.labels) if len(each) > 1), None)
         k = several or 0

@@ -126,7 +126,6 @@ class MeanNode:
 
 
 def _ratio(total: Values, count: Values) -> Values:
-    """The quotient, nan where `count` is zero."""
     found: Values = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
     return found
 

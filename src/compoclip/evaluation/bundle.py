@@ -154,7 +154,6 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 @cache
 def _code_hash() -> str:
-    """Return a hash of the package's own code and tables."""
     root = Path(__file__).parents[1]
     files = [path for kind in ("*.py", "*.yaml") for path in root.rglob(kind)]
     return data_hash({path.relative_to(root).as_posix(): path for path in files})
@@ -263,7 +262,6 @@ def verify_bundle(bundle: Path) -> Verified:
 
 
 def _check_content(folder: Path, manifest: Mapping[str, Any], report: Verified) -> None:
-    """Add to a report what follows from the content of the files."""
 
     def take(problems: Iterator[str], holds: str) -> None:
         wrong = list(problems)

@@ -118,7 +118,6 @@ def _means(results: Sequence[Results]) -> Groups:
 def _changes(
     base: Sequence[Results], others: Mapping[str, Sequence[Results]], resamples: int, seed: int
 ) -> list[str]:
-    """Return the sentences on every other model."""
     skills, means = [], []
     for results in others.values():
         names = {each.benchmark for each in results}

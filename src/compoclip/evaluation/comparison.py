@@ -386,7 +386,6 @@ def compare_all(
 def _compared(
     base: Sequence[Results], other: Sequence[Results], resamples: int, seed: int
 ) -> Comparison:
-    """Compare one pair; differences are uncorrected."""
     mine: dict[str, Results] = {}
     theirs: dict[str, Results] = {}
     for known, results in ((mine, base), (theirs, other)):

@@ -206,11 +206,8 @@ _DIRECTIONS = {"I2T Ret": "i2t", "T2I Ret": "t2i"}
 
 
 def overall_groups(results: Sequence[Results]) -> dict[str, Parts]:
-    """The means that one model's results define, each over all its benchmarks or not at all.
-
-    Comp, ZS (21) and ZS (20): headlines of `registry.SUITES`. I2T Ret, T2I Ret: R@1 on COCO,
-    Flickr30k and COCO-Counterfactuals.
-    """
+    """Return the means of `registry.SUITES` of which one model has all benchmarks: headlines for
+    Comp and ZS, R@1 for I2T Ret and T2I Ret."""
     named = {each.benchmark: each for each in results}
     groups: dict[str, Parts] = {}
     for title, suite in _HEADLINES.items():

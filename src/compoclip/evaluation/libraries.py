@@ -56,7 +56,6 @@ def _library(name: str, extra: str, model: str) -> Any:
 
 
 def _commit(model: Any, revision: str | None) -> str:
-    """The commit of the weights, where they come from the hub."""
     return getattr(getattr(model, "config", None), "_commit_hash", None) or revision or ""
 
 
@@ -126,8 +125,6 @@ ANSWER = "Yes"
 
 
 class _Transformers:
-    """A model of transformers, its processor and its revision."""
-
     libraries = ("transformers", "torch")
 
     def __init__(self, model: Any, processor: Any, revision: str | None, device: Any) -> None:

@@ -90,7 +90,6 @@ def score_of(name: str, encoder: Encoder) -> PairScore | None:
 
 
 def _custom(name: str, encoder: Encoder) -> PairScore:
-    """The function of a local file: model, image and texts to scores."""
     own.refresh(name)
     module = own.parts_of(name)
     found = {
@@ -179,7 +178,6 @@ def _scored(
     options: EncodeOptions,
     size: int,
 ) -> int:
-    """Score what the store lacks, `size` pairs at once; return their number."""
     pairs = list(needed)
     todo = store.todo(size, key=lambda row: pairs[row])
     groups = [list(each) for _, each in groupby(todo, key=lambda row: pairs[row][0])]

@@ -119,9 +119,7 @@ def chance_flag(score: Score) -> str:
 def data_notes(results: Results, details: bool = True) -> list[str]:
     """Return remarks on the data of one model on one benchmark, one line each.
 
-    They tell of missing images, rows left out, cut texts, scores that are no cosines, and features
-    of less than float32. details: a line for every reason why rows are left out, also for more than
-    two.
+    details: a line for every reason why rows are left out, also for more than two.
     """
     lines = []
     if results.missing_count:

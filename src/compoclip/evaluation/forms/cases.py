@@ -253,7 +253,6 @@ class ChoiceForm(CaseForm):
 
 
 def _forms() -> Iterator[CaseForm]:
-    """Yield the forms of `forms.yaml`."""
     listed = yaml.safe_load(Path(__file__).with_name("forms.yaml").read_text(encoding="utf-8"))
     for name, row in listed.items():
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}

@@ -154,10 +154,7 @@ def _several(content: Classification, cosines: Scores) -> Items:
 
 
 def _placed(scores: Scores, truth: Flags, chance: float) -> Outcomes:
-    """Each item's placement in a curve: the share of the other kind on its right side.
-
-    nan where there are not both kinds, for which no curve exists. chance: of the curve.
-    """
+    """Placements in a curve (`curves.placements`); nan without both kinds. chance: of the curve."""
     if truth.all() or not truth.any():
         return Outcomes.nowhere(len(truth))
     half = placements(scores, truth)
