@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
+from benchmark_files import SUGARCREPE, sugarcrepe_row, write_mini
 from compoclip import run
 from compoclip.benchmarks.targets import find_in, parse_targets, read_suite
 from compoclip.cli.main import main
@@ -18,8 +18,6 @@ from compoclip.evaluation.results import load_items, load_results
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
 from evaluation_helpers import TINY
-
-PARTS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
 
 
 @pytest.fixture(scope="module")
@@ -32,23 +30,18 @@ def model(tmp_path_factory) -> Path:
 @pytest.fixture
 def root(tmp_path) -> Path:
     """SugarCrepe in miniature, made here: 4 items a part over 5 photos, and its edition file."""
-    rng = np.random.default_rng(0)
-    (tmp_path / "data/coco/val2017").mkdir(parents=True)
-    (tmp_path / "data/sugarcrepe").mkdir()
-    for k in range(5):
-        pixels = rng.integers(0, 255, size=(40, 50 + k, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"data/coco/val2017/{k}.png")
-    for part in PARTS:
-        rows = {
-            str(k): {
-                "filename": f"{(k + len(part)) % 5}.png",
-                "caption": f"a red cube {part} number {k}",
-                "negative_caption": f"a blue cube {part} number {k}",
-            }
+    files = {}
+    for part in SUGARCREPE:
+        rows = [
+            sugarcrepe_row(
+                filename=f"{(k + len(part)) % 5}.png",
+                caption=f"a red cube {part} number {k}",
+                negative_caption=f"a blue cube {part} number {k}",
+            )
             for k in range(4)
-        }
-        (tmp_path / f"data/sugarcrepe/{part}.json").write_text(json.dumps(rows))
-    (tmp_path / "data/edition.json").write_text('{"edition": "mini"}')
+        ]
+        files[part] = {str(k): row for k, row in enumerate(rows)}
+    write_mini(tmp_path / "data", 5, **files)
     return tmp_path / "data"
 
 

@@ -301,9 +301,10 @@ def _case(case: Case) -> Iterator[Found]:
 
 
 def _strictest(found: Iterable[tuple[Kind, str, str]]) -> list[tuple[Kind, str, str]]:
+    order = {level: k for k, level in enumerate(("", *LEVELS))}
     best: dict[Kind, tuple[Kind, str, str]] = {}
     for each in found:
-        best[each[0]] = min(best.get(each[0], each), each, key=lambda each: _rank(each[1]))
+        best[each[0]] = min(best.get(each[0], each), each, key=lambda one: order[one[1]])
     return list(best.values())
 
 
@@ -402,7 +403,3 @@ def _met(text: str, seen: Mapping[str, set[object]]) -> str | None:
     for level, value in keys.items():
         seen[level].add(value)
     return found
-
-
-def _rank(level: str) -> int:
-    return LEVELS.index(level) if level else -1
