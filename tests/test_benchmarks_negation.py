@@ -218,7 +218,7 @@ class Hostile:
 def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, new: bool) -> None:
     trap = tmp_path / "trap"
     path = write_cc_neg(tmp_path, cc_neg(extra=Hostile(trap)), new)
-    refuses("nothing else in a pickle is executed", str(path), "cc_neg", tmp_path)
+    refuses("nothing in it is executed", str(path), "cc_neg", tmp_path)
     assert not trap.exists()
 
 

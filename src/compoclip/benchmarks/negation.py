@@ -55,8 +55,8 @@ def _pickled(path: Path) -> tuple[list[Any], list[Any]]:
             raise
         except Exception as error:  # damage of any kind, and names of code
             raise CompoclipError(
-                f"{path}: no plain data as torch.save writes it, and nothing else in a pickle is "
-                f"executed; {files.OFFICIAL}"
+                f"{path}: no plain data as torch.save writes it, and nothing in it is executed; "
+                f"{files.OFFICIAL}"
             ) from error
     paths, rows = (
         files.items(files.field(files.record(value, str(path)), key, str(path)), f"{path}: {key!r}")
