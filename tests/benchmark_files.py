@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.errors import CompoclipError
+
+
+def examples(count: int) -> settings:
+    """Settings of a property: so many examples, the same in every run."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 def write_json(path: Path, value: Any) -> Path:
@@ -42,6 +56,13 @@ def write_photo(path: Path, mode: str = "RGB") -> Path:
     return path
 
 
+def picture(k: int) -> bytes:
+    """A PNG file; each number has another colour."""
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (20 * k, 20, 200 - 20 * k)).save(stream, "png")
+    return stream.getvalue()
+
+
 SUGARCREPE = (
     "replace_obj",
     "replace_att",
@@ -64,6 +85,17 @@ def write_sugarcrepe(root: Path, **rows: Any) -> Path:
         value = rows.get(name, {"0": sugarcrepe_row(), "7": sugarcrepe_row(filename="2.jpg")})
         write_json(root / "sugarcrepe" / f"{name}.json", value)
     return root
+
+
+def write_mini(root: Path, photos: int, **rows: Any) -> Path:
+    """SugarCrepe in miniature, an edition, with photos of noise."""
+    rng = np.random.default_rng(0)
+    (root / "coco" / "val2017").mkdir(parents=True)
+    for k in range(photos):
+        pixels = rng.integers(0, 255, size=(40, 50 + k, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / "coco" / "val2017" / f"{k}.png")
+    write_json(root / "edition.json", {"edition": "mini"})
+    return write_sugarcrepe(root, **rows)
 
 
 def write_sugarcrepe_pp(root: Path, **rows: Any) -> Path:

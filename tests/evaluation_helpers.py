@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from compoclip.archives import Members
 from compoclip.benchmarks.case import (
     Aggregate,
     Benchmark,
@@ -28,6 +29,13 @@ from compoclip.evaluation.encoder import Pending, Precision, TextKey
 from compoclip.evaluation.forms import score
 from compoclip.evaluation.items import EncodedFeatures, Items
 from compoclip.models.config import ModelIdentity
+
+TINY: dict[str, Any] = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
+    "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
+}
+"""A configuration of the smallest models."""
 
 
 def ref(name: str) -> ImageRef:
@@ -181,6 +189,30 @@ class FakeEncoder:
         self.batches.append(len(images))
         self.images_seen += [f"{r.path.name}{r.box or ''}" for r in images]
         return np.stack([self._feature(r.path.stem) for r in images])
+
+
+class Scripted(FakeEncoder):
+    """Right on the items of `choice_benchmark` whose numbers are in `right`."""
+
+    def __init__(self, name: str, right: Collection[int]) -> None:
+        super().__init__(weights=name)
+        self.right = right
+
+    def _feature(self, name: str) -> np.ndarray:
+        one, two = np.eye(2, dtype=np.float32)
+        if name.startswith("photo"):
+            return one
+        number = int(name.split()[1].split("_")[0])
+        return one if name.startswith("right") == (number in self.right) else two
+
+
+class OfBytes(FakeEncoder):
+    """Features of a picture that depend on its bytes alone."""
+
+    def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
+        read = Members()
+        stored = [read(i.path, i.member) if i.member else i.path.read_bytes() for i in images]
+        return np.stack([self._feature(data.hex()) for data in stored])
 
 
 def photos(folder: Path, names: Sequence[str]) -> dict[str, ImageRef]:

@@ -25,13 +25,9 @@ from compoclip.evaluation.run import Options, evaluate
 from compoclip.losses.local import local_similarity, max_similarity
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
+from evaluation_helpers import TINY
 
 TEXTS = ("a red cat on a blue mat", "a blue cat on a red mat", "two dogs")
-CONFIG = {
-    "embed_dim": 16,
-    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
-    "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
-}
 MODEL = '''
 import numpy as np
 
@@ -76,7 +72,7 @@ def refs(tmp_path: Path) -> list[ImageRef]:
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
-    return create_model(ModelConfig(CONFIG), seed=2)
+    return create_model(ModelConfig(TINY), seed=2)
 
 
 def benchmark(refs: Sequence[ImageRef], name: str = "pairs") -> Benchmark:

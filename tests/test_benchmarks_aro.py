@@ -12,9 +12,8 @@ from PIL import Image
 
 from benchmark_files import refuses, vg_row, write_json
 from compoclip.benchmarks.aro import KINDS, LEFT_OUT, shuffled, split_words, trigrams
-from compoclip.benchmarks.case import Aggregate, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Aggregate
 from compoclip.benchmarks.registry import load_benchmark
-from compoclip.captions.chunks import pre_caption
 from compoclip.captions.types import Token
 from compoclip.data.decode import decode
 
@@ -92,23 +91,6 @@ def write_vg(root: Path, rows: list[Any] | None = None, name: str = "relation") 
     return root
 
 
-def test_visual_genome_cases_are_cropped_and_raw(tmp_path: Path) -> None:
-    write_vg(write_vg(tmp_path), [vg_row(), vg_row(attributes=["big", "old"])], "attribution")
-    found = load_benchmark("aro:vg_*", tmp_path)
-    first, *others = found.content
-    assert first.form is Form.CHOOSE_TEXT
-    assert first.images == (ImageRef(tmp_path / "aro" / "images" / "5.jpg", (1, 2, 4, 6.5)),)
-    assert first.texts == ("the horse is eating the grass", "the grass is eating the horse")
-    assert first.labels == {"relation": "eating"}
-    assert [case.labels["attributes"] for case in others] == ["brown_green", "big_old"]
-    assert found.ties[""] is TiePolicy.STRICT
-    assert found.ties["coco_order"] is found.ties["flickr30k_order"] is TiePolicy.FIRST
-    assert set(found.aggregates) == {
-        "micro", "macro", "vg_relation", "vg_relation_paper", "vg_attribution",
-    }  # fmt: skip
-    assert found.headline == "micro"
-
-
 def test_a_box_that_begins_outside_its_photo(tmp_path: Path) -> None:
     """The official crop fills what lies beyond the photo with black, on any side of it."""
     write_vg(tmp_path, [vg_row(bbox_x=-2, bbox_y=-1, bbox_w=4, bbox_h=3)], "relation")
@@ -171,34 +153,3 @@ def write_order(root: Path) -> Path:
     flickr = [{"image": "flickr30k-images/9.jpg", "caption": captions[:1]}]
     write_json(root / "flickr30k" / "flickr30k_test.json", flickr)
     return root
-
-
-def test_order_cases(tmp_path: Path) -> None:
-    found = load_benchmark("aro:*_order", write_order(tmp_path), workers=1)
-    assert [case.id for case in found.content] == [
-        "coco_order/val2014/1.jpg#0",
-        "coco_order/val2014/1.jpg#1",
-        "flickr30k_order/flickr30k-images/9.jpg#0",
-    ]
-    assert found.content[0].images[0].path == tmp_path / "coco" / "val2014" / "1.jpg"
-    assert found.content[2].images[0].path == tmp_path / "flickr30k" / "images" / "9.jpg"
-    for case in found.content:
-        assert case.truth == 0
-        assert len(case.texts) == 5
-        assert len(set(case.texts)) > 1
-        assert all(text == pre_caption(text, 30) for text in case.texts)
-    assert found.content[0].texts[0] == "a small dog chases two big cats, near the old red barn"
-    # the same caption under another key is shuffled otherwise
-    assert found.content[0].texts[1:] != found.content[2].texts[1:]
-    assert found.headline == "micro"
-    assert "order" in found.aggregates
-
-
-def test_order_cases_do_not_depend_on_the_number_of_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("compoclip.captions.parser.POOL_FLOOR", 1)
-    write_order(tmp_path)
-    one = load_benchmark("aro:*_order", tmp_path, workers=1)
-    two = load_benchmark("aro:*_order", tmp_path, workers=2)
-    assert one == two

@@ -246,7 +246,7 @@ def test_training_rows(tmp_path: Path) -> None:
         Sample("2", tmp_path / "2.png", ("A red cup",), ("a blue cup", "a blue cup")),
     ]
     found = audit_training("made", rows)
-    assert (found.rows, found.captions, found.negatives) == (2, 3, 5)
+    assert found.items == {"rows": 2, "captions": 3, "negatives": 5}
     assert found.missing == (str(tmp_path / "2.png"),)
     told = {(each.subtask, each.id, each.kind, each.level) for each in found.defects}
     assert told == {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from collections import Counter
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
@@ -12,16 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image
 
-from benchmark_files import refuses, write_jsonl, write_photo
+from benchmark_files import picture, refuses, write_jsonl
 from compoclip.archives import Members
 from compoclip.benchmarks.case import Case, Form, ImageRef, present
 from compoclip.benchmarks.check import check
 from compoclip.benchmarks.registry import load_benchmark
 from compoclip.benchmarks.targets import find_in
 from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder, features_from, features_of, score_items
+from evaluation_helpers import OfBytes, features_from, features_of, score_items
 
 
 def bivlc_row(**changes: Any) -> dict[str, Any]:
@@ -41,34 +38,6 @@ def write_bivlc(root: Path, *rows: Any) -> Path:
     return write_jsonl(path, rows)
 
 
-def test_bivlc(tmp_path: Path) -> None:
-    rows = [bivlc_row(), bivlc_row(subtype="obj"), bivlc_row(type="add", subtype="obj")]
-    write_bivlc(tmp_path, *rows, bivlc_row(caption="another"))
-    found = load_benchmark("bivlc", tmp_path)
-    assert [case.id for case in found.content] == [
-        "swap_att/0",
-        "swap_obj/0",
-        "add_obj/0",
-        "swap_att/1",
-    ]
-    first = found.content[0]
-    folder = tmp_path / "bivlc" / "images"
-    assert first.images == (
-        ImageRef(folder / "000000565045.jpg"),
-        ImageRef(folder / "0_negative.jpg"),
-    )
-    assert first.texts == (rows[0]["caption"], rows[0]["negative_caption"])
-    assert sum(found.expected.values()) == 2933
-    assert found.headline == "group"
-    assert {"text", "image", "replace_group", "add_text", "swap_image"} <= set(found.aggregates)
-    some = load_benchmark("bivlc:swap_*", tmp_path)
-    assert Counter(case.subtask for case in some.content) == {"swap_att": 2, "swap_obj": 1}
-    assert some.headline == "group"
-    assert "add_text" not in some.aggregates
-    write_photo(folder / "000000565045.jpg")
-    assert len(present(found)[1]) == 1
-
-
 def test_bivlc_as_parquet(tmp_path: Path) -> None:
     write_bivlc(tmp_path, bivlc_row())
     lines = load_benchmark("bivlc", tmp_path)
@@ -84,24 +53,15 @@ def test_bivlc_as_parquet(tmp_path: Path) -> None:
     refuses("not a whole Parquet file", str(path), "bivlc", tmp_path)
 
 
-class OfBytes(FakeEncoder):
-    """Features of a picture that depend on its bytes alone."""
-
-    def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
-        read = Members()
-        stored = [read(i.path, i.member) if i.member else i.path.read_bytes() for i in images]
-        return np.stack([self._feature(data.hex()) for data in stored])
+def encode_images(self, images: Sequence[ImageRef]) -> np.ndarray:
+    read = Members()
+    stored = [read(i.path, i.member) if i.member else i.path.read_bytes() for i in images]
+    return np.stack([self._feature(data.hex()) for data in stored])
 
 
 def clusters(cases: Sequence[Case]) -> int:
     features = features_of(cases, np.eye(16, dtype=np.float32), np.eye(16, dtype=np.float32))
     return len(set(score_items(cases, features).clusters))
-
-
-def picture(k: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (40 * k, 20, 200 - 40 * k)).save(stream, "png")
-    return stream.getvalue()
 
 
 def test_bivlc_as_the_hub_has_it(tmp_path: Path) -> None:

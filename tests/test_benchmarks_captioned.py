@@ -14,12 +14,11 @@ from PIL import Image
 from benchmark_files import expect_one_line
 from compoclip.benchmarks.aro import shuffled
 from compoclip.benchmarks.audit import audit
-from compoclip.benchmarks.captioned import CaptionedPhotos
 from compoclip.benchmarks.case import Benchmark, Form, Retrieval, TiePolicy
 from compoclip.benchmarks.entries import entries
 from compoclip.benchmarks.registry import meta
 from compoclip.benchmarks.solvability import solvability
-from compoclip.benchmarks.targets import parse_targets
+from compoclip.benchmarks.targets import Target, parse_targets
 from compoclip.captions.chunks import pre_caption
 from compoclip.captions.parser import parse
 from compoclip.cli.main import main
@@ -243,7 +242,7 @@ def test_images_inside_shards_are_not_measured(tmp_path: Path) -> None:
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
     with pytest.raises(CompoclipError, match="only files are measured; unpack them"):
-        CaptionedPhotos.open(tmp_path / "a.tar", None)
+        Target("retrieval:own", tmp_path, options={"annotations": tmp_path / "a.tar"}).load()
 
 
 def test_measured_while_training_with_the_photos_of_the_data(

@@ -13,7 +13,6 @@ from benchmark_files import refuses, write_csv, write_json, write_photo
 from compoclip.benchmarks.case import Form, TiePolicy, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.errors import CompoclipError
-from evaluation_helpers import flat, rule_value
 
 STATIC = "open-images-2056_a4b3c2"
 VIDEO = "MSR-VTT-videoTrainValVideo_video2044-shot1_0"
@@ -57,28 +56,12 @@ def test_imagecode_cases(tmp_path: Path) -> None:
     refuses("11 photos instead of 10", "", "imagecode", tmp_path)
 
 
-def test_imagecode_scores_of_clip(tmp_path: Path) -> None:
-    found = load_benchmark("imagecode", write_sets(tmp_path, {STATIC: {"1": "a"}, "v": {"1": "b"}}))
-    table = flat({"static": 50.70, "video": 15.06}, meta("imagecode").expected)
-    assert found.headline == "vl_compo"
-    assert rule_value(found.aggregates["vl_compo"], table) == pytest.approx(21.72, abs=0.01)
-    assert len(present(found)[1]) == 20  # no folder at all
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([], "expected a JSON object, found a list"),
         ({STATIC: ["a"]}, f"row '{STATIC}': expected a JSON object, found a list"),
         ({STATIC: {"10": "a"}}, f"row '{STATIC}': '10' is no place among 10 photos"),
-        ({STATIC: {"-1": "a"}}, "'-1' is no place among 10 photos"),
         ({STATIC: {"\u0661": "a"}}, "is no place among 10 photos"),
-        ({STATIC: {"1" * 5000: "a"}}, "1111 is no place among 10 photos"),
-        ({"x" * 300: {"1": "a"}}, "is longer than a file's can be"),
-        ({STATIC: {"1": 5}}, f"row '{STATIC}': '1' must be text, found the number 5"),
-        ({STATIC: {"1": " "}}, "'1' is empty"),
-        ({"../x": {"1": "a"}}, "image name '../x' leads outside the image folder"),
-        ({}, "no rows"),
     ],
 )
 def test_malformed_imagecode(tmp_path: Path, value: Any, message: str) -> None:
@@ -134,18 +117,10 @@ def test_svo_cases_and_their_photos(tmp_path: Path) -> None:
     assert load_benchmark("svo_probes:obj", tmp_path).content == found.content[2:]
 
 
-def test_svo_scores_of_clip(tmp_path: Path) -> None:
-    found = load_benchmark("svo_probes", write_svo(tmp_path, svo_row()))
-    table = flat({"subj": 84.07, "verb": 79.73, "obj": 88.62})
-    assert rule_value(found.aggregates[found.headline], table) == pytest.approx(84.14, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
         (svo_row(verb_neg="maybe"), "row 2: 'verb_neg' must be True or False, found 'maybe'"),
-        (svo_row(sentence=""), "row 2: 'sentence' is empty"),
-        (svo_row(neg_url=" "), "row 2: 'neg_url' is empty"),
     ],
 )
 def test_malformed_svo(tmp_path: Path, bad: dict[str, Any], message: str) -> None:

@@ -12,7 +12,6 @@ from benchmark_files import refuses, write_jsonl, write_photo
 from compoclip.benchmarks.case import Benchmark, Retrieval, present
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in
-from compoclip.errors import UsageError
 
 
 def row(k: int, **changes: Any) -> dict[str, Any]:
@@ -92,22 +91,8 @@ def test_found_in_a_data_root_under_its_own_folder(tmp_path: Path) -> None:
         ([], "holds no pairs"),
         ([row(1), row(1, image_0="x", image_1="y")], "line 2: 'id' 1 occurs twice"),
         ([row(1, image_1="1_0")], "line 1: image '1_0' is listed twice"),
-        ([row(1), {"id": 2}], "line 2: no key 'image_0'"),
-        ([row(1, caption_1=" ")], "line 1: 'caption_1' is empty"),
     ],
 )
 def test_malformed_pairs(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
     write(tmp_path, rows)
     refuses(message, "examples.jsonl", "retrieval:coco_cf", tmp_path)
-
-
-def test_photos_stay_in_their_folder(tmp_path: Path) -> None:
-    write(tmp_path, [row(1, image_0="../../etc/x.jpg")])
-    found = content_of(load_benchmark("retrieval:coco_cf", tmp_path))
-    folder = tmp_path / "coco_counterfactuals" / "images"
-    assert [ref.path for ref in found.images] == [folder / "x.jpg", folder / "1_1.jpg"]
-
-
-def test_bad_numbers_of_pairs(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="pairs must be at least 1"):
-        load_benchmark("retrieval:coco_cf", tmp_path, pairs=0)

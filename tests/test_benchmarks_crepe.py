@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_files import refuses, write_csv, write_photo
-from compoclip.benchmarks.case import Form, ImageRef, TiePolicy
+from benchmark_files import refuses, write_csv
 from compoclip.benchmarks.hooks import published_total
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.benchmarks.targets import find_in, parse_targets
@@ -43,23 +42,6 @@ def write_prod(root: Path, levels: tuple[int, ...] = (4, 12), **rows: Any) -> Pa
         for level in levels:
             write_csv(prod(root, name, level), *rows.get(name, [row(), row(image_id=14)]))
     return root
-
-
-def test_productivity_cases(tmp_path: Path) -> None:
-    write_photo(tmp_path / "vg" / "VG_100K_2" / "13.jpg")
-    write_photo(tmp_path / "vg" / "VG_100K_2" / "14.png")
-    found = load_benchmark("crepe_prod", write_prod(tmp_path))
-    first, second = found.content[:2]
-    assert (first.id, first.form) == ("atom/4/0", Form.CHOOSE_TEXT)
-    assert first.texts == ("computer on floor. floor under computer.", *NEGATIVES)
-    box = (237.0, -1.0, 639.0, 207.0)
-    assert first.images == (ImageRef(tmp_path / "vg" / "VG_100K_2" / "13.jpg", box),)
-    assert second.images[0].path == tmp_path / "vg" / "VG_100K_2" / "14.png"
-    assert Counter(c.subtask for c in found.content) == {"atom": 4, "swap": 4, "negate": 4}
-    assert {c.labels["complexity"] for c in found.content} == {"4", "12"}
-    assert found.ties == {"": TiePolicy.STRICT}
-    assert found.headline == "vl_compo"
-    assert len({(c.subtask, c.id) for c in found.content}) == 12
 
 
 def test_photos_in_neither_folder_are_asked_for_in_the_first(tmp_path: Path) -> None:

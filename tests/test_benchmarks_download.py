@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from urllib.request import Request
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark_files import expect_one_line
-from compoclip.benchmarks.download import DownloadPatience, Expected, download
-from compoclip.benchmarks.download import _redirected as redirected
+from benchmark_files import examples, expect_one_line
+from compoclip.benchmarks.download import DownloadPatience, Redirections, download
+from compoclip.benchmarks.sources import RemoteFile
 from compoclip.errors import CompoclipError, UsageError
 from web_server import Site, served
 
 DATA = bytes(range(256)) * 4000
+expected = partial(RemoteFile, "", "")
 QUICK = DownloadPatience(tries=3, pause=0.0, timeout=5.0)
 
 
@@ -46,7 +49,7 @@ def test_a_broken_transfer_goes_on_where_it_stopped(site: Site, tmp_path: Path, 
     site.break_at["/a.bin"] = [1000, 70000]
     if tag:
         site.tags["/a.bin"] = tag
-    known = Expected(md5=hashlib.md5(DATA).hexdigest())
+    known = expected(md5=hashlib.md5(DATA).hexdigest())
     download(f"{site.url}/a.bin", tmp_path / "a.bin", known, patience=QUICK)
     assert (tmp_path / "a.bin").read_bytes() == DATA
     assert [asked for _, asked in site.asked] == [None, "bytes=1000-", "bytes=70000-"]
@@ -99,12 +102,12 @@ def test_more_bytes_than_the_file_has_are_thrown_away(site: Site, tmp_path: Path
 @pytest.mark.parametrize(
     "known",
     [
-        Expected(md5="0" * 32),
-        Expected(blake2b="0" * 32, size=len(DATA)),
-        Expected(size=len(DATA) - 1),
+        expected(md5="0" * 32),
+        expected(blake2b="0" * 32, size=len(DATA)),
+        expected(size=len(DATA) - 1),
     ],
 )
-def test_a_wrong_file_is_deleted(site: Site, tmp_path: Path, known: Expected) -> None:
+def test_a_wrong_file_is_deleted(site: Site, tmp_path: Path, known: RemoteFile) -> None:
     with pytest.raises(CompoclipError, match="not that of the official file") as raised:
         download(f"{site.url}/a.bin", tmp_path / "a.bin", known, patience=QUICK)
     expect_one_line(raised.value, "/a.bin")
@@ -112,7 +115,7 @@ def test_a_wrong_file_is_deleted(site: Site, tmp_path: Path, known: Expected) ->
 
 
 def test_a_checksum_counts_more_than_a_size(site: Site, tmp_path: Path) -> None:
-    known = Expected(size=1, blake2b=hashlib.blake2b(DATA, digest_size=16).hexdigest())
+    known = expected(size=1, blake2b=hashlib.blake2b(DATA, digest_size=16).hexdigest())
     assert download(f"{site.url}/a.bin", tmp_path / "a.bin", known) == len(DATA)
 
 
@@ -153,12 +156,11 @@ def refused(site: Site, path: str, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("to", "message"),
     [
-        ("http://[::1", "which is no address"),
+        ("http://[::1", "check the address"),
         ("ftp://127.0.0.1/x", "which is neither http nor https"),
-        ("data:,x", "which is neither http nor https"),
-        ("//[", "which is no address"),
-        ("http://127.0.0.1:99999999/", "which is no address"),
-        ("http://127.0.0.1:x/", "which is no address"),
+        ("data:,x", "is not allowed"),
+        ("http://127.0.0.1:99999999/", "check the address"),
+        ("http://127.0.0.1:x/", "check the address"),
         ("http://a..b/", "check the address"),
     ],
 )
@@ -172,16 +174,14 @@ def test_redirections_that_lead_nowhere_end_at_once(
 
 def test_redirections_in_a_loop(site: Site, tmp_path: Path) -> None:
     site.redirects["/r"] = "/r"
-    assert "redirected 10 times" in refused(site, "/r", tmp_path)
-    assert len(site.asked) == 11
+    assert "infinite loop" in refused(site, "/r", tmp_path)
 
 
 def test_no_redirection_leads_from_https_to_http() -> None:
+    follow = partial(Redirections().redirect_request, Request("https://a/x"), None, 302, "", {})
     with pytest.raises(CompoclipError, match=r"http://b/y, which is not encrypted; .*--url-base"):
-        redirected("https://a/x", "http://b/y")
-    assert redirected("https://a/x", "//b/y z") == "https://b/y%20z"
-    assert redirected("http://a/x", "https://b/y") == "https://b/y"
-    assert redirected("http://a/x", "/y") == "http://a/y"
+        follow("http://b/y")
+    assert follow("https://b/y").full_url == "https://b/y"
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "-5", "x", "\u00b2", "5, 5", ""])
@@ -227,20 +227,14 @@ def an_answer(draw: st.DrawFn) -> bytes:
     return b"\r\n".join(lines)
 
 
-@settings(
-    max_examples=150,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+@examples(150)
 @given(
     answers=st.lists(an_answer(), min_size=1, max_size=3),
     left=st.sampled_from((None, b"12345", b"1")),
-    known=st.sampled_from((Expected(), Expected(size=5), Expected(md5="0" * 32))),
+    known=st.sampled_from((expected(), expected(size=5), expected(md5="0" * 32))),
 )
 def test_whatever_a_server_answers_ends_in_a_file_or_one_line(
-    site: Site, tmp_path: Path, answers: list[bytes], left: bytes | None, known: Expected
+    site: Site, tmp_path: Path, answers: list[bytes], left: bytes | None, known: RemoteFile
 ) -> None:
     site.files["/ok"] = b"12345"
     site.raw["/r"] = list(answers)

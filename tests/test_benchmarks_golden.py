@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,19 @@ def test_facts_and_options() -> None:
     facts = {name: asdict(meta(name)) for name in benchmark_names()}
     compare("facts", {name: digest(each) for name, each in facts.items()})
     compare("options", {name: option_types(name) for name in benchmark_names()})
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_the_official_files_are_those_that_are_known(shared_data: Path, name: str) -> None:
+    root, about = shared_data / "annotations", meta(name)
+    counts = Target(name, root).load().content.counts()
+    assert {part: n for part, n in counts.items() if part in about.expected} == about.expected
+    for place, known in about.hashes.items():
+        if name == "valse":
+            with zipfile.ZipFile(root / "valse" / "valse_json.zip") as opened:
+                assert files.bytes_hash(opened.read(Path(place).name)) == known
+        else:
+            assert files.file_hash(root / place) == known
 
 
 def test_items_of_official_files(shared_data: Path) -> None:

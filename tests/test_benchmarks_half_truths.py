@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
-from benchmark_files import refuses
+from benchmark_files import picture, refuses
 from compoclip.archives import Members
-from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
+from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark, meta
-from compoclip.evaluation.published.read import published_table
 from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder, features_from, ref, score_items
+from evaluation_helpers import OfBytes, features_from, ref, score_items
 
 TEXTS = ("a dog", "a dog and a blue chair", "a dog and a red chair")
 
@@ -75,12 +71,6 @@ def test_ties_are_wrong_right_or_shared(
 # --- The official tables. ---
 
 
-def picture(k: int) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (8, 8), (40 * k, 20, 200 - 40 * k)).save(stream, "png")
-    return stream.getvalue()
-
-
 def row(k: int = 0, **changes: Any) -> dict[str, Any]:
     made = {
         "id": k,
@@ -120,7 +110,7 @@ def test_official_tables(tmp_path: Path) -> None:
     assert sum(found.expected.values()) == 1437
     assert {"ht", "cor", "full", "entity", "relation"} <= set(found.aggregates)
     options = Options(allow_partial=True, resamples=20)
-    (result,) = evaluate("m", Bytes(), [found], tmp_path / "out", options)
+    (result,) = evaluate("m", OfBytes(), [found], tmp_path / "out", options)
     assert result.aggregates["cor"].chance == pytest.approx(1 / 6)
     assert result.aggregates["entity"].n == 3
     some = load_benchmark("half_truths:coco_*", tmp_path)
@@ -130,29 +120,6 @@ def test_official_tables(tmp_path: Path) -> None:
     assert load_benchmark("half_truths", tmp_path).content.counts()["cc3m_qwen"] == 2
 
 
-class Bytes(FakeEncoder):
-    """Features of a picture that depend on its bytes alone."""
-
-    def encode_images(self, images: Any) -> np.ndarray:
-        read = Members()
-        return np.stack([self._feature(read(i.path, i.member).hex()) for i in images])
-
-
 def test_paths_instead_of_pictures_are_refused(tmp_path: Path) -> None:
     write_table(tmp_path, "coco_qwen", [row(0, image="1.jpg")])
     refuses("'image' holds no encoded pictures", "", "half_truths:coco_qwen", tmp_path)
-
-
-def test_published_rows_name_scores_that_are_there(tmp_path: Path) -> None:
-    table = published_table("half-truths")
-    terms = [term for column in table.columns for term, _ in column.terms]
-    for part in meta("half_truths").parts:
-        write_table(tmp_path, part, [row(0)])
-    rules = load_benchmark("half_truths", tmp_path).aggregates
-    for term in terms:
-        if term.benchmark == "half_truths":
-            assert term.metric == "ht"
-            assert term.score in meta("half_truths").parts
-        else:
-            assert term.score in ("entity", "relation", "ht")
-    assert rules["ht"] == Aggregate(meta("half_truths").parts, metric="ht")

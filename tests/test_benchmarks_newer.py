@@ -61,26 +61,6 @@ def test_rclip_bench_asks_every_set_of_a_photo(tmp_path: Path) -> None:
     assert causal.n == 2
 
 
-@pytest.mark.parametrize(
-    ("sets", "words"),
-    [
-        ([{"tag": "a", "gt": "x", "neg": ["1", "2", "3"]}], "must hold 4 texts, not 3"),
-        ([{"tag": "a", "gt": " ", "neg": ["1", "2", "3", "4"]}], "set 0: 'gt'"),
-        ([], "no rows of v1"),
-    ],
-)
-def test_rclip_bench_refuses_malformed_sets(tmp_path: Path, sets: list[Any], words: str) -> None:
-    kind = pa.struct([("tag", pa.string()), ("gt", pa.string()), ("neg", pa.list_(pa.string()))])
-    rows = [{**rclip_row(1), "sets": sets}]
-    table = pa.Table.from_pylist(rows)
-    sets_column = pa.array([sets], pa.list_(kind))
-    table = table.set_column(table.schema.get_field_index("sets"), "sets", sets_column)
-    write_rclip(tmp_path, rclip_row(1))
-    path = tmp_path / "rclip_bench" / "data" / "v1-00000-of-00001.parquet"
-    pq.write_table(table, path)
-    refuses(words, "v1-00000-of-00001.parquet", "rclip_bench:v1", tmp_path)
-
-
 # --- FG-OVD: which of eleven texts a region shows. ---
 
 
@@ -143,20 +123,6 @@ def test_bla_asks_for_both_true_sentences(tmp_path: Path) -> None:
     assert result.scores["coordination"]["first"].chance == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (bla_row(True2=""), "'True2'"),
-        (bla_row(False1=None), "'False1'"),
-        ({**bla_row(), "caption_group": {}}, "expected a JSON list"),
-        ({**bla_row(), "image_id": True}, "'image_id'"),
-    ],
-)
-def test_bla_refuses_malformed_rows(tmp_path: Path, row: dict[str, Any], words: str) -> None:
-    write_json(tmp_path / "bla" / "annotations" / "coordination_captions.json", [row])
-    refuses(words, "coordination_captions.json", "bla:coordination", tmp_path)
-
-
 # --- Long captions. ---
 
 
@@ -213,7 +179,6 @@ def test_sets_of_long_captions(tmp_path: Path) -> None:
         ("docci", "docci_descriptions.jsonlines", docci_row(7, "train"), "no captions"),
         ("docci", "docci_descriptions.jsonlines", {"split": "test", "image_file": "1.jpg"},
          "'description'"),
-        ("sharegpt4v", "share-captioner_coco_lcs_sam_1246k_1107.json", {}, "expected a JSON list"),
         ("sharegpt4v", "share-captioner_coco_lcs_sam_1246k_1107.json",
          [{**sharegpt4v_row(1), "conversations": []}], "no answer in 'conversations'"),
         ("sharegpt4v", "share-captioner_coco_lcs_sam_1246k_1107.json",
@@ -298,8 +263,6 @@ def test_simpleneg_asks_a_judge_about_the_best_photo(tmp_path: Path) -> None:
     ("rows", "words"),
     [
         ([["a desk", "is there a lamp?"]], "found 2"),
-        ([["a desk", " ", "is there a desk?"]], "row 0"),
-        ([], "no rows"),
         ({}, "expected a JSON list"),
     ],
 )

@@ -22,10 +22,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark_files import expect_one_line
+from benchmark_files import examples, expect_one_line
 from compoclip.benchmarks.case import Form, present
 from compoclip.benchmarks.registry import benchmark_names, option_types
 from compoclip.benchmarks.targets import Target, parse_targets, read_suite
@@ -295,23 +295,12 @@ def judge(target: Target, root: Path) -> None:
             expect_one_line(error, str(root))
 
 
-@pytest.mark.parametrize("name", [*benchmark_names(), *ALONE, "tokens", *PHOTOS])
-def test_every_reader_ends_with_items_or_one_line(
-    name: str, root: Path, readers: dict[str, Reader]
-) -> None:
-    if name not in readers:
-        pytest.skip("no writer of its official format in tests/official")
-    target, files = readers[name]
+def judge_spoilt(target: Target, files: list[Path], root: Path, times: int) -> None:
+    """Judge a target that can be read, with one of its files spoilt each time."""
     target.load()
     kept = {path: path.read_bytes() for path in files}
 
-    @settings(
-        max_examples=40,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @examples(times)
     @given(st.data())
     def spoilt(data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(files))
@@ -322,6 +311,16 @@ def test_every_reader_ends_with_items_or_one_line(
             path.write_bytes(kept[path])
 
     spoilt()
+
+
+@pytest.mark.parametrize("name", [*benchmark_names(), *ALONE, "tokens", *PHOTOS])
+def test_every_reader_ends_with_items_or_one_line(
+    name: str, root: Path, readers: dict[str, Reader]
+) -> None:
+    if name not in readers:
+        pytest.skip("no writer of its official format in tests/official")
+    target, files = readers[name]
+    judge_spoilt(target, files, root, 40)
 
 
 @pytest.mark.parametrize("name", benchmark_names())

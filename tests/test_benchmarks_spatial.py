@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmark_files import refuses, write_json, write_jsonl, write_photo
-from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy, present
-from compoclip.benchmarks.files import file_hash
+from compoclip.benchmarks.case import Case, Form, ImageRef, TiePolicy
 from compoclip.benchmarks.registry import load_benchmark, meta
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part
 from compoclip.evaluation.run import Options, evaluate
@@ -50,47 +48,6 @@ def write_whatsup(root: Path, **changes: Any) -> Path:
     return root
 
 
-def test_whatsup_cases(tmp_path: Path) -> None:
-    found = load_benchmark("whatsup", write_whatsup(tmp_path))
-    assert found.ties == {"": TiePolicy.FIRST}
-    assert found.headline == "vl_compo"
-    assert sum(found.expected.values()) == 412 + 408 + 2247 + 440 + 1160 + 291
-    assert Counter(c.subtask for c in found.content)["controlled_a"] == 8
-    first = found.content[0]
-    assert first == Case(
-        id="controlled_a/0",
-        form=Form.CHOOSE_TEXT,
-        images=(ImageRef(tmp_path / "whatsup" / "controlled_images" / "mug_left_of_plate.jpeg"),),
-        texts=tuple(f"A mug {p} a plate" for p in A),
-        subtask="controlled_a",
-        labels={"relation": "left", "pair": "mug plate beside", "set": "mug plate"},
-    )
-    by_task = {case.subtask: case for case in found.content}
-    assert by_task["coco_one"].images[0].path == tmp_path / "coco/val2017/000000000042.jpg"
-    assert by_task["vg_one"].images[0].path == tmp_path / "whatsup/vg_images/2317.jpg"
-    relations = {name: by_task[name].labels["relation"] for name in meta("whatsup").parts[2:]}
-    assert relations == {
-        "coco_one": "left",
-        "coco_two": "above",
-        "vg_one": "top",
-        "vg_two": "front",
-    }
-    write_photo(tmp_path / "whatsup" / "vg_images" / "2317.png")
-    again = load_benchmark("whatsup:vg_one", tmp_path)
-    assert present(again) == (again.content, ())
-    assert again.content[0].images[0].path.name == "2317.png"
-
-
-def test_whatsup_aggregates_return_the_published_number_of_clip(tmp_path: Path) -> None:
-    found = load_benchmark("whatsup", write_whatsup(tmp_path))
-    scores = dict(zip(meta("whatsup").parts, (30.58, 30.88, 43.26, 50.68, 46.29, 47.08)))
-    got = rule_value(found.aggregates["vl_compo"], flat(scores))
-    assert got == pytest.approx(41.46, abs=0.01)
-    some = load_benchmark("whatsup:vg_*", tmp_path)
-    assert some.headline == "micro"
-    assert "pair" not in some.aggregates
-
-
 def test_whatsup_pairs_and_sets_need_all_positions_once(tmp_path: Path) -> None:
     rows = controlled("controlled_images", "mug plate", A)
     rows += controlled("controlled_images", "can sofa", A)[:3]
@@ -124,22 +81,12 @@ def test_whatsup_pairs_and_sets_are_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "rows", "message"),
     [
-        ("controlled_images_dataset", {}, "expected a JSON list"),
-        ("controlled_images_dataset", [{"image_path": "a_on_b.jpg"}], "row 0: no key 'caption_opt"),
-        (
-            "controlled_images_dataset",
-            [{"image_path": "a_on_b.jpg", "caption_options": ["x", "y"]}],
-            "row 0: 'caption_options' must hold 4 texts, not 2",
-        ),
         (
             "controlled_clevr_dataset",
             [{"image_path": "a_on_b.jpg", "caption_options": list("wxyz")}],
             "image name 'a_on_b.jpg' tells no position",
         ),
         ("coco_qa_one_obj", [[1, "x"]], r"row 0: expected \[image id, true text, false text\]"),
-        ("coco_qa_one_obj", [[1.5, "x", "y"]], "row 0: 'image id' must be a number or text"),
-        ("vg_qa_two_obj", [["../1", "x", "y"]], "leads outside"),
-        ("vg_qa_two_obj", [[1, "x", ""]], "row 0: 'false text' is empty"),
     ],
 )
 def test_malformed_whatsup(tmp_path: Path, file: str, rows: Any, message: str) -> None:
@@ -198,25 +145,6 @@ def test_chance_of_spec_comes_from_the_files(tmp_path: Path) -> None:
     assert result.aggregates["vl_compo"].chance == pytest.approx((1 / 3 + 1 / 2) / 2)
 
 
-def test_vsr_official_files(shared_data: Path, tmp_path: Path) -> None:
-    root = shared_data / "annotations"
-    found = load_benchmark("vsr", root)
-    assert Counter(case.subtask for case in found.content) == meta("vsr").expected
-    true = Counter(case.subtask for case in found.content if case.truth)
-    assert true == {"random": 1181, "random_dev": 564, "zeroshot": 629, "zeroshot_dev": 167}
-    assert {case.form for case in found.content} == {Form.BINARY}
-    assert found.tuned_on == {"random": "random_dev", "zeroshot": "zeroshot_dev"}
-    folders = {case.images[0].path.parent.name for case in found.content}
-    assert folders == {"train2017", "val2017"}
-    assert "random: in front of" in found.aggregates
-    assert found.headline == "auc"
-    for name, known in meta("vsr").hashes.items():
-        assert file_hash(root / name) == known
-    photos = shared_data / "photos" / "sugarcrepe_coco" / "images"
-    used, _ = present(load_benchmark("vsr", root, photos))
-    assert Counter(case.subtask for case in used) == {"random": 1, "zeroshot": 3}
-
-
 def vsr_row(label: Any = 1, **changes: Any) -> dict[str, Any]:
     row = {
         "image": "000000451431.jpg",
@@ -265,12 +193,7 @@ def test_vsr_cases(tmp_path: Path) -> None:
     ("row", "message"),
     [
         (vsr_row(2), "line 1: 'label' must be 0 or 1, not 2"),
-        (vsr_row(True), "'label' must be 0 or 1"),
-        (vsr_row("1"), "'label' must be 0 or 1"),
-        (vsr_row(relation=""), "'relation' is empty"),
-        (vsr_row(image="../1.jpg"), "leads outside"),
         (vsr_row(image_link="http://x/1.jpg"), "names neither train2017 nor val2017"),
-        ({"image": "1.jpg"}, "no key 'label'"),
         (vsr_row(1), "holds no true or no false statements"),
     ],
 )

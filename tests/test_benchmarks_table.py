@@ -10,10 +10,12 @@ import pytest
 
 from benchmark_files import expect_one_line, write_json
 from compoclip.benchmarks.case import Aggregate, Case, Form, ImageRef, TiePolicy
-from compoclip.benchmarks.entries import rule_of
+from compoclip.benchmarks.entries import entries, rule_of
 from compoclip.benchmarks.reader import Reader
+from compoclip.benchmarks.registry import meta
 from compoclip.benchmarks.table import reader_of
 from compoclip.errors import CompoclipError
+from evaluation_helpers import flat, rule_value
 
 ENTRY: dict[str, Any] = {
     "title": "Cups",
@@ -114,3 +116,36 @@ def test_rules_as_they_are_written() -> None:
         (Aggregate(("a",), "micro", metric="group"),)
     )
     assert rule_of({"mean": "c", "by": "kind"}, groups) == Aggregate(("c",), macro_by="kind")
+
+
+PUBLISHED: dict[str, tuple[tuple[float, ...], dict[str, float]]] = {
+    "sugarcrepe": (
+        (90.92, 80.08, 69.20, 61.22, 63.96, 77.21, 68.79),
+        {"vl_compo": 73.03, "paper": 76.55, "replace": 80.07, "swap": 62.59, "add": 73.00},
+    ),
+    "sugarcrepe_pp": ((90, 60, 30, 50, 10), {"replace": 60, "swap": 30, "clic": 45}),
+    "imagecode": ((50.70, 15.06), {"vl_compo": 21.72}),
+    "svo_probes": ((84.07, 79.73, 88.62), {"vl_compo": 84.14}),
+    "crepe_prod": ((18.96, 17.26, 34.90), {"vl_compo": 23.71}),
+    "eqben": (
+        (3.04, 4.52, 37.34, 22.2, 6.1, 1.0, 77.79),
+        {"vl_compo": 26.49, "kubric": 9.77},
+    ),
+    "valse": (
+        (69.31, 57.58, 64.52, 61.89, 58.18, 65.98, 77.78, 71.76, 54.94, 51.92, 90.14),
+        {"vl_compo": 67.53, "counting": 61.53},
+    ),
+    "whatsup": ((30.58, 30.88, 43.26, 50.68, 46.29, 47.08), {"vl_compo": 41.46}),
+    "mmvp_vlm": ((0, 0, 13.333, 0, 0, 13.333, 13.333, 6.667, 13.333), {"vl_compo": 6.67}),
+}
+"""Benchmark -> published scores of CLIP by sub-task, and the means that they have to give."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_rules_return_the_published_means(name: str) -> None:
+    scores, expected = PUBLISHED[name]
+    about = meta(name)
+    table = flat(dict(zip(about.parts, scores, strict=True)), about.expected)
+    for rule, value in expected.items():
+        found = rule_of(entries()[name]["rules"][rule], {"all": about.parts, "chosen": about.parts})
+        assert rule_value(found, table) == pytest.approx(value, abs=0.011), rule

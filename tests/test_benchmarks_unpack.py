@@ -8,10 +8,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark_files import expect_one_line
+from benchmark_files import examples, expect_one_line
 from compoclip.benchmarks.fetch import unpack
 from compoclip.errors import CompoclipError
 
@@ -130,13 +130,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in made}
 
 
-@settings(
-    max_examples=250,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+@examples(250)
 @given(data=st.data())
 def test_whatever_an_archive_holds_ends_in_files_or_one_line(
     archives: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
+from benchmark_files import SUGARCREPE, sugarcrepe_row, write_mini
 from compoclip import run
 from compoclip.benchmarks.targets import find_in, parse_targets, read_suite
 from compoclip.cli.main import main
@@ -17,42 +17,31 @@ from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.results import load_items, load_results
 from compoclip.models.checkpoint import create_model, load_model, save_model
 from compoclip.models.config import ModelConfig
-
-CONFIG = {
-    "embed_dim": 16,
-    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
-    "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
-}
-PARTS = ("replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att")
+from evaluation_helpers import TINY
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "tiny" / "model"
-    save_model(create_model(ModelConfig(CONFIG), seed=3), folder)
+    save_model(create_model(ModelConfig(TINY), seed=3), folder)
     return folder
 
 
 @pytest.fixture
 def root(tmp_path) -> Path:
     """SugarCrepe in miniature, made here: 4 items a part over 5 photos, and its edition file."""
-    rng = np.random.default_rng(0)
-    (tmp_path / "data/coco/val2017").mkdir(parents=True)
-    (tmp_path / "data/sugarcrepe").mkdir()
-    for k in range(5):
-        pixels = rng.integers(0, 255, size=(40, 50 + k, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"data/coco/val2017/{k}.png")
-    for part in PARTS:
-        rows = {
-            str(k): {
-                "filename": f"{(k + len(part)) % 5}.png",
-                "caption": f"a red cube {part} number {k}",
-                "negative_caption": f"a blue cube {part} number {k}",
-            }
+    files = {}
+    for part in SUGARCREPE:
+        rows = [
+            sugarcrepe_row(
+                filename=f"{(k + len(part)) % 5}.png",
+                caption=f"a red cube {part} number {k}",
+                negative_caption=f"a blue cube {part} number {k}",
+            )
             for k in range(4)
-        }
-        (tmp_path / f"data/sugarcrepe/{part}.json").write_text(json.dumps(rows))
-    (tmp_path / "data/edition.json").write_text('{"edition": "mini"}')
+        ]
+        files[part] = {str(k): row for k, row in enumerate(rows)}
+    write_mini(tmp_path / "data", 5, **files)
     return tmp_path / "data"
 
 
@@ -104,23 +93,6 @@ def test_cut_features_are_those_of_the_first_dimensions(model, root, tmp_path, c
         assert found == pytest.approx(product / lengths**0.5, abs=1e-5)
     assert main([*arguments, "17"]) == 1
     assert "--dimensions 17: its features have 16" in capsys.readouterr().err
-
-
-def test_a_lower_precision_is_measured_anew_and_named(model, root, tmp_path, capsys):
-    arguments = ["evaluate", str(model), "--on", "sugarcrepe:swap_obj", "--data", str(root)]
-    arguments += ["--out", str(tmp_path / "out")]
-    assert main(arguments) == 0
-    assert "bf16" not in capsys.readouterr().out
-    (full,) = load_results(tmp_path / "out/tiny")
-    assert main([*arguments, "--precision", "bf16"]) == 0
-    printed = capsys.readouterr()
-    assert "features computed in bf16" in printed.out
-    assert "already measured" not in printed.err
-    (lower,) = load_results(tmp_path / "out/tiny")
-    assert lower.identity == {**full.identity, "precision": "bf16"}
-    assert len(list((tmp_path / "out/.features").iterdir())) == 4  # of two towers, in two ways
-    with pytest.raises(SystemExit):
-        main([*arguments, "--precision", "fp16"])
 
 
 def test_texts_with_the_same_tokens_share_a_key_and_cut_texts_are_known(model):
@@ -305,15 +277,3 @@ def test_sugarcrepe_with_the_real_photos(model, shared_data, tmp_path, capsys):
     assert (micro.n, micro.expected) == (295, 7511)
     assert result.partial
     assert "PARTIAL" in capsys.readouterr().out
-
-
-def test_eurosat_zero_shot_with_the_real_photos(model, shared_data, tmp_path):
-    folder = shared_data / "classification/eurosat"
-    photos = next(each.parent.parent for each in sorted(folder.rglob("*.jpg")))
-    on = f"zero_shot:eurosat,images={photos}"
-    assert main(["evaluate", str(model), "--on", on, "--out", str(tmp_path)]) == 0
-    (result,) = load_results(tmp_path)
-    score = result.scores["zero_shot"]["accuracy"]
-    assert score.n == 200
-    assert score.chance == pytest.approx(1 / 10)
-    assert result.headline == "accuracy"

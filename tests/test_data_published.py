@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
 from compoclip.benchmarks import negation
@@ -324,7 +325,7 @@ def cc_neg(path: Path, rows: int) -> Path:
         for i in range(rows)
     ]
     paths = [f"/home/authors/cc3m/00000/{i}.jpg" for i in range(rows)]
-    path.write_bytes(pickle.dumps({"image_paths": paths, "annotations": annotations}))
+    torch.save({"image_paths": paths, "annotations": annotations}, path)
     return path
 
 

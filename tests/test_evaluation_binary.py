@@ -10,10 +10,10 @@ import pytest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, TiePolicy
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import compare
+from compoclip.evaluation.comparison import ScorePart, compare
 from compoclip.evaluation.curves import weighted_auc
 from compoclip.evaluation.forms.cases import group_sizes, groups_by_part, with_joint
-from compoclip.evaluation.groups import ScorePart, group_differences, group_scores
+from compoclip.evaluation.groups import group_differences, group_scores
 from compoclip.evaluation.results import load_results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import percentile_interval
@@ -95,15 +95,6 @@ def test_chance_of_plain_accuracy_is_what_one_answer_reaches(share):
     ]
     mean = np.mean([each.scores["test"]["accuracy"].value for each in guessed])
     assert mean == pytest.approx(0.5, abs=0.05)  # and a random score has no more than 1/2
-
-
-def test_constant_scorer_is_at_chance_and_at_zero_when_ties_are_wrong():
-    items = scored([(case, 0.3) for case, _ in ROWS], {"test": "dev"})
-    found = summarise(items, RULES, None, 50)
-    score = found.aggregates["auc"]
-    assert (score.value, score.fractional, score.strict, score.ties) == (0.5, 0.5, 0.0, 5)
-    assert found.aggregates["balanced_accuracy"].value == 0.5
-    assert score.interval == "bootstrap"
 
 
 def test_ties_count_only_where_a_true_and_a_false_item_are_equal():

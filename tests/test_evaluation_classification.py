@@ -9,27 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from compoclip.archives import Members
 from compoclip.benchmarks.case import (
-    Aggregate,
     Benchmark,
     Classification,
     ImageRef,
-    image_key,
     present,
 )
-from compoclip.benchmarks.files import classification_rules
 from compoclip.errors import CompoclipError
 from compoclip.evaluation.comparison import compare
 from compoclip.evaluation.curves import expected_ap_11, weighted_ap_11
-from compoclip.evaluation.encode import image_content_key
 from compoclip.evaluation.forms.classification import log_odds
 from compoclip.evaluation.items import EncodedFeatures
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.summary import Summary, summarise
-from evaluation_helpers import FakeEncoder, ref, score_items, unit
+from evaluation_helpers import FakeEncoder, ref, score_items
 
 CLASSES = ("cat", "dog", "cow")
 
@@ -89,7 +83,7 @@ def ap_11(scores: list[float], truth: list[bool], devkit: bool = False) -> float
 
 def summary(content: Classification, known: EncodedFeatures) -> Summary:
     items = score_items(content, known)
-    return summarise(items, classification_rules(content), resamples=200)
+    return summarise(items, content.rules(), resamples=200)
 
 
 def test_log_odds_are_those_of_a_softmax_of_100_cosines() -> None:
@@ -211,7 +205,7 @@ def test_sets_of_every_metric_are_measured_and_compared(tmp_path: Path) -> None:
     pets = replace(pets, classes=CLASSES[:2], prompts=pets.prompts[:2])
     one = replace(several, tags=(), labels=labels, metric="mean-per-class")
     benchmarks = [
-        Benchmark(name, each, "d", aggregates=classification_rules(each), headline=each.metric)
+        Benchmark(name, each, "d", aggregates=each.rules(), headline=each.metric)
         for name, each in (("voc", several), ("memes", pets), ("pets", one))
     ]
     options = Options(resamples=100)
@@ -226,30 +220,3 @@ def test_sets_of_every_metric_are_measured_and_compared(tmp_path: Path) -> None:
         assert each.other == pytest.approx(better.aggregates[better.headline].value)
     again = evaluate("good", FakeEncoder("a", quality=3.0), benchmarks, tmp_path / "out", options)
     assert again == good
-
-
-def test_squashed_photos_have_features_of_their_own(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    Image.new("RGB", (8, 4), "red").save(path)
-    plain, squashed = ImageRef(path), ImageRef(path, squash=True)
-    members = Members()
-    assert image_content_key(plain, members) != image_content_key(squashed, members)
-    assert image_key(plain) == image_key(squashed) == str(path)
-    assert plain != squashed
-
-
-def test_top5_is_an_aggregate_where_asked() -> None:
-    rng = np.random.default_rng(5)
-    names = tuple(f"c{k}" for k in range(8))
-    labels = tuple(int(v) for v in rng.integers(0, 8, size=20))
-    content = Classification(
-        tuple(ref(f"{k}.png") for k in range(20)), labels, names, tuple((n,) for n in names)
-    )
-    known = features(unit(rng, 20), unit(rng, 8), names)
-    items = score_items(content, known)
-    rules = {"top5": Aggregate(("zero_shot",), metric="top5")}
-    found = summarise(items, rules, resamples=50).aggregates["top5"]
-    cosines = known.images @ known.texts.T
-    right = [sum(row > row[label]) < 5 for row, label in zip(cosines, labels)]
-    assert found.value == pytest.approx(sum(right) / 20)
-    assert found.chance == pytest.approx(5 / 8)

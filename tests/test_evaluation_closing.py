@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from compoclip.benchmarks.case import Benchmark
@@ -14,23 +13,7 @@ from compoclip.evaluation.closing import bound_scores, closing_sentences
 from compoclip.evaluation.groups import skill_groups
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
-from evaluation_helpers import FakeEncoder, choice_benchmark
-
-
-class Skilled(FakeEncoder):
-    """Right on the first items of each of the two sub-tasks, as many as given."""
-
-    def __init__(self, name: str, even: int, odd: int) -> None:
-        super().__init__(weights=name)
-        self.right = (even, odd)
-
-    def _feature(self, name: str) -> np.ndarray:
-        one, two = np.eye(2, dtype=np.float32)
-        if name.startswith("photo"):
-            return one
-        number = int(name.split()[1].split("_")[0])
-        right = number // 2 < self.right[number % 2]
-        return one if name.startswith("right") == right else two
+from evaluation_helpers import Scripted, choice_benchmark
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +24,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Results]
         folder / "p", n=100, skills={"even": "binding", "odd": "order"}
     )
     return {
-        name: evaluate(name, Skilled(name, *right), [toy], folder / "out", Options(resamples=200))
-        for name, right in {
+        name: evaluate(name, Scripted(name, {*range(0, 2 * even, 2), *range(1, 2 * odd, 2)}), [toy],
+                       folder / "out", Options(resamples=200))
+        for name, (even, odd) in {
             "base": (25, 30), "tuned": (45, 12), "same": (26, 30), "text only": (25, 45)
         }.items()
     }  # fmt: skip

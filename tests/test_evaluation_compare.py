@@ -14,39 +14,18 @@ from scipy.stats import binomtest
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Retrieval
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import (
-    Difference,
-    compare,
-    compare_all,
-    corrected,
-    one_model,
-)
+from compoclip.evaluation.comparison import Difference, compare, compare_all, corrected, one_model
 from compoclip.evaluation.results import Results, load_items
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.statistics import holm, percentile_interval, sign_flip
 from compoclip.evaluation.tables import comparison_text, results_text
-from evaluation_helpers import FakeEncoder, bootstrap_means, choice_benchmark, photos
+from evaluation_helpers import FakeEncoder, Scripted, bootstrap_means, choice_benchmark, photos
 
 QUICK = Options(resamples=200)
 
 
-class ScriptedEncoder(FakeEncoder):
-    """Right on the items whose photo number is in `right`: text features tell which."""
-
-    def __init__(self, name: str, right: set[int]) -> None:
-        super().__init__(weights=name)
-        self.right = right
-
-    def _feature(self, name: str) -> np.ndarray:
-        one, two = np.eye(2, dtype=np.float32)
-        if name.startswith("photo"):
-            return one
-        number = int(name.split()[1].split("_")[0])
-        return one if name.startswith("right") == (number in self.right) else two
-
-
 def measured(tmp_path, name: str, right, benchmarks) -> list[Results]:
-    return evaluate(name, ScriptedEncoder(name, set(right)), benchmarks, tmp_path / "out", QUICK)
+    return evaluate(name, Scripted(name, set(right)), benchmarks, tmp_path / "out", QUICK)
 
 
 def test_numbers_do_not_depend_on_what_else_is_compared(tmp_path):
@@ -203,7 +182,7 @@ def test_only_common_items_count(tmp_path):
     toy.content[7].images[0].path.unlink()
     other = evaluate(
         "other",
-        ScriptedEncoder("other", set()),
+        Scripted("other", set()),
         [toy],
         tmp_path / "out",
         replace(QUICK, allow_partial=True),
@@ -267,7 +246,7 @@ def test_folders_with_several_models_and_double_results_are_refused(tmp_path):
     assert one_model(base, Path("x")) == base
     with pytest.raises(CompoclipError, match=r"several models \(base, other\)"):
         one_model(base + other, Path("x"))
-    with pytest.raises(CompoclipError, match="base has two results for toy"):
+    with pytest.raises(CompoclipError, match="base: two results for toy"):
         compare(base + base, other)
 
 

@@ -92,28 +92,6 @@ def cached(tmp_path) -> EncodeOptions:
     return EncodeOptions(batch_size=4, cache=tmp_path / "cache")
 
 
-def test_an_interrupted_run_keeps_what_it_encoded(tmp_path, monkeypatch):
-    monkeypatch.setattr(encode, "CHUNK", 8)
-    content = choice_benchmark(tmp_path / "photos").content
-    first = FakeEncoder()
-    first.stop_after = 5
-    with pytest.raises(KeyboardInterrupt):
-        encode_contents(first, [content], cached(tmp_path))
-    assert len(first.images_seen) == 20
-    second = FakeEncoder()
-    features = encode_contents(second, [content], cached(tmp_path))
-    assert len(second.images_seen) == 10
-    assert not set(first.images_seen) & set(second.images_seen)
-    third = FakeEncoder()
-    again = encode_contents(third, [content], cached(tmp_path))
-    assert not third.images_seen
-    assert not third.texts_seen
-    plain = encode_contents(FakeEncoder(), [content])
-    assert np.array_equal(plain.images, features.images)
-    assert np.array_equal(plain.images, again.images)
-    assert np.array_equal(plain.texts, again.texts)
-
-
 def test_the_cache_belongs_to_one_model_and_to_the_bytes_of_the_file(tmp_path):
     content = choice_benchmark(tmp_path / "photos", n=4).content
     one = FakeEncoder()

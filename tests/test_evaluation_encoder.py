@@ -24,21 +24,16 @@ from compoclip.evaluation.run import Options, evaluate
 from compoclip.models.checkpoint import LoadedModel, create_model
 from compoclip.models.config import ModelConfig
 from compoclip.models.preprocess import Preprocess
-from evaluation_helpers import FakeEncoder, choice_benchmark, photos
+from evaluation_helpers import TINY, FakeEncoder, choice_benchmark, photos
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
-CONFIG = {
-    "embed_dim": 16,
-    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "patch_size": 16, "head_width": 16},
-    "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
-}
 CUDA = torch.device("cuda")  # only its name is looked at
 
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
-    return create_model(ModelConfig(CONFIG), seed=2)
+    return create_model(ModelConfig(TINY), seed=2)
 
 
 @pytest.fixture

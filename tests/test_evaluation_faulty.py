@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from benchmark_files import SUGARCREPE, write_json, write_sugarcrepe
+from benchmark_files import SUGARCREPE, write_mini
 from compoclip.benchmarks.audit import Audit, Defect, Kind, audit
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Form, ImageRef, Retrieval
 from compoclip.cli.main import main
@@ -36,12 +35,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """SugarCrepe in miniature with four faulty items of swap_obj."""
-    rng = np.random.default_rng(0)
-    root = tmp_path / "root"
-    (root / "coco" / "val2017").mkdir(parents=True)
-    for k in range(4):
-        pixels = rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(root / "coco" / "val2017" / f"{k}.png")
     rows = [
         {
             "filename": f"{k % 4}.png",
@@ -56,11 +49,9 @@ def root(tmp_path: Path) -> Path:
         dict(rows[2]),
         {**rows[3], "caption": "a big cup number 3", "negative_caption": "a large cup number 3"},
     ]
-    write_sugarcrepe(root, **{n: dict(enumerate(rows)) for n in SUGARCREPE})
     everything = {str(k): row for k, row in enumerate([*rows, *bad])}
-    write_json(root / "sugarcrepe" / "swap_obj.json", everything)
-    (root / "edition.json").write_text('{"edition": "mini"}')
-    return root
+    files = {name: dict(enumerate(rows)) for name in SUGARCREPE}
+    return write_mini(tmp_path / "root", 4, **{**files, "swap_obj": everything})
 
 
 def test_faulty_items_are_left_out_and_named(

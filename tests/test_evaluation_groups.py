@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import compare
+from compoclip.evaluation.comparison import ScorePart, compare
 from compoclip.evaluation.groups import (
-    ScorePart,
     group_differences,
     group_scores,
     part_score,

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from compoclip.benchmarks.case import Benchmark, Classification, ImageRef, Retrieval
-from compoclip.benchmarks.files import classification_rules
 from compoclip.benchmarks.registry import SUITES
 from compoclip.benchmarks.targets import parse_targets
 from compoclip.errors import UsageError
@@ -50,7 +49,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
     for number, spec in enumerate(SUITES["elevater"]):
         labels = tuple((k + (k < number % 3)) % 2 for k in range(6))
         content = replace(zero, labels=labels)
-        rules = classification_rules(content)
+        rules = content.rules()
         benchmarks.append(
             Benchmark(spec.replace(":", "_"), content, "d", aggregates=rules, headline="accuracy")
         )

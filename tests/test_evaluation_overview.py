@@ -5,30 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from compoclip.evaluation.results import Results
 from compoclip.evaluation.run import Options, evaluate
 from compoclip.evaluation.tables import overview_text
-from evaluation_helpers import FakeEncoder, choice_benchmark
+from evaluation_helpers import Scripted, choice_benchmark
 
 NAMES = ("worse", "near", "base", "better")
-
-
-class Skilled(FakeEncoder):
-    """Right on the items whose number is below `skill`."""
-
-    def __init__(self, name: str, skill: int) -> None:
-        super().__init__(weights=name)
-        self.skill = skill
-
-    def _feature(self, name: str) -> np.ndarray:
-        one, two = np.eye(2, dtype=np.float32)
-        if name.startswith("photo"):
-            return one
-        right = int(name.split()[1].split("_")[0]) < self.skill
-        return one if name.startswith("right") == right else two
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +22,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
     few = choice_benchmark(folder / "q", n=100, shared=5, name="few")
     found: list[Results] = []
     for name, skill in zip(NAMES, (20, 52, 50, 62)):
-        encoder = Skilled(name, skill)
+        encoder = Scripted(name, range(skill))
         found += evaluate(name, encoder, [toy, few], folder / "out", Options(resamples=100))
     return found
 

@@ -173,23 +173,6 @@ def test_a_class_without_prompts_is_an_error():
         )
 
 
-def test_random_features_reach_chance_in_retrieval_and_classification():
-    rng = np.random.default_rng(9)
-    n = 600
-    images = tuple(ImageRef(Path(f"{k}.jpg")) for k in range(n))
-    texts = tuple(f"caption {k}" for k in range(n))
-    ranked = Retrieval(images, texts, tuple((k, k) for k in range(n)))
-    items = score_items(ranked, features_of(ranked, unit(rng, n, 48), unit(rng, n, 48)))
-    content = classification([k % 10 for k in range(n)], 10)
-    drawn = features_of(content, unit(rng, n, 48), unit(rng, 20, 48))
-    for each in (
-        *items.outcomes.values(),
-        *score_items(content, drawn).outcomes.values(),
-    ):
-        p = each.chance.mean()
-        assert abs(each.used.mean() - p) < 4 * np.sqrt(p * (1 - p) / n)
-
-
 def test_images_that_one_text_matches_are_one_cluster():
     images = tuple(ImageRef(Path(name)) for name in "abc")
     content = Retrieval(images, ("x", "y", "z"), ((0, 0), (1, 0), (1, 1), (2, 2)))

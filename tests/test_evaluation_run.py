@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from compoclip.benchmarks.case import (
@@ -15,7 +14,6 @@ from compoclip.benchmarks.case import (
     Case,
     Classification,
     Form,
-    ImageRef,
     Retrieval,
     TiePolicy,
 )
@@ -169,17 +167,6 @@ def test_partial_data_is_refused_then_flagged(tmp_path):
     assert result.scores["even"]["accuracy"].expected == 5
 
 
-def test_damaged_images_are_counted_as_missing(tmp_path):
-    benchmark = choice_benchmark(tmp_path / "p", n=6)
-    encoder = FakeEncoder()
-    encoder.broken = {"photo2_t2.jpg"}
-    options = replace(QUICK, max_bad=1)
-    (result,) = evaluate("m", encoder, [benchmark], tmp_path / "out", options)
-    assert result.partial
-    assert result.missing_count == 1
-    assert result.aggregates["micro"].n == 5
-
-
 def test_nothing_to_score_is_an_error(tmp_path):
     benchmark = choice_benchmark(tmp_path / "p", n=3)
     for case in benchmark.content:
@@ -273,16 +260,6 @@ def test_retrieval_and_classification_results(tmp_path):
     assert zs.scores["zero_shot"]["top5"].chance == pytest.approx(5 / 7)
 
 
-def test_retrieval_without_some_images_is_partial(tmp_path):
-    refs = photos(tmp_path / "p", ["a", "b"])
-    gone = ImageRef(tmp_path / "p/gone.jpg")
-    content = Retrieval((*refs.values(), gone), ("x", "y", "z"), ((0, 0), (1, 1), (2, 2)))
-    options = replace(QUICK, allow_partial=True)
-    (result,) = evaluate("m", FakeEncoder(), [Benchmark("r", content, "d")], tmp_path, options)
-    assert (result.scores["t2i"]["r1"].n, result.scores["t2i"]["r1"].expected) == (2, 3)
-    assert result.partial
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -315,11 +292,3 @@ def test_escaping_items_and_absent_tables_are_errors(tmp_path):
         load_results(tmp_path / "nowhere")
     with pytest.raises(CompoclipError, match="holds no results"):
         load_results(tmp_path / "p")
-
-
-def test_parquet_is_plain_arrow(tmp_path):
-    (result,) = evaluate("m", FakeEncoder(), [choice_benchmark(tmp_path / "p")], tmp_path, QUICK)
-    row = pq.read_table(result.items).to_pylist()[3]
-    assert row["item"] == "3"
-    assert row["texts"] == ["right 3_t3", "wrong 3_x3"]
-    assert row["images"][0].endswith("photo3_t3.jpg")

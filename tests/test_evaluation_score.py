@@ -131,36 +131,6 @@ def test_fractional_is_the_mean_over_all_ways_to_break_ties(form):
             assert each.fractional[0] == pytest.approx(sums[name]), (name, scores)
 
 
-def test_constant_scorer_is_zero_strict_chance_fractional_and_right_when_first():
-    cases = all_forms(30)
-    same = np.tile(unit(np.random.default_rng(1), 1), (200, 1))
-    features = features_of(cases, same, same)
-    items, first = score_items(cases, features), score_items(cases, features, ties=FIRST)
-    for name, each in items.outcomes.items():
-        here = ~np.isnan(each.used)
-        assert each.used[here].sum() == 0
-        assert each.fractional[here] == pytest.approx(each.chance[here]), name
-        assert each.tied[here].all()
-    accuracy = first.outcomes["accuracy"].used
-    assert accuracy[~np.isnan(accuracy)].mean() == 1
-
-
-def test_random_scorer_reaches_chance_on_every_form_and_metric():
-    n = 2000
-    cases = all_forms(n)
-    rng = np.random.default_rng(2)
-    items = score_items(cases, features_of(cases, unit(rng, 2 * n, 64), unit(rng, 3 * n, 64)))
-    subtasks = np.array(items.subtasks)
-    forms = dict(zip(items.subtasks, (c.form for c in cases)))
-    for subtask, form in forms.items():
-        for metric in FORMS[form].metrics:
-            each = items.outcomes[metric]
-            rows = subtasks == subtask
-            chance = each.chance[rows].mean()
-            sd = np.sqrt(chance * (1 - chance) / n)
-            assert abs(each.used[rows].mean() - chance) < 4 * sd, (subtask, metric)
-
-
 def test_order_of_the_cases_does_not_matter_to_the_last_bit():
     cases = all_forms(40)
     rng = np.random.default_rng(3)

@@ -15,15 +15,16 @@ from compoclip.evaluation.aggregate import MeanNode, additions, evaluate
 from compoclip.evaluation.comparison import (
     Difference,
     Pair,
+    ScorePart,
     compare,
     corrected,
-    subtask_differences,
+    differences,
 )
 from compoclip.evaluation.items import MAIN
 from compoclip.evaluation.run import Options
 from compoclip.evaluation.run import evaluate as measure
 from compoclip.evaluation.statistics import sign_flip
-from evaluation_helpers import FakeEncoder, choice_benchmark
+from evaluation_helpers import FakeEncoder, Scripted, choice_benchmark
 
 SETS = 60
 FAMILIES = (1, 10, 60)
@@ -64,6 +65,7 @@ def data_sets(
         main=MAIN,
         truth=[],
     )
+    parts = {(name,): (ScorePart("simulated", name),) for name in pair.subtask_rows}
     for _ in range(sets):
         hard = rng.standard_normal(shown, dtype=np.float32)
         for values, better in ((base, 0.0), (other, gain)):
@@ -71,7 +73,7 @@ def data_sets(
             rest = rng.standard_normal(shown, dtype=np.float32)
             own = np.sqrt(shape.alike) * photo + np.sqrt(1 - shape.alike) * rest
             values[:] = (hard + own + better > 0).ravel()
-        yield subtask_differences(pair, 0, 0)
+        yield [*differences({"simulated": pair}, parts, 0, 0).values()]
 
 
 def wrong(shape: Shape, sets: int, seed: int = 0) -> dict[int, int]:
@@ -80,10 +82,10 @@ def wrong(shape: Shape, sets: int, seed: int = 0) -> dict[int, int]:
     Sub-tasks are drawn independently, so a data set holds as many families as fit into it.
     """
     found = dict.fromkeys(FAMILIES, 0)
-    for differences in data_sets(shape, sets, seed):
+    for changes in data_sets(shape, sets, seed):
         for size in FAMILIES:
-            for first in range(0, len(differences), size):
-                family = corrected(differences[first : first + size])
+            for first in range(0, len(changes), size):
+                family = corrected(changes[first : first + size])
                 found[size] += any(each.verdict in ("higher", "lower") for each in family)
     return found
 
@@ -91,9 +93,9 @@ def wrong(shape: Shape, sets: int, seed: int = 0) -> dict[int, int]:
 def seen(shape: Shape, sets: int, gain: float, seed: int = 0) -> dict[int, float]:
     """Size of the family -> share of its sub-tasks that are called higher, where all are."""
     found = dict.fromkeys(FAMILIES, 0.0)
-    for differences in data_sets(shape, sets, seed, gain):
+    for changes in data_sets(shape, sets, seed, gain):
         for size in FAMILIES:
-            verdicts = [each.verdict for each in corrected(differences[:size])]
+            verdicts = [each.verdict for each in corrected(changes[:size])]
             found[size] += verdicts.count("higher") / size / sets
     return found
 
@@ -141,18 +143,16 @@ def test_a_clear_difference_is_seen_in_any_family(shape: Shape) -> None:
 
 
 def test_51_clear_differences_are_51_verdicts(tmp_path: Path) -> None:
-    class Skilled(FakeEncoder):
-        def _feature(self, name: str) -> np.ndarray:
-            one, two = np.eye(2, dtype=np.float32)
-            if name.startswith("photo"):
-                return one
-            right = int(name.split()[1].split("_")[0]) % 10 < int(self.identity.weights)
-            return one if name.startswith("right") == right else two
-
     sets = [choice_benchmark(tmp_path / "p", n=60, name=f"set{k}") for k in range(51)]
     low, high = (
-        measure(skill, Skilled(skill), sets, tmp_path / "out", Options(resamples=20))
-        for skill in ("2", "8")
+        measure(
+            name,
+            Scripted(name, [k for k in range(60) if k % 10 < skill]),
+            sets,
+            tmp_path / "out",
+            Options(resamples=20),
+        )
+        for name, skill in (("low", 2), ("high", 8))
     )
     found = compare(low, high, resamples=20)
     assert [d.difference for d in found.headlines] == pytest.approx([0.6] * 51)
@@ -174,10 +174,10 @@ def test_verdicts_do_not_depend_on_the_number_of_draws(tmp_path: Path) -> None:
 
 
 def test_ten_photos_say_what_ten_photos_can() -> None:
-    (differences,) = data_sets(Shape(10, 30), 1, seed=0, gain=9.0)
-    assert {each.p for each in differences} == {2 * 2**-10}
-    assert {each.verdict for each in corrected(differences[:25])} == {"higher"}
-    assert {each.verdict for each in corrected(differences[:26])} == {"not significant"}
+    (changes,) = data_sets(Shape(10, 30), 1, seed=0, gain=9.0)
+    assert {each.p for each in changes} == {2 * 2**-10}
+    assert {each.verdict for each in corrected(changes[:25])} == {"higher"}
+    assert {each.verdict for each in corrected(changes[:26])} == {"not significant"}
 
 
 def test_what_photos_add_makes_up_the_difference() -> None:

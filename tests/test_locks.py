@@ -19,8 +19,7 @@ import pytest
 import torch
 
 from compoclip.analysis.interpolation import BaseAndTuned, measure_mixes
-from compoclip.benchmarks.download import Expected
-from compoclip.benchmarks.fetch import FetchJob, fetch
+from compoclip.benchmarks.fetch import fetch
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.cli.main import main
 from compoclip.cli.train import main as train
@@ -239,8 +238,7 @@ def recorded(out: Path) -> None:
 
 
 def fetched(out: Path) -> None:
-    source = RemoteFile(out.name, "http://127.0.0.1:9/b.csv")
-    fetch(FetchJob(source, Expected(), "missing"), out.parent)
+    fetch(RemoteFile(out.name, "http://127.0.0.1:9/b.csv"), out.parent)
 
 
 @pytest.mark.parametrize("write", [recorded, fetched])

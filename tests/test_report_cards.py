@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from compoclip.evaluation.groups import ScorePart
+from compoclip.evaluation.comparison import ScorePart
 from compoclip.models.checkpoint import load_model
 from compoclip.report.cards import SCENES, before_after, card, examples, read_items, scenes
 from compoclip.report.looks import Album, changed_runs, word_diff

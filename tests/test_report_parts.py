@@ -13,14 +13,13 @@ import pytest
 from PIL import Image
 
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.comparison import Difference
+from compoclip.evaluation.comparison import Difference, ScorePart
 from compoclip.evaluation.groups import (
     BRITTLENESS,
     COMPOSITION,
     MATCH,
     RECOGNITION,
     RETRIEVAL,
-    ScorePart,
     group_scores,
 )
 from compoclip.evaluation.results import Score, load_items, load_results, save_results

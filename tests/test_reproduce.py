@@ -166,7 +166,7 @@ def test_every_protocol_names_what_there_is() -> None:
         ("mine: {recipe: negclip}", "mine is malformed"),
         ("mine: {recipe: negclip, data: none}", "mine is malformed"),
         ("mine: {recipe: 3, model: m, data: coco, table: t, base: [], row: [], benchmarks: [], "
-         "small: []}", "recipe: 3 is of the wrong type"),
+         "small: []}", "recipe is 3 \\(int\\)"),
         ("mine: {recipe: r, model: m, data: coco, table: t, base: [], row: [], benchmarks: [], "
          "small: [], more: 1}", "unexpected keyword argument 'more'"),
     ],

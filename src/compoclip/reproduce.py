@@ -18,11 +18,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from compoclip.benchmarks.check import check
-from compoclip.benchmarks.download import Expected
-from compoclip.benchmarks.fetch import FetchJob, find_missing
+from compoclip.benchmarks.fetch import find_missing
 from compoclip.benchmarks.files import file_hash
 from compoclip.benchmarks.registry import SUITES, meta
-from compoclip.benchmarks.sources import shared
+from compoclip.benchmarks.sources import RemoteFile, shared
 from compoclip.config import Shown
 from compoclip.console import duration, note
 from compoclip.errors import CompoclipError, UsageError
@@ -129,9 +128,9 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
         jobs = {**_training_jobs(data, folders, options.data), **jobs}
     steps = max(1, round(published["epochs"] * (number // batch)))
     per_step = images * batch / published["epochs"]
-    sizes = [job.source.size for job in jobs.values()]
+    sizes = [job.size for job in jobs.values()]
     weights = 4 * speed.parameters
-    packed = max((job.source.size for job in jobs.values() if job.source.archive), default=0)
+    packed = max((job.size for job in jobs.values() if job.archive), default=0)
     plan = {
         "name": name,
         "protocol": chosen.name,
@@ -146,7 +145,7 @@ def make_plan(options: ReproduceOptions) -> dict[str, Any]:
         "benchmarks": benchmarks,
         "left_out": left_out,
         "downloads": {
-            target: {"bytes": job.source.size, "checked_by": job.checked_by}
+            target: {"bytes": job.size, "checked_by": job.checked_by}
             for target, job in jobs.items()
         },
         "device": str(device),
@@ -240,9 +239,9 @@ def _precision(device: torch.device, small: bool) -> str:
 
 def _missing(
     specs: Sequence[str], root: Path
-) -> tuple[dict[str, FetchJob], list[str], dict[str, str]]:
+) -> tuple[dict[str, RemoteFile], list[str], dict[str, str]]:
     """Return what to fetch, the benchmarks to measure, and why others are left out."""
-    jobs: dict[str, FetchJob] = {}
+    jobs: dict[str, RemoteFile] = {}
     benchmarks: list[str] = []
     left_out: dict[str, str] = {}
     for spec in specs:
@@ -259,22 +258,23 @@ def _missing(
             left_out[spec] = found.by_hand[0]
             continue
         benchmarks.append(spec)
-        jobs |= {job.source.target: job for job in found.jobs}
+        jobs |= {job.target: job for job in found.jobs}
     return jobs, benchmarks, left_out
 
 
-def _training_jobs(data: TrainingPhotos, folders: Sequence[str], root: Path) -> dict[str, FetchJob]:
+def _training_jobs(
+    data: TrainingPhotos, folders: Sequence[str], root: Path
+) -> dict[str, RemoteFile]:
     """Return what is missing of the training data, not whole, or not the official file."""
-    jobs: dict[str, FetchJob] = {}
+    jobs: dict[str, RemoteFile] = {}
     for target in (data.captions, *folders):
         source = shared()[target]
-        job = FetchJob(source, Expected(source.size, source.md5), "training data")
         place = root / target
         if source.archive:
             whole = place.is_dir() and not any(place.parent.glob(f"{place.name}.*"))
         else:
             whole = place.is_file() and source.md5 in ("", file_hash(place, "md5"))
-        jobs |= {} if whole else {target: job}
+        jobs |= {} if whole else {target: source}
     return jobs
 
 
@@ -311,7 +311,7 @@ def verified_weights(model: str) -> str:
 def reproduce(
     options: ReproduceOptions,
     agree: Callable[[Mapping[str, Any]], bool],
-    get: Callable[[FetchJob], None],
+    get: Callable[[RemoteFile], None],
 ) -> Path | None:
     """Run the stages that are not done; return the bundle.
 
@@ -366,7 +366,7 @@ def reproduce(
 
 
 def _fetch_all(
-    plan: Mapping[str, Any], options: ReproduceOptions, get: Callable[[FetchJob], None]
+    plan: Mapping[str, Any], options: ReproduceOptions, get: Callable[[RemoteFile], None]
 ) -> None:
     """Fetch what is missing, then once more photos that only the annotations could name."""
     done: set[str] = set()
@@ -380,7 +380,7 @@ def _fetch_all(
             return
         for job in left:
             get(job)
-            done.add(job.source.target)
+            done.add(job.target)
 
 
 def _training_data(plan: Mapping[str, Any], out: Path) -> str:

@@ -16,14 +16,13 @@ import torch
 from compoclip.benchmarks.case import Benchmark
 from compoclip.console import note
 from compoclip.errors import UsageError, refuse
-from compoclip.evaluation.comparison import Difference
+from compoclip.evaluation.comparison import Difference, ScorePart
 from compoclip.evaluation.encoder import ModelEncoder
 from compoclip.evaluation.groups import (
     COMPOSITION,
     RECOGNITION,
     RETRIEVAL,
     Groups,
-    ScorePart,
     group_differences,
     group_draws,
     group_scores,

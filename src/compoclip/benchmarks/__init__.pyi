@@ -9,7 +9,6 @@ from .case import ImageRef as ImageRef
 from .case import Meta as Meta
 from .case import Retrieval as Retrieval
 from .case import TiePolicy as TiePolicy
-from .case import present as present
 from .reader import CaseReader as CaseReader
 from .reader import Loading as Loading
 from .reader import Reader as Reader
@@ -17,9 +16,5 @@ from .registry import SUITES as SUITES
 from .registry import benchmark_names as benchmark_names
 from .registry import load_benchmark as load_benchmark
 from .registry import meta as meta
-from .registry import option_types as option_types
 from .sources import RemoteFile as RemoteFile
-from .sources import repository as repository
-from .table import reader_of as reader_of
 from .targets import Target as Target
-from .targets import parse_targets as parse_targets

@@ -77,7 +77,6 @@ def permuted(values: Sequence[T], rng: random.Random) -> list[T]:
 
 
 def _among(words: list[str], tags: list[str], tag: str, rng: random.Random) -> list[str]:
-    """Permute the words with a tag among their places."""
     moved = iter(permuted([word for word, each in zip(words, tags) if each == tag], rng))
     return [next(moved) if each == tag else word for word, each in zip(words, tags)]
 

@@ -72,42 +72,34 @@ class CaptionedPhoto:
         return any(each.holds(word.strip(".,")) for each in self.readings for word in new)
 
 
-@dataclass(frozen=True)
-class CaptionedPhotos:
-    """The photos of a file, in its order, with what names the benchmark and was left out."""
+def open_photos(data: Loading, place: Path, **options: Any) -> tuple[CaptionedPhoto, ...]:
+    """Open the photos of a file, in its order; they end the name of the benchmark.
 
-    photos: tuple[CaptionedPhoto, ...]
-    ending: str
-    left_out: dict[str, int]
+    options: those of `Request`. Raises UsageError for wrong options and what is no data,
+    CompoclipError for malformed files and for images that lie in no files of their own.
+    """
+    asked = Request(str(place), data.images, **options)
+    source = asked.open_held_out()
+    found: dict[Path, CaptionedPhoto] = {}
+    for index, name in enumerate(source.column("image")):
+        row = source.bare(index)
+        problem = "holds images in tables or archives, and only files are measured; unpack them"
+        require(isinstance(row.image, Path), place, problem)
+        assert isinstance(row.image, Path)
+        before = found[row.image].captions if row.image in found else ()
+        texts = tuple(dict.fromkeys((*before, *row.captions)))
+        found[row.image] = CaptionedPhoto(name, ImageRef(row.image, upright=source.upright), texts)
+    counts = f"{len(found):,} photos, {sum(len(p.captions) for p in found.values()):,} captions"
+    note_once(f"{source.describe()}: {counts}")  # two benchmarks may be made of them
+    data.name += f"_{place.name}_{asked.split}" if asked.split else f"_{place.name}"
+    data.left_out.update(source.left_out)
+    return tuple(found.values())
 
-    @classmethod
-    def open(cls, place: Path, images: Path | None, **options: Any) -> CaptionedPhotos:
-        """Open them; options are those of `Request`.
 
-        Raises UsageError for wrong options and what is no data, CompoclipError for malformed files
-        and for images that lie in no files of their own.
-        """
-        asked = Request(str(place), images, **options)
-        source = asked.open_held_out()
-        found: dict[Path, CaptionedPhoto] = {}
-        for index, name in enumerate(source.column("image")):
-            row = source.bare(index)
-            problem = "holds images in tables or archives, and only files are measured; unpack them"
-            require(isinstance(row.image, Path), place, problem)
-            assert isinstance(row.image, Path)
-            before = found[row.image].captions if row.image in found else ()
-            texts = tuple(dict.fromkeys((*before, *row.captions)))
-            image = ImageRef(row.image, upright=source.upright)
-            found[row.image] = CaptionedPhoto(name, image, texts)
-        counts = f"{len(found):,} photos, {sum(len(p.captions) for p in found.values()):,} captions"
-        note_once(f"{source.describe()}: {counts}")  # two benchmarks may be made of them
-        ending = f"{place.name}_{asked.split}" if asked.split else place.name
-        return cls(tuple(found.values()), ending, dict(source.left_out))
-
-    def hashed(self, *more: Sequence[str]) -> bytes:
-        """Return what the items depend on, for the data hash."""
-        photos = [[each.name, each.image.upright, *each.captions] for each in self.photos]
-        return json.dumps([photos, *more]).encode()
+def hashed(photos: Sequence[CaptionedPhoto], *more: Sequence[str]) -> bytes:
+    """Return what items depend on, for the data hash."""
+    listed = [[each.name, each.image.upright, *each.captions] for each in photos]
+    return json.dumps([listed, *more]).encode()
 
 
 def rewritten(
@@ -124,18 +116,16 @@ def rewritten(
 ) -> Iterator[Case]:
     """Yield items of captions. most: of each sub-task. seed: of all that is sampled."""
     require_positive(data.name, "most", most)
-    own = CaptionedPhotos.open(
+    photos = open_photos(
+        data,
         annotations or data.root / ENTRY / "captions.csv",
-        data.images,
         split=split,
         held_out=held_out,
         split_seed=split_seed,
         image_column=image_column,
         caption_column=caption_column,
     )
-    data.name += f"_{own.ending}"
-    data.left_out.update(own.left_out)
-    order = random.Random(seed).sample(own.photos, len(own.photos))
+    order = random.Random(seed).sample(photos, len(photos))
     longest = max(len(each.captions) for each in order)
     places = [(p, k) for k in range(longest) for p in order if k < len(p.captions)]
     cases: list[Case] = []
@@ -153,14 +143,13 @@ def rewritten(
             made += 1
             cases.append(case)
     # The items depend on the parser and its words, too.
-    data.files["items"] = own.hashed(*([each.id, *each.texts] for each in cases))
+    data.files["items"] = hashed(photos, *([each.id, *each.texts] for each in cases))
     data.stated += [_VERSION, f"seed {seed}", f"most {most}", tagger_stated("hanta")]
     note_once(_known_errors({k for case in cases for k in case.labels.values()}))
     yield from cases
 
 
 def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random) -> Case | None:
-    """The item of a caption of a photo in a sub-task, if the rewrites make one."""
     caption, made = photo.parsed[k], entries()[ENTRY]["made"][part]
     images, text = (photo.image,), caption.text
     if not made["negatives"]:
@@ -193,7 +182,6 @@ def _item(photo: CaptionedPhoto, k: int, part: str, key: str, rng: random.Random
 
 
 def _known_errors(used: set[str]) -> str:
-    """Results of the blind reading of the rewrites in use."""
     listed = {name: each for name, each in entries()[ENTRY]["errors"].items() if name in used}
     rates = ", ".join(f"{name} {wrong:g} and {odd:g}" for name, (wrong, odd) in listed.items())
     return f"rewritten captions, % with a wrong label and % in broken English: {rates or 'none'}"

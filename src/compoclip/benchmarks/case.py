@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from compoclip.benchmarks.sources import RemoteFile, shared
+from compoclip.benchmarks.sources import RemoteFile, document, shared
 
 
 class Form(StrEnum):
@@ -36,6 +36,10 @@ class Form(StrEnum):
     RETRIEVAL = "retrieval"
     CLASSIFICATION = "classification"
     JUDGED = "judged"
+
+
+TWO_TRUE = (Form.TRIPLE, Form.TEXT_ONLY, Form.HALF_TRUTH, Form.TWO_TRUE)
+"""The forms with two true texts, before false ones."""
 
 
 class TiePolicy(StrEnum):
@@ -83,6 +87,16 @@ class Case:
     subtask: str
     truth: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sides(self) -> tuple[list[int], list[int]]:
+        """Return the places of true and of false texts; no false ones where images are chosen, and
+        of statements."""
+        if self.form in TWO_TRUE:
+            return [0, 1], list(range(2, len(self.texts)))
+        if self.form in (Form.CHOOSE_TEXT, Form.GROUP):
+            return [self.truth], [k for k in range(len(self.texts)) if k != self.truth]
+        return list(range(len(self.texts))), []
 
 
 # --- What a benchmark holds: cases, a retrieval set or a classification set. ---
@@ -241,6 +255,22 @@ class Classification:
         """Return the number of images by sub-task."""
         return dict.fromkeys(self.classes if self.tags else (ZERO_SHOT,), len(self.images))
 
+    def rules(self) -> dict[str, Aggregate]:
+        """Return the aggregates of the set; the headline is called like its metric.
+
+        Mean-per-class only where no two classes share a name.
+        """
+        one = (ZERO_SHOT,)
+        if self.metric == "map11":
+            devkit = Aggregate(self.classes, metric="ap11_devkit")
+            return {"map11": Aggregate(self.classes), "map11_devkit": devkit}
+        if self.metric == "auc":
+            return {"auc": Aggregate(one), "accuracy": Aggregate(one, metric="accuracy")}
+        rules = {"accuracy": Aggregate(one)}
+        if len(set(self.classes)) == len(self.classes):
+            rules["mean-per-class"] = Aggregate(one, macro_by=CLASS_LABEL)
+        return rules
+
     def without(self, absent: Callable[[ImageRef], bool]) -> Classification:
         """Return the set without the images for which `absent` holds, with all classes."""
         kept = [k for k, image in enumerate(self.images) if not absent(image)]
@@ -367,29 +397,19 @@ STATUSES = ("open", "partly gated", "gated", "partly dead", "gone")
 class Meta:
     """Facts about a benchmark, for listings and for people who must obtain it.
 
-    Args:
-        id: The name to load it by.
-        title: Its published name.
-        citation: The paper.
-        source: Where the official files come from, in words.
-        licence: Of the annotations.
-        access: Steps needed to get the files; "open" for none.
-        files: Annotation files under the data root, or patterns each of which must match a file.
-        images: Image folders under the data root.
-        parts: Sub-tasks, or named sets of a family, that a spec `id:part` may select.
-        chance: Expected score of guessing, "sub-task" or "sub-task/metric" -> value; sub-task ""
-            stands for all.
-        skills: Sub-task -> skill of `SKILLS`.
-        expected: Sub-task -> items of the official files.
-        hashes: File under the root -> blake2b (128 bit) of the official bytes, if known.
-        family: A spec must name exactly one part.
-        archives: Patterns of archives under the root, one of which may stand for all the files.
-        requires: Option that a target must state, "" for none.
-        status: Whether the files are available, one of `STATUSES`.
-        part_folders: Set of a family -> its folder under the root, if that has another name.
-        optional: Files that are read if they are there.
-        elsewhere: File or pattern -> another place below the root, tried first.
-        remote: Sources of the files and image folders that need no permission.
+    id: the name to load it by. title: its published name. source: where the official files come
+    from, in words. licence: of the annotations. access: steps needed to get the files; "open" for
+    none. files: annotation files under the data root, or patterns each of which must match a file.
+    images: image folders under it. parts: sub-tasks, or named sets of a family, that a spec
+    `id:part` may select. chance: expected score of guessing, "sub-task" or "sub-task/metric" ->
+    value; sub-task "" stands for all. skills: sub-task -> skill of `SKILLS`. expected: sub-task ->
+    items of the official files. hashes: file under the root -> blake2b (128 bit) of the official
+    bytes, if known. family: a spec must name exactly one part. archives: patterns of archives under
+    the root, one of which may stand for all the files. requires: option that a target must state.
+    status: one of `STATUSES`. part_folders: set of a family -> its folder under the root, if that
+    has another name. optional: files that are read if they are there. elsewhere: file or pattern ->
+    another place below the root, tried first. remote: sources of the files and image folders that
+    need no permission.
     """
 
     id: str
@@ -470,23 +490,7 @@ class Meta:
 
 # --- The skills of the models x skills table: a small fixed vocabulary with definitions. ---
 
-SKILLS: Mapping[str, str] = MappingProxyType(
-    {
-        "object": "notice that a named object was replaced by another",
-        "attribute": "notice that a property of an object was replaced",
-        "relation": "notice that an action or a relation was replaced",
-        "binding": "know which attribute belongs to which object, when attributes are swapped",
-        "role": "know which object plays which part, when objects are swapped",
-        "addition": "notice that the text names something that the image does not show",
-        "spatial": "know where things are, in the image and relative to one another",
-        "counting": "know how many things there are",
-        "negation": "notice that the text denies something or says that it is absent",
-        "order": "prefer the written order of the words to a shuffled one",
-        "invariance": "keep a true rewording above a false one",
-        "recognition": "name the main thing that the image shows",
-        "retrieval": "find the matching text or image among thousands",
-    }
-)
+SKILLS: Mapping[str, str] = MappingProxyType(document()["_skills"])
 """Skill -> its description. Every sub-task of a benchmark maps to one of these."""
 
 
@@ -534,15 +538,9 @@ def text_names(content: Retrieval) -> dict[int, str]:
 
 
 def present(benchmark: Benchmark) -> tuple[Content, tuple[str, ...]]:
-    """Return the content whose images all exist, and the names of the absent images.
+    """Return the content whose images all exist, and the sorted names of the absent images.
 
     Every distinct path is looked up once, an archive as a whole.
-
-    Args:
-        benchmark: As loaded.
-
-    Returns:
-        The content that can be scored, and the sorted names of the absent images.
     """
     content = benchmark.content
     distinct = dict.fromkeys(content.images)

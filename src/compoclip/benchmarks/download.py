@@ -9,25 +9,24 @@ from __future__ import annotations
 import http.client
 import os
 import ssl
-import string
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, urljoin, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
 from compoclip import files
 from compoclip.benchmarks.files import file_hash
+from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import note
 from compoclip.errors import CompoclipError, UsageError, require
 
 _BLOCK = 1 << 20
 _AGENT = "compoclip (research data download)"
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-_REDIRECTIONS = (301, 302, 303, 307, 308)
-_MOST_REDIRECTIONS = 10
 _MOST_DIGITS = 15  # of a length in bytes
 _MIRROR = "give a mirror with --url-base"
 Progress = Callable[[int, int | None], None]
@@ -44,20 +43,6 @@ class DownloadPatience:
     timeout: float = 60.0
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Size and digests of a whole file; 0 or empty if unknown. blake2b: 128 bits, as in `Meta`."""
-
-    size: int = 0
-    md5: str = ""
-    blake2b: str = ""
-
-    @property
-    def checksum(self) -> str:
-        """Return which checksum decides whether a file is right, "" where none is known."""
-        return "blake2b" if self.blake2b else "md5" if self.md5 else ""
-
-
 class _BrokenError(Exception):
     """The transfer broke off and may be resumed."""
 
@@ -65,7 +50,7 @@ class _BrokenError(Exception):
 def download(
     url: str,
     path: Path,
-    expected: Expected | None = None,
+    expected: RemoteFile | None = None,
     progress: Progress | None = None,
     patience: DownloadPatience | None = None,
     odd: Callable[[Path], str] = lambda path: "",
@@ -78,7 +63,7 @@ def download(
     CompoclipError when the server refuses, redirects to anything but http or from https to http,
     the connection fails again and again, the file is not the expected one or cannot be written.
     """
-    expected, patience = expected or Expected(), patience or DownloadPatience()
+    expected, patience = expected or RemoteFile("", url), patience or DownloadPatience()
     known = url.startswith(("http://", "https://"))
     require(known, url, "only http and https addresses can be fetched", UsageError)
     part = path.with_name(f"{path.name}.part")
@@ -184,11 +169,22 @@ def _attempt(
         raise _BrokenError(f"the transfer broke off at {got:,} of {total:,} bytes")
 
 
-def _opened(url: str, headers: dict[str, str], timeout: float) -> http.client.HTTPResponse:
-    """Return the answer to a request, redirections followed, from https to https only.
+class Redirections(urllib.request.HTTPRedirectHandler):
+    """Redirections to http and https alone, and from https to https."""
 
-    Proxies of the environment are used. No body of a redirection is read.
-    """
+    def redirect_request(self, *given: Any) -> urllib.request.Request | None:
+        """Return the next request; refuse other redirections."""
+        asked, *_, url = given
+        scheme, _ = urlsplit(url).scheme, urlsplit(url).port  # raises for what is no port
+        good = scheme == "https" or (scheme == "http" and asked.type == "http")
+        why = "not encrypted" if scheme == "http" else "neither http nor https"
+        require(good, asked.full_url, f"redirects to {url[:200]}, which is {why}; {_MIRROR}")
+        return super().redirect_request(*given)
+
+
+def _opened(url: str, headers: dict[str, str], timeout: float) -> http.client.HTTPResponse:
+    """Return the answer to a request, redirections followed; proxies of the environment are
+    used."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
@@ -196,40 +192,15 @@ def _opened(url: str, headers: dict[str, str], timeout: float) -> http.client.HT
         urllib.request.HTTPSHandler,
         urllib.request.HTTPDefaultErrorHandler,
         urllib.request.HTTPErrorProcessor,
+        Redirections,
     ):
         opener.add_handler(handler())
-    place = url
-    for _ in range(_MOST_REDIRECTIONS + 1):
-        try:
-            request = urllib.request.Request(place, headers=headers)
-            answer: http.client.HTTPResponse = opener.open(request, timeout=timeout)
-            return answer
-        except urllib.error.HTTPError as error:
-            to = error.headers.get("Location")
-            if error.code not in _REDIRECTIONS or to is None:
-                raise
-            error.close()
-            place = _redirected(place, to)
-    raise CompoclipError(f"{place}: redirected {_MOST_REDIRECTIONS} times; {_MIRROR}")
+    request = urllib.request.Request(url, headers=headers)
+    answer: http.client.HTTPResponse = opener.open(request, timeout=timeout)
+    return answer
 
 
-def _redirected(url: str, to: str) -> str:
-    """Return the address that `to` means in an answer of `url`; others are refused."""
-    try:
-        new = quote(urljoin(url, to), encoding="latin-1", safe=string.punctuation)
-        scheme = urlsplit(new).scheme
-        _ = urlsplit(new).port  # refuses what is no port
-    except ValueError as error:
-        raise CompoclipError(
-            f"{url}: redirects to {to!r:.200}, which is no address; {_MIRROR}"
-        ) from error
-    if scheme == "https" or (scheme == "http" and url.startswith("http://")):
-        return new
-    why = "which is not encrypted" if scheme == "http" else "which is neither http nor https"
-    raise CompoclipError(f"{url}: redirects to {new[:200]}, {why}; {_MIRROR}")
-
-
-def _wrong(path: Path, expected: Expected) -> str:
+def _wrong(path: Path, expected: RemoteFile) -> str:
     """Return what tells that a file is not the expected one, "" for nothing."""
     if kind := expected.checksum:
         right = file_hash(path, kind) == (expected.blake2b or expected.md5)

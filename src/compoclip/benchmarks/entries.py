@@ -114,7 +114,7 @@ def official_hash(name: str, parts: Collection[str]) -> str:
     hang on more than one file per sub-task.
     """
     entry = entries().get(name, {})
-    if "file" not in entry or {"tuned_on", "load", "read", "archive"} & entry.keys():
+    if "file" not in entry or {"tuned_on", "read", "archive"} & entry.keys():
         return ""
     about, known = meta_of(name, entry), dict[str, str]()
     for part in parts:

@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -25,7 +25,7 @@ from compoclip.benchmarks import files as room_files
 from compoclip.benchmarks import tables
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import check, file_states
-from compoclip.benchmarks.download import Expected, Progress, download
+from compoclip.benchmarks.download import Progress, download
 from compoclip.benchmarks.registry import meta, read_edition
 from compoclip.benchmarks.sources import RemoteFile
 from compoclip.console import counted, track
@@ -162,29 +162,11 @@ def _write(archive: Path, members: Mapping[PurePosixPath, _Member], folder: Path
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
-@dataclass(frozen=True)
-class FetchJob:
-    """One source to fetch, what the file must be, and why it is needed."""
+class MissingFiles(NamedTuple):
+    """Missing files of benchmarks: what to fetch -> why, and one line for each file without a known
+    source."""
 
-    source: RemoteFile
-    expected: Expected
-    reason: str
-
-    @property
-    def checked_by(self) -> str:
-        """Return the check that shows the fetched file to be the official one."""
-        known = self.expected.checksum
-        if known:
-            return f"its {known} checksum"
-        plain = self.source.url.startswith("http://")
-        return "nothing, and plain http" if plain else "nothing known"
-
-
-@dataclass(frozen=True)
-class MissingFiles:
-    """Missing files of benchmarks; `by_hand`: one line for each file without a known source."""
-
-    jobs: tuple[FetchJob, ...]
+    jobs: Mapping[RemoteFile, str]
     by_hand: tuple[str, ...]
 
 
@@ -199,8 +181,8 @@ def find_missing(
     edition = read_edition(root)
     problem = f"holds the edition {edition!r}; fetch official files into another --data"
     require(edition is None, root, problem)
-    jobs: dict[str, FetchJob] = {}
-    by_hand: list[str] = []
+    jobs: dict[RemoteFile, str] = {}
+    by_hand: dict[str, None] = {}
     for spec in specs:
         name, _, part = spec.partition(":")
         about = meta(name)
@@ -218,17 +200,15 @@ def find_missing(
         if not annotations_only:
             needed |= _folders(spec, about, root, part, bool(needed))
         for target, why in needed.items():
-            if (source := about.sources.get(target)) is None:
-                by_hand.append(f"{target}: by hand, {about.access}; {about.source}")
-                continue
-            known = Expected(source.size, source.md5, about.hashes.get(target, ""))
-            jobs[target] = FetchJob(source, known, why)
-    order = sorted(jobs.values(), key=lambda job: (job.source.archive, job.source.target))
-    return MissingFiles(tuple(order), tuple(dict.fromkeys(by_hand)))
+            if source := about.sources.get(target):
+                jobs[replace(source, blake2b=about.hashes.get(target, ""))] = why
+            else:
+                by_hand[f"{target}: by hand, {about.access}; {about.source}"] = None
+    order = sorted(jobs, key=lambda source: (source.archive, source.target))
+    return MissingFiles({source: jobs[source] for source in order}, tuple(by_hand))
 
 
 def _folders(spec: str, about: Meta, root: Path, part: str, incomplete: bool) -> dict[str, str]:
-    """Return image folder -> why it is needed."""
     folders = about.of_set(part, about.images) if about.family else about.images
     counts = {} if incomplete else check(spec, root).images
     short = {
@@ -250,7 +230,7 @@ def _folders(spec: str, about: Meta, root: Path, part: str, incomplete: bool) ->
 
 
 def fetch(
-    job: FetchJob,
+    source: RemoteFile,
     root: Path,
     *,
     url_base: str | None = None,
@@ -262,25 +242,21 @@ def fetch(
     which no checksum is known is looked at: an archive has to be one, annotations have to be of
     their format and hold rows. Returns a line on what was done.
     """
-    with files.only_writer(root / job.source.target):
-        source = job.source
+    target = root / source.target
+    with files.only_writer(target):
         url = source.url if url_base is None else rebased(source.url, url_base)
-        target = root / source.target
-        known = job.expected.checksum
+        known = source.checksum
         told = f"{known} checksum right" if known else "not verified: no published checksum known"
         if not source.archive:
-            odd = partial(_odd_rows, source)
-            size = download(url, target, job.expected, progress, odd=odd)
+            size = download(url, target, source, progress, odd=partial(_odd_rows, source))
             return f"{target}: {size:,} bytes, {told}"
         suffix = next((each for each in _ARCHIVES if urlsplit(url).path.endswith(each)), ".zip")
         archive = target.with_name(f"{target.name}{suffix}")
         if not archive.is_file():  # else an earlier run was interrupted while unpacking
-            download(url, archive, job.expected, progress, odd=_no_archive)
+            download(url, archive, source, progress, odd=_no_archive)
         number = unpack(archive, target)
-        try:
+        with files.writing(archive):
             archive.unlink()
-        except OSError as error:
-            raise files.unwritable(archive, error) from error
         return f"{target}: {counted(number, 'file')}, {told}"
 
 

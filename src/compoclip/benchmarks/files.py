@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from compoclip import files, tables
-from compoclip.benchmarks.case import Aggregate, Classification, ImageRef
+from compoclip.benchmarks.case import ImageRef
 from compoclip.errors import CompoclipError, UsageError, require
 from compoclip.rewrites.base import token_key
 from compoclip.tables import kind_of
@@ -248,23 +248,6 @@ def combined_hash(known: Mapping[str, str], extra: Sequence[str] = ()) -> str:
     for value in extra:
         digest.update(f"extra\0{value}\n".encode())
     return digest.hexdigest()
-
-
-def classification_rules(content: Classification) -> dict[str, Aggregate]:
-    """Return the aggregates of a classification set; the headline is called like its metric.
-
-    Mean-per-class only where no two classes share a name.
-    """
-    one = ("zero_shot",)
-    if content.metric == "map11":
-        devkit = Aggregate(content.classes, metric="ap11_devkit")
-        return {"map11": Aggregate(content.classes), "map11_devkit": devkit}
-    if content.metric == "auc":
-        return {"auc": Aggregate(one), "accuracy": Aggregate(one, metric="accuracy")}
-    rules = {"accuracy": Aggregate(one)}
-    if len(set(content.classes)) == len(content.classes):
-        rules["mean-per-class"] = Aggregate(one, macro_by="class")
-    return rules
 
 
 # --- Photos whose official annotations name them by a key, not by a file: found by their stem. ---

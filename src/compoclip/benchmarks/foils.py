@@ -29,24 +29,14 @@ over all items.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import (
-    SKILLS,
-    Aggregate,
-    Benchmark,
-    Case,
-    Cases,
-    Form,
-    ImageRef,
-    Meta,
-    TiePolicy,
-)
-from compoclip.benchmarks.reader import aggregates, select
+from compoclip.benchmarks.case import SKILLS, Aggregate, Case, Form, ImageRef
+from compoclip.benchmarks.reader import Loading, select
 from compoclip.errors import require
 from compoclip.tables import text_list
 
@@ -61,20 +51,15 @@ _DEV = "_dev"
 Row = Mapping[str, Any]
 
 
-def load(
-    about: Meta,
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-) -> Benchmark:
+def read(data: Loading, *, annotations: Path | None = None) -> Iterator[Case]:
     """Read foils as CHOOSE_TEXT cases, or statements as BINARY cases; layout: see the module."""
-    place = annotations or root / "foils"
+    place = annotations or data.root / "foils"
     paths = [place]
     if place.is_dir():
         paths = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
     require(paths, place, f"holds no {', '.join(_SUFFIXES)} file; put your rows there")
+    data.files = {path.name: path for path in paths}
+    data.stated = ["upright"]
     cases: list[Case] = []
     skills: dict[str, str | None] = {}
     ids: dict[str, set[object]] = {}
@@ -94,8 +79,8 @@ def load(
             if own_id:
                 key = files.identifier(row, "id", where, seen, "number the rows anew")
             if picture is None:
-                photo = files.image_path(images or root, _text(row, "image", where), where)
-                picture = ImageRef(photo)
+                photo = _text(row, "image", where)
+                picture = ImageRef(files.image_path(data.images or data.root, photo, where))
             # Each caption is an item of its own; a missing one is named by `_case`.
             captions = _listed(row.get("caption"))
             require(captions, where, f"'caption' is an empty list; {_MEND_ROW}")
@@ -112,29 +97,19 @@ def load(
                 cases.append(case)
     require(cases, paths[0], "no rows; add some")
     binary = cases[0].form is Form.BINARY
-    tuned_on = {name: f"{name}{_DEV}" for name in ids if binary and f"{name}{_DEV}" in ids}
-    kept = select(about.id, [name for name in ids if name not in tuned_on.values()], subtasks)
-    tuned_on = {name: dev for name, dev in tuned_on.items() if name in kept}
-    wanted = {*kept, *tuned_on.values()}
-    cases = [case for case in cases if case.subtask in wanted]
-    kinds_there = {(case.subtask, case.truth) for case in cases}
-    for name in wanted if binary else ():
-        both = {(name, 0), (name, 1)} <= kinds_there
+    dev = {name: f"{name}{_DEV}" for name in ids if binary and f"{name}{_DEV}" in ids}
+    scored = [name for name in ids if name not in dev.values()]
+    data.parts = select(data.about.id, scored, data.parts)
+    data.tuned_on = {name: dev[name] for name in data.parts if name in dev}
+    data.skills = {name: skill for name in data.parts if (skill := skills[name])}
+    there = {(case.subtask, case.truth) for case in cases}
+    for name in (*data.parts, *data.tuned_on.values()) if binary else ():
         problem = f"sub-task {name!r:.80} has no true or no false statements; add some"
-        require(both, paths[0].parent, problem)
-    balanced = [Aggregate((name,), macro_by="label", metric="accuracy") for name in tuned_on]
-    mean = {"balanced_accuracy": Aggregate(tuple(balanced))} if balanced else {}
-    rules, headline = aggregates(mean, kept, "macro")
-    return Benchmark(
-        name=about.id,
-        content=Cases(cases),
-        data_hash=files.data_hash({path.name: path for path in paths}, ("upright",)),
-        ties={"": TiePolicy.STRICT},
-        skills={name: skill for name in kept if (skill := skills[name])},
-        aggregates=rules,
-        headline=headline,
-        tuned_on=tuned_on,
-    )
+        require({(name, 0), (name, 1)} <= there, paths[0].parent, problem)
+    balanced = [Aggregate((name,), macro_by="label", metric="accuracy") for name in data.tuned_on]
+    if balanced:
+        data.rules["balanced_accuracy"] = Aggregate(tuple(balanced))
+    yield from cases
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
@@ -149,8 +124,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, Row, ImageRef | None]]:
                 held = tables.pictures(path, "image", {})
             rows = tables.table_rows(path, ("image", "caption"), _MEND_FILE)
         case ".json":
-            value = files.read_json(path, "check the path", _MEND_FILE)
-            rows = files.items(value, str(path))
+            rows = files.items(files.read_json(path, "check the path", _MEND_FILE), str(path))
         case _:
             for number, row in files.read_jsonl(path, "check the path", _MEND_FILE):
                 yield f"{path.name}:{number}", f"{path}: line {number}", row, None

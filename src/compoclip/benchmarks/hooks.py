@@ -59,13 +59,6 @@ def bla(rows: Rows, data: Loading) -> Iterator[Row]:
 
 # --- VALSE. ---
 
-_VALSE_SETS = {"visual7w": "{visual7w}", "SWiG": "{swig}", "coco2017": "{coco}/val2017"}
-_VALSE_NAMES = {
-    "COCO_train2014_": "{coco}/train2014",
-    "COCO_val2014_": "{coco}/val2014",
-    "VisualDialog_val2018_": "{visdial}",
-}
-
 
 def valse(rows: Rows, data: Loading) -> Iterator[Row]:
     """Take the rows that two annotators found right; photos lie with their data set."""
@@ -74,8 +67,8 @@ def valse(rows: Rows, data: Loading) -> Iterator[Row]:
             data.left_out["rows that fewer than two annotators found right"] += 1
             continue
         source, name = row.text("dataset"), row.text("image_file")
-        by_name = next((v for k, v in _VALSE_NAMES.items() if name.startswith(k)), "")
-        row.folder = _VALSE_SETS.get(source.replace("_", ""), by_name)
+        by_name = next((v for k, v in row.table["by_name"].items() if name.startswith(k)), "")
+        row.folder = row.table["by_data_set"].get(source.replace("_", ""), by_name)
         problem = f"photo {name!r:.80} of data set {source!r:.80} is of no known source"
         row.require(row.folder or data.images, f"{problem}; is this the official file?")
         yield row
@@ -133,18 +126,14 @@ def vsr_rules(data: Loading) -> Rules:
 
 # --- What'sUp. ---
 
-_POSITIONS = {
-    "controlled_a": {"left": "beside", "right": "beside", "on": "over", "under": "over"},
-    "controlled_b": {"left": "beside", "right": "beside", "in-front": "deep", "behind": "deep"},
-}
 _WORDS = ("left", "right", "above", "below", "front", "behind", "top", "bottom")
 
 
 def whatsup(rows: Rows, data: Loading) -> Iterator[Row]:
     """Label items with their relation; controlled photos with their pair and set of positions."""
     for part, group in groupby(rows, lambda row: row.part):
-        if part in _POSITIONS:
-            yield from _controlled(list(group), _POSITIONS[part])
+        if kinds := entries()["whatsup"]["positions"].get(part):
+            yield from _controlled(list(group), kinds)
             continue
         for row in group:
             words = row.text("true text").lower().rstrip(".").split()
@@ -177,8 +166,8 @@ def _controlled(rows: list[Row], kinds: Mapping[str, str]) -> Iterator[Row]:
 def whatsup_groups(data: Loading) -> Rules:
     """Return the shares of pairs and sets, where the files hold any."""
     labels = {label for case in data.cases for label in case.labels}
-    there = [each for each in ("pair", "set") if each in labels]
-    return {each: Aggregate(tuple(_POSITIONS), metric=each) for each in there}
+    parts = tuple(entries()["whatsup"]["positions"])
+    return {each: Aggregate(parts, metric=each) for each in ("pair", "set") if each in labels}
 
 
 # --- VL-CheckList. ---
@@ -217,9 +206,6 @@ def vl_checklist_rules(data: Loading) -> Rules:
 
 # --- CREPE. ---
 
-TOTALS = {"atom": (16727, 17698), "swap": (6652, 7405), "negate": (16336, 17303)}
-"""Rows of complexities 4 to 12 as published, and rows behind the published scores of vl_compo."""
-
 
 def crepe_prod(rows: Rows, data: Loading) -> Iterator[Row]:
     """Expect the smallest published total of each type that is no less than what was read."""
@@ -232,7 +218,8 @@ def crepe_prod(rows: Rows, data: Loading) -> Iterator[Row]:
 
 def published_total(part: str, here: int) -> int:
     """Return the smallest published total of a type that is no less than a number of rows."""
-    return next((total for total in TOTALS[part] if total >= here), here)
+    totals = entries()["crepe_prod"]["published"][part]
+    return next((total for total in totals if total >= here), here)
 
 
 def crepe_curves(data: Loading) -> Rules:

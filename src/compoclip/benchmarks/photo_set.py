@@ -268,7 +268,6 @@ def _of_lines(path: Path) -> Iterator[Row]:
 
 
 def _members(archive: Path) -> frozenset[str] | None:
-    """Return the names in an archive, None when there is no such file."""
     try:
         with zipfile.ZipFile(archive) as opened:
             return frozenset(each.filename for each in zip_members(opened))

@@ -93,7 +93,6 @@ def _python_list(text: str, what: str, where: str) -> list[Any]:
 
 
 def _name(value: Any, where: str) -> str:
-    """Return a class name, of a list of aliases the first."""
     listed = value if isinstance(value, list) else [value]
     require(listed, where, "empty list of aliases")
     return next(files.nonempty(each, where) for each in listed)

@@ -27,7 +27,17 @@ from pathlib import Path
 from typing import Any
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Meta, TiePolicy
+from compoclip.benchmarks.case import (
+    Aggregate,
+    Benchmark,
+    Case,
+    Cases,
+    Classification,
+    Content,
+    Meta,
+    Retrieval,
+    TiePolicy,
+)
 from compoclip.errors import UsageError, closest, require
 
 Rules = Mapping[str, Aggregate]
@@ -37,9 +47,7 @@ Rules = Mapping[str, Aggregate]
 class Reader:
     """A benchmark that can be loaded by its name.
 
-    Args:
-        meta: Its facts.
-        read: `read(root, images, *, subtasks, **options) -> Benchmark`.
+    read: `read(root, images, *, subtasks, **options) -> Benchmark`.
     """
 
     meta: Meta
@@ -79,29 +87,27 @@ def options_of(function: Callable[..., Any]) -> dict[str, str]:
 
 @dataclass
 class Loading:
-    """A benchmark while it is read: its place, the wanted sub-tasks and the counts so far.
+    """A benchmark while it is read; a function that reads may change all but the first three
+    fields.
 
-    Args:
-        root: Data root.
-        images: Folder of the photos named by the user, if any.
-        parts: The wanted sub-tasks.
-        name: Id of the benchmark; options may add to it.
-        expected: Items of the official files by sub-task.
-        ties: Tie policy by sub-task, "" for all others.
-        files: Name -> file, or its content, for the data hash.
-        stated: Further inputs that decide the items, for the data hash.
-        left_out: Reason -> number of rows that became no item.
-        joint: See `Benchmark`.
-        tuned_on: See `Benchmark`.
-        cases: The cases read so far, of the wanted sub-tasks.
+    about: its facts. images: folder of the photos named by the user. parts: the wanted sub-tasks,
+    as named by the user where the facts state none. name: id of the benchmark; options may add to
+    it. ties: policy by sub-task, "" for all others. rules: aggregates in addition to those of the
+    reader. files: name -> file, or its content, for the data hash; stated: further inputs that
+    decide the items. left_out: reason -> rows that became no item. cases: those read so far, of the
+    wanted sub-tasks. expected, skills, headline, joint, tuned_on: see `Benchmark`.
     """
 
+    about: Meta
     root: Path
     images: Path | None
     parts: tuple[str, ...]
     name: str
     expected: dict[str, int]
+    skills: dict[str, str]
     ties: dict[str, TiePolicy]
+    headline: str
+    rules: dict[str, Aggregate] = field(default_factory=dict)
     files: dict[str, Path | bytes] = field(default_factory=dict)
     stated: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -134,17 +140,14 @@ class Loading:
 
 @dataclass(frozen=True)
 class CaseReader(Reader):
-    """A benchmark of cases: `read(data: Loading, **options)` yields them.
+    """A benchmark that `read(data: Loading, **options)` reads.
 
-    Args:
-        meta: Its facts.
-        read: Yields the cases in order; cases of unwanted sub-tasks are dropped.
-        rules: Its named aggregates, or a function of the finished `Loading` that returns them.
-        headline: The aggregate to quote; "micro" if it is not defined for the wanted sub-tasks.
-        ties: The official tie policy, or one by sub-task ("" for all others).
-        usual: Sub-tasks read by default; () for all.
-        empty: Message for files that hold no case.
-        takes: Its options, if `read` does not name them all.
+    read: yields the cases in order, of which those of unwanted sub-tasks are dropped, or returns a
+    set for retrieval or classification. rules: its named aggregates, or a function of the finished
+    `Loading` that returns them. headline: the aggregate to quote; "micro" if it is not defined for
+    the wanted sub-tasks. ties: the official policy, or one by sub-task ("" for all others). usual:
+    sub-tasks read by default; () for all. empty: message for files that hold no case. takes: its
+    options, if `read` does not name them all.
     """
 
     rules: Rules | Callable[[Loading], Rules] = field(default_factory=dict)
@@ -168,29 +171,37 @@ class CaseReader(Reader):
         **options: Any,
     ) -> Benchmark:
         """Read the benchmark, see `Reader.load`."""
-        about = self.meta
-        kept = select(about.id, about.parts, subtasks or self.usual)
+        about, kept = self.meta, tuple(subtasks)
+        expected, skills = dict(about.expected), dict(about.skills)
+        if about.parts and not about.family:
+            kept = select(about.id, about.parts, subtasks or self.usual)
+            expected = {name: expected[name] for name in kept if name in expected}
+            skills = {name: skills[name] for name in kept if name in skills}
         ties = {"": self.ties} if isinstance(self.ties, TiePolicy) else dict(self.ties)
-        expected = {name: about.expected[name] for name in kept if name in about.expected}
-        data = Loading(root, images, kept, about.id, expected, ties)
-        read = list(self.read(data, **options))
-        wanted = {*kept, *data.tuned_on.values()}
-        data.cases = [case for case in read if case.subtask in wanted]
-        place = next((each for each in data.files.values() if isinstance(each, Path)), root)
-        problem = self.empty.replace("PARTS", ", ".join(kept))
-        require(data.cases or not self.empty, place, problem)
-        rules = self.rules(data) if callable(self.rules) else self.rules
-        defined, headline = aggregates(rules, kept, self.headline)
+        data = Loading(about, root, images, kept, about.id, expected, skills, ties, self.headline)
+        read = self.read(data, **options)
+        single = isinstance(read, Retrieval | Classification)
+        if not single:
+            every = list(read)
+            wanted = {*data.parts, *data.tuned_on.values()}
+            data.cases = [case for case in every if case.subtask in wanted]
+            place = next((each for each in data.files.values() if isinstance(each, Path)), root)
+            problem = self.empty.replace("PARTS", ", ".join(data.parts))
+            require(data.cases or not self.empty, place, problem)
+        content: Content = read if single else Cases(data.cases)
+        rules = {**(self.rules(data) if callable(self.rules) else self.rules), **data.rules}
+        if not single:
+            rules, data.headline = aggregates(rules, data.parts, data.headline)
         return Benchmark(
             name=data.name,
-            content=Cases(data.cases),
+            content=content,
             data_hash=files.data_hash(data.files, data.stated),
             ties=data.ties,
-            skills={name: about.skills[name] for name in kept if name in about.skills},
+            skills=data.skills,
             expected=data.expected,
-            aggregates=defined,
-            headline=headline,
-            left_out={reason: n for reason, n in data.left_out.items() if n},
+            aggregates=rules,
+            headline=data.headline,
+            left_out={reason: n for reason, n in data.left_out.items() if n or single},
             joint=data.joint,
             tuned_on=data.tuned_on,
         )
@@ -204,15 +215,13 @@ def select(benchmark: str, known: Sequence[str], patterns: Sequence[str]) -> tup
 
     No patterns select all. Raises UsageError for a pattern that matches nothing.
     """
-    if not patterns:
-        return tuple(known)
-    chosen: set[str] = set()
     for pattern in patterns:
-        hits = {name for name in known if fnmatchcase(name, pattern)}
         problem = f"no sub-task {pattern!r}; {closest(pattern, known)}"
-        require(hits, benchmark, problem, UsageError)
-        chosen |= hits
-    return tuple(name for name in known if name in chosen)
+        hit = any(fnmatchcase(name, pattern) for name in known)
+        require(hit, benchmark, problem, UsageError)
+    return tuple(
+        name for name in known if not patterns or any(fnmatchcase(name, p) for p in patterns)
+    )
 
 
 def aggregates(
@@ -222,9 +231,6 @@ def aggregates(
 
     The headline falls back to "micro" when its rule is no longer defined.
     """
-    defined = {
-        "micro": Aggregate(tuple(kept), weighting="micro"),
-        "macro": Aggregate(tuple(kept)),
-    }
+    defined = {"micro": Aggregate(tuple(kept), "micro"), "macro": Aggregate(tuple(kept))}
     defined |= {name: rule for name, rule in rules.items() if rule.subtasks() <= set(kept)}
     return defined, headline if headline in defined else "micro"

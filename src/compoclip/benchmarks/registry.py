@@ -67,13 +67,11 @@ def reader(name: str) -> Reader:
 
 
 def _made_of(defined: Mapping[str, Any]) -> Reader | None:
-    """Return the reader of a module with META and load."""
     about, load = defined.get("META"), defined.get("load")
     return Reader(about, load) if isinstance(about, Meta) and callable(load) else None
 
 
 def _readers_in(file: str) -> dict[str, Reader]:
-    """Return the readers that a user's file defines, by the ids of their benchmarks."""
     own.refresh(file)
     defined = own.parts_of(file)
     found = [each for each in defined.values() if isinstance(each, Reader)]
@@ -166,11 +164,7 @@ def how_to_get(spec: str, root: Path) -> str:
 
 
 def option_types(name: str) -> dict[str, str]:
-    """Return the options of a benchmark -> their types, e.g. {"annotations": "Path | None"}.
-
-    Args:
-        name: Its id. Errors are those of `meta`.
-    """
+    """Return the options of a benchmark -> their types, e.g. {"annotations": "Path | None"}."""
     return reader(name).options
 
 

@@ -29,24 +29,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from compoclip.benchmarks import files, tables
-from compoclip.benchmarks.case import (
-    Aggregate,
-    Benchmark,
-    ImageRef,
-    JudgedRetrieval,
-    Meta,
-    Retrieval,
-    TiePolicy,
-)
+from compoclip.benchmarks.case import ImageRef, JudgedRetrieval, Retrieval
 from compoclip.benchmarks.files import SUFFIXES, by_stem, require_positive
+from compoclip.benchmarks.reader import Loading
 from compoclip.captions.chunks import pre_caption
 from compoclip.data.sources.open import HELD_OUT
-from compoclip.errors import CompoclipError, UsageError, closest, require
+from compoclip.errors import UsageError, closest, require
 
 # --- Files that list several captions per photo. ---
 #
@@ -59,8 +51,7 @@ from compoclip.errors import CompoclipError, UsageError, closest, require
 _TOKEN_LINE = re.compile(r"(?P<name>\S.*?)#(?P<k>\d{1,9})(?:\t|\s+)(?P<caption>.*)")
 
 
-@dataclass(frozen=True)
-class Captioned:
+class Captioned(NamedTuple):
     """A photo by its name in the file, and its captions in file order."""
 
     image: str
@@ -75,15 +66,11 @@ def _photos(rows: Iterable[Row], empty: str, path: Path) -> tuple[Captioned, ...
     """Return the photos; refuse one without captions or listed twice, and a file without any."""
     found: dict[str, Captioned] = {}
     for where, name, captions in rows:
-        _require_new(name, captions, name in found, where)
+        wrong = "is listed twice" if captions else "has no caption"
+        require(captions and name not in found, where, f"photo {name!r:.80} {wrong}")
         found[name] = Captioned(name, tuple(captions))
     require(found, path, empty)
     return tuple(found.values())
-
-
-def _require_new(name: str, captions: Sequence[str], known: bool, where: str) -> None:
-    wrong = "is listed twice" if captions else "has no caption"
-    require(captions and not known, where, f"photo {name!r:.80} {wrong}")
 
 
 def _list(row: Mapping[str, Any], key: str, where: str) -> list[Any]:
@@ -126,10 +113,9 @@ def read_flickr8k(
     """
     names: dict[str, dict[int, str]] = {}
     for number, line in enumerate(files.read_text(split, remedy).split("\n"), start=1):
-        name = line.strip()
-        twice = f"photo {name!r:.80} is listed twice"
-        require(name not in names, f"{split}: line {number}", twice)
-        if name:
+        if name := line.strip():
+            twice = f"photo {name!r:.80} is listed twice"
+            require(name not in names, f"{split}: line {number}", twice)
             names[name] = {}
     require(names, split, "no photo names")
     outside = 0
@@ -138,8 +124,8 @@ def read_flickr8k(
             continue
         where = f"{tokens}: line {number}"
         match = _TOKEN_LINE.fullmatch(line.rstrip("\r"))
-        if match is None:
-            raise CompoclipError(f"{where}: expected name.jpg#k, a TAB and the caption")
+        require(match, where, "expected name.jpg#k, a TAB and the caption")
+        assert match is not None
         if match["name"] not in names:
             outside += 1
             continue
@@ -169,14 +155,10 @@ PAIRS = 5223
 ALL_PAIRS = 17410
 
 
-def read_counterfactuals(
+def _counterfactuals(
     path: Path, folder: Path, pairs: int | None
 ) -> tuple[tuple[Captioned, ...], dict[str, int]]:
-    """Return the chosen pairs in file order, each as two captioned photos, and what is left out.
-
-    folder: of the photos, where names without a suffix are looked up. pairs: how many to take, None
-    for all. An id or an image that occurs twice is refused.
-    """
+    """Return the chosen pairs in file order, each as two captioned photos, and what is left out."""
     seen: set[object] = set()
     names: set[str] = set()
     rows: dict[str, list[Captioned]] = {}
@@ -204,11 +186,11 @@ def read_counterfactuals(
 # - DOCCI: lines {"split": "test", "image_file": "test_00000.jpg", "description": "..."}.
 # - ShareGPT4V: [{"image": "sam/images/sa_1.jpg", "conversations": [question, {"value": caption}]}].
 
+_LONG = ("urban1k", "docci", "sharegpt4v")
 _FIRST = 1000
 
 
 def _long_rows(name: str, path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield (place for messages, photo, caption)."""
     if name == "urban1k":
         for each in sorted(path.glob("*.txt")):
             yield str(each), f"{each.stem}.jpg", files.read_text(each).split("\n")[0]
@@ -228,68 +210,23 @@ def _long_rows(name: str, path: Path) -> Iterator[tuple[str, str, str]]:
             yield where, files.text(row, "image", where), caption
 
 
-def read_long(name: str, path: Path) -> tuple[tuple[Captioned, ...], dict[str, Path]]:
-    """Return the photos of a set of long captions, and the files that hold them, by name.
-
-    path: the file; of Urban1k the folder. Raises CompoclipError for photos listed twice, and for
-    files without any.
-    """
-    rows = ((w, image, [files.nonempty(t.strip(), w)]) for w, image, t in _long_rows(name, path))
-    photos = _photos(rows, f"no captions; {files.OFFICIAL}", path)
-    texts = {each.name: each for each in sorted(path.glob("*.txt"))}
-    return photos, texts if name == "urban1k" else {"captions": path}
-
-
 # --- The sets. ---
 
 OWN = "own"
 """The name of the set that a file given by name makes."""
-
-_FOLDERS = {
-    "coco": "coco",
-    "flickr30k": "flickr30k/images",
-    "flickr8k": "flickr8k/images",
-    "coco_cf": "coco_counterfactuals/images",
-    "urban1k": "urban1k/image",
-    "docci": "docci/images",
-    "sharegpt4v": "sharegpt4v/images",
-}
-_LONG = ("urban1k", "docci", "sharegpt4v")
 _SPLIT = "Flickr_8k.testImages.txt"
-_RULES = {f"r{k}": Aggregate(("i2t", "t2i"), metric=f"r{k}") for k in (1, 5, 10)}
 
 
-def _benchmark(
-    name: str,
-    photos: Iterable[tuple[ImageRef, Sequence[str]]],
-    data_hash: str,
-    expected: Mapping[str, int],
-    rules: Mapping[str, Aggregate],
-    left_out: Mapping[str, int],
-) -> Benchmark:
-    """Return the benchmark of captioned photos; the first rule is its headline."""
+def _retrieval(photos: Iterable[tuple[ImageRef, Sequence[str]]]) -> Retrieval:
     images, captions = zip(*photos)
     owners = [owner for owner, texts in enumerate(captions) for _ in texts]
     texts = tuple(text for each in captions for text in each)
-    return Benchmark(
-        name=name,
-        content=Retrieval(images, texts, tuple(zip(owners, range(len(texts))))),
-        data_hash=data_hash,
-        ties={"": TiePolicy.FIRST},
-        skills={"i2t": "retrieval", "t2i": "retrieval"},
-        expected=expected,
-        aggregates=rules,
-        headline=next(iter(rules)),
-        left_out=left_out,
-    )
+    return Retrieval(images, texts, tuple(zip(owners, range(len(texts)))))
 
 
-def load(
-    about: Meta,
-    root: Path,
-    images: Path | None = None,
+def read(
+    data: Loading,
     *,
-    subtasks: Sequence[str] = (),
     annotations: Path | None = None,
     split_file: Path | None = None,
     pre_caption_words: int | None = None,
@@ -299,56 +236,62 @@ def load(
     split_seed: int = 0,
     image_column: str | None = None,
     caption_column: str | None = None,
-) -> Benchmark:
-    """Read the set that `subtasks` names; layout: see the module.
+) -> Retrieval:
+    """Read the set that the target names; layout: see the module.
 
     The benchmark is called "retrieval_<set>", with cleaned captions "retrieval_<set>_pre<words>".
     """
-    name = ",".join(subtasks)
+    about, name = data.about, ",".join(data.parts)
     if name == OWN and annotations is not None:
-        from compoclip.benchmarks.captioned import CaptionedPhotos  # it imports ARO, that this file
+        from compoclip.benchmarks import captioned  # it imports ARO, that this file
 
-        own = CaptionedPhotos.open(
+        own = captioned.open_photos(
+            data,
             annotations,
-            images,
             split=split,
             held_out=held_out,
             split_seed=split_seed,
             image_column=image_column,
             caption_column=caption_column,
         )
-        photos_of = [(each.image, each.captions) for each in own.photos]
-        hashed = files.data_hash({"captions": own.hashed()})
-        title = f"{about.id}_{own.ending}"
-        return _benchmark(title, photos_of, hashed, {}, _RULES, own.left_out)
-    require(
-        name in _FOLDERS,
-        "retrieval",
-        f"no set or file {name!r}; {closest(name, _FOLDERS)}",
-        UsageError,
-    )
-    require_positive("retrieval", "pre_caption_words", pre_caption_words)
-    require_positive("retrieval", "pairs", pairs)
-    places = [root / file for file in about.of_set(name, about.files) if not file.endswith(_SPLIT)]
+        data.files["captions"], data.expected = captioned.hashed(own), {}
+        return _retrieval((each.image, each.captions) for each in own)
+    known = name in about.parts
+    require(known, about.id, f"no set or file {name!r}; {closest(name, about.parts)}", UsageError)
+    require_positive(about.id, "pre_caption_words", pre_caption_words)
+    require_positive(about.id, "pairs", pairs)
+    listed = [file for file in about.of_set(name, about.files) if not file.endswith(_SPLIT)]
+    places = [data.root / file for file in listed]
     path = annotations or next((each for each in places if each.is_file()), places[0])
-    default = root / _FOLDERS[name]
-    flat = images or (default if name != "coco" else None)
-    expected = {way: about.expected[f"{name}/{way}"] for way in ("i2t", "t2i")}
-    paths, left_out, stated = {"captions": path}, dict[str, int](), []
+    default = data.root / about.of_set(name, about.images)[0]
+    flat: Path | None = data.images or default
+    if name == "coco" and data.images is None:  # whose names begin with a folder
+        default, flat = default.parent, None
+    data.name = f"{about.id}_{name}"
+    data.expected = {way: about.expected[f"{name}/{way}"] for way in ("i2t", "t2i")}
     if pre_caption_words is not None:
-        stated.append(f"pre_caption {pre_caption_words}")
+        data.name += f"_pre{pre_caption_words}"
+        data.stated.append(f"pre_caption {pre_caption_words}")
+    data.files["captions"] = path
+    left_out: dict[str, int] = {}
     if name == "coco_cf":
-        photos, left_out = read_counterfactuals(path, images or default, pairs)
-        paths = {"pairs": path}
-        expected = dict.fromkeys(expected, 2 * (pairs or ALL_PAIRS))
-        stated.append(f"pairs {pairs}")
+        photos, left_out = _counterfactuals(path, flat or default, pairs)
+        data.files = {"pairs": path}
+        data.expected = dict.fromkeys(data.expected, 2 * (pairs or ALL_PAIRS))
+        data.stated.append(f"pairs {pairs}")
     elif name in _LONG:
-        photos, paths = read_long(name, path.parent if "*" in path.name else path)
+        if name == "urban1k":
+            path = path.parent if "*" in path.name else path
+            data.files = {each.name: each for each in sorted(path.glob("*.txt"))}
+        rows = _long_rows(name, path)
+        named = ((where, image, [files.nonempty(t.strip(), where)]) for where, image, t in rows)
+        photos = _photos(named, f"no captions; {files.OFFICIAL}", path)
     elif path.suffix.lower() == ".json":
         photos = read_captions(path)
     else:
-        paths["split"] = split_file or path.parent / _SPLIT
-        photos, left_out = read_flickr8k(path, paths["split"])
+        data.files["split"] = other = split_file or path.parent / _SPLIT
+        photos, left_out = read_flickr8k(path, other)
+    data.left_out.update(left_out)
     found = []
     for photo in photos:
         place = locate(photo.image, default, flat, f"{path}: photo {photo.image!r:.80}")
@@ -356,56 +299,44 @@ def load(
         if pre_caption_words is not None:
             texts = tuple(pre_caption(text, pre_caption_words) for text in texts)
         found.append((ImageRef(place), texts))
-    ending = f"_pre{pre_caption_words}" if pre_caption_words else ""
-    hashed = files.data_hash(paths, stated)
-    return _benchmark(f"retrieval_{name}{ending}", found, hashed, expected, _RULES, left_out)
+    return _retrieval(found)
 
 
-def negbench(
-    about: Meta,
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-) -> Benchmark:
+def _gallery(data: Loading, name: str, annotations: Path | None) -> tuple[Path, Path]:
+    """Return file and photo folder of a benchmark without sub-tasks; name: of its file."""
+    about = data.about
+    problem = "one gallery has no sub-tasks; name it alone"
+    require(not data.parts, about.id, problem, UsageError)
+    data.files[name] = path = annotations or data.root / about.files[0]
+    return path, data.photos(about.images[0])
+
+
+def negbench(data: Loading, *, annotations: Path | None = None) -> Retrieval:
     """Read a table of NegBench: columns filepath and captions, a Python list in text.
 
     Headline `t2i_r5`: R@5 of photos by text, as published (R@5 and R-Neg@5).
     """
-    require(not subtasks, about.id, "one gallery has no sub-tasks; name it alone", UsageError)
-    path = annotations or root / about.files[0]
-    folder = images or root / about.images[0]
-    found: dict[str, tuple[ImageRef, tuple[str, ...]]] = {}
-    for where, row in tables.read_rows(path, ("filepath", "captions"), files.OFFICIAL):
-        name = files.text(row, "filepath", where).replace("\\", "/").rpartition("/")[2]
-        image = ImageRef(files.image_path(folder, name, where))
-        captions = tables.texts(row, "captions", where)
-        _require_new(name, captions, image.photo in found, where)
-        found[image.photo] = image, captions
-    require(found, path, f"no rows; {files.OFFICIAL}")
-    rules = {"t2i_r5": Aggregate(("t2i",), metric="r5"), **_RULES}
-    hashed = files.data_hash({"captions": path})
-    return _benchmark(about.id, found.values(), hashed, about.expected, rules, {})
+    path, folder = _gallery(data, "captions", annotations)
+
+    def rows() -> Iterator[Row]:
+        for where, row in tables.read_rows(path, ("filepath", "captions"), files.OFFICIAL):
+            name = files.text(row, "filepath", where).replace("\\", "/").rpartition("/")[2]
+            files.image_path(folder, name, where)
+            yield where, name, tables.texts(row, "captions", where)
+
+    photos = _photos(rows(), f"no rows; {files.OFFICIAL}", path)
+    return _retrieval((ImageRef(folder / each.image), each.captions) for each in photos)
 
 
 def simpleneg(
-    about: Meta,
-    root: Path,
-    images: Path | None = None,
-    *,
-    subtasks: Sequence[str] = (),
-    annotations: Path | None = None,
-    gallery: int = 25_000,
-) -> Benchmark:
+    data: Loading, *, annotations: Path | None = None, gallery: int = 25_000
+) -> JudgedRetrieval:
     """Read SimpleNeg: a JSON list of [text, question about what it denies, about what it names].
 
     gallery: the photos that are searched, the first so many by name, as in the released code.
     """
-    require(not subtasks, about.id, "one gallery has no sub-tasks; name it alone", UsageError)
-    require_positive(about.id, "gallery", gallery)
-    path = annotations or root / about.files[0]
-    folder = images or root / about.images[0]
+    path, folder = _gallery(data, "texts", annotations)
+    require_positive(data.name, "gallery", gallery)
     names = ("text", "question about what it denies", "question about what it names")
     rows = [
         [files.nonempty(each, f"{path}: row {k}") for each in files.items(row, str(path), names)]
@@ -415,16 +346,10 @@ def simpleneg(
     photos = sorted(by_stem([folder]).values())
     problem = f"holds {len(photos)} of the {gallery} photos that are searched; get the others"
     require(len(photos) >= gallery, folder, f"{problem}, or name gallery={max(1, len(photos))}")
-    return Benchmark(
-        about.id,
-        JudgedRetrieval(
-            tuple(map(ImageRef, photos[:gallery])),
-            tuple(text for text, *_ in rows),
-            (),
-            tuple((named, denied) for _, denied, named in rows),
-        ),
-        files.data_hash({"texts": path}, [photo.name for photo in photos[:gallery]]),
-        skills=about.skills,
-        expected=about.expected,
-        headline="both",
+    data.stated += [photo.name for photo in photos[:gallery]]
+    return JudgedRetrieval(
+        tuple(map(ImageRef, photos[:gallery])),
+        tuple(text for text, *_ in rows),
+        (),
+        tuple((named, denied) for _, denied, named in rows),
     )

@@ -21,18 +21,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import comb
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.sparse import csr_array, hstack
+from scipy.stats import rankdata
 
 from compoclip.benchmarks.case import Benchmark, Case, Form
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-else:
-    csr_array = Any
 
 Values: TypeAlias = npt.NDArray[np.float64]
 FOLDS = 5
@@ -69,8 +67,7 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
     Empty for benchmarks whose texts are all true (pairs of images, retrieval, classification).
     """
     found = []
-    fits = (Form.BINARY, *_TRUE_TEXTS)
-    for subtask, cases in _by_part(benchmark, lambda case: case.form in fits).items():
+    for subtask, cases in _by_part(benchmark, _has_false).items():
         kept = sorted(cases, key=lambda case: _digest(case.id))[:MOST_ITEMS]
         measure = _statements if kept[0].form is Form.BINARY else _choices
         score = measure(kept) if len(kept) >= LEAST_ITEMS else None
@@ -78,6 +75,10 @@ def solvability(benchmark: Benchmark) -> list[Solvability]:
             metric, both, chance = score
             found.append(Solvability(subtask, metric, *both, chance, len(kept), len(cases)))
     return found
+
+
+def _has_false(case: Case) -> bool:
+    return case.form is Form.BINARY or (case.form is not Form.GROUP and bool(case.sides[1]))
 
 
 def _by_part(benchmark: Benchmark, fits: Callable[[Case], bool]) -> dict[str, list[Case]]:
@@ -90,13 +91,6 @@ def _by_part(benchmark: Benchmark, fits: Callable[[Case], bool]) -> dict[str, li
 # --- Rules of thumb. ---
 
 SHORTER, LARGER = "shorter text", "larger box"
-_TRUE_TEXTS = {
-    Form.CHOOSE_TEXT: None,  # the one that the case names
-    Form.TRIPLE: (0, 1),
-    Form.TEXT_ONLY: (0, 1),
-    Form.TWO_TRUE: (0, 1),
-    Form.HALF_TRUTH: (0,),  # the longer true text is no candidate of the main question
-}
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
 
     def fits(case: Case) -> bool:
         boxes = case.form is Form.CHOOSE_IMAGE and all(ref.box for ref in case.images)
-        return boxes or case.form in _TRUE_TEXTS
+        return boxes or (case.form is not Form.BINARY and _has_false(case))
 
     found = []
     for subtask, cases in _by_part(benchmark, fits).items():
@@ -129,14 +123,15 @@ def rules_of_thumb(benchmark: Benchmark) -> list[RuleOfThumb]:
         judged = []  # outcome, share of a random order, how much longer a wrong text is
         for case in cases:
             if boxes:
-                sides = [ref.box or (0.0, 0.0, 0.0, 0.0) for ref in case.images]
-                scores = np.array([(right - left) * (low - up) for left, up, right, low in sides])
+                edges = [ref.box or (0.0, 0.0, 0.0, 0.0) for ref in case.images]
+                scores = np.array([(right - left) * (low - up) for left, up, right, low in edges])
+                true, false = [case.truth], [k for k in range(len(edges)) if k != case.truth]
             else:
                 scores = -np.array([float(len(_PIECES.findall(text))) for text in case.texts])
-            true = list(_TRUE_TEXTS.get(case.form) or (case.truth,))
+                true, false = case.sides
             if case.form is Form.HALF_TRUTH:
-                scores = scores[[0, 2]]
-            wrong = np.delete(scores, true)
+                true = [0]  # the longer true text is no candidate of the main question
+            wrong = scores[false]
             share = _share(len(true), len(wrong))
             longer = scores[true].mean() - wrong.mean()
             judged.append((_outcome(scores[true], wrong), share, longer))
@@ -154,15 +149,10 @@ Score: TypeAlias = tuple[str, tuple[float, float], float]
 
 
 def _choices(cases: Sequence[Case]) -> Score | None:
-    """Items with true and false texts."""
     texts = list(dict.fromkeys(text for case in cases for text in case.texts))
     row = {text: number for number, text in enumerate(texts)}
-    right: list[list[int]] = []
-    wrong: list[list[int]] = []
-    for case in cases:
-        true = (case.truth,) if case.form is Form.CHOOSE_TEXT else (0, 1)
-        right.append([row[case.texts[k]] for k in true])
-        wrong.append([row[text] for k, text in enumerate(case.texts) if k not in true])
+    sides = ([[row[case.texts[k]] for k in side] for side in case.sides] for case in cases)
+    right, wrong = zip(*sides)
     folds = _folds(cases)
     share = np.mean([_share(len(r), len(w)) for r, w in zip(right, wrong)])
 
@@ -184,8 +174,6 @@ def _choices(cases: Sequence[Case]) -> Score | None:
 
 def _statements(cases: Sequence[Case]) -> Score | None:
     """Statements that are true or false: the area under the ROC curve, pairs of a fold only."""
-    from scipy.stats import rankdata
-
     truth = np.array([case.truth == 1 for case in cases])
     if truth.all() or not truth.any():
         return None
@@ -209,33 +197,25 @@ def _statements(cases: Sequence[Case]) -> Score | None:
 
 
 def _both(texts: Sequence[str], held_out: Callable[[csr_array], float]) -> tuple[float, float]:
-    """Return the values with all features, and with lengths alone.
-
-    Lengths are words, characters and mean word length, standardised; the other features are counts
-    of hashed one- and two-piece stretches.
-    """
-    from scipy.sparse import csr_array as matrix
-    from scipy.sparse import hstack
-
+    """Return the values with lengths and counts of hashed stretches, and with lengths alone."""
     pieces = [_PIECES.findall(text) for text in texts]
     words = np.array([len(each) for each in pieces], dtype=np.float64)
     letters = np.array([sum(map(len, each)) for each in pieces], dtype=np.float64)
     table = np.stack([words, letters, letters / np.maximum(words, 1)], axis=1)
     spread = table.std(axis=0)
-    lengths = matrix((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
+    lengths = csr_array((table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
     rows, columns = [], []
     for number, text in enumerate(texts):
         lower = ["<", *_PIECES.findall(text.lower()), ">"]
         grams = lower[1:-1] + [f"{a} {b}" for a, b in pairwise(lower)]
         rows += [number] * len(grams)
         columns += [crc32(gram.encode()) % _BUCKETS for gram in grams]
-    counts = matrix((np.ones(len(rows)), (rows, columns)), shape=(len(texts), _BUCKETS))
+    counts = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(texts), _BUCKETS))
     return held_out(hstack([lengths, counts], format="csr")), held_out(lengths)
 
 
 def _fit(features: csr_array, sign: Values) -> Values:
     """Return the weights w that minimise sum log(1 + exp(-sign x.w)) + ridge/2 |w|^2."""
-    from scipy.optimize import minimize
 
     def loss(weights: Values) -> tuple[float, Values]:
         margin = sign * (features @ weights)

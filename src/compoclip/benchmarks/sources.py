@@ -22,14 +22,10 @@ NEWEST = "HEAD"
 class RemoteFile:
     """One file that can be fetched.
 
-    Args:
-        target: Its path below the data root or, for an archive, the folder to unpack it into (a
-            single top folder in the archive is dropped).
-        url: Its address.
-        size: Bytes, 0 if unknown.
-        md5: Checksum of the file as published, "" if unknown.
-        archive: Whether it is a .zip or .tar file.
-        keys: Keys that each row must have, for a file without a known checksum.
+    target: its path below the data root or, for an archive (.zip or .tar), the folder to unpack it
+    into; a single top folder in the archive is dropped. size: bytes, 0 if unknown. md5: as
+    published, "" if unknown. keys: that each row must have, for a file without a
+    known checksum. blake2b: of 128 bits, as in `Meta.hashes`.
     """
 
     target: str
@@ -38,15 +34,23 @@ class RemoteFile:
     md5: str = ""
     archive: bool = False
     keys: tuple[str, ...] = ()
+    blake2b: str = ""
+
+    @property
+    def checksum(self) -> str:
+        """Return which checksum decides whether a file is right, "" where none is known."""
+        return "blake2b" if self.blake2b else "md5" if self.md5 else ""
+
+    @property
+    def checked_by(self) -> str:
+        """Return the check that shows a fetched file to be the official one."""
+        if self.checksum:
+            return f"its {self.checksum} checksum"
+        return "nothing, and plain http" if self.url.startswith("http://") else "nothing known"
 
 
 def repository(name: str, commit: str = NEWEST) -> str:
-    """Return the address below which GitHub serves the files of a repository.
-
-    Args:
-        name: "owner/name".
-        commit: The commit to take them from; by default the newest one.
-    """
+    """Return the address below which GitHub serves the files of a repository "owner/name"."""
     return f"https://raw.githubusercontent.com/{name}/{commit}"
 
 

@@ -3,12 +3,11 @@
 The head of that file explains the keys of an entry. For anything else an entry names a function
 ("module:function" of this package):
 
-- `load(about, root, images, *, subtasks, **options)` returns a whole benchmark;
 - `edit(rows, data, **options)` gets the rows of all files and yields those that become items;
-- `read(data, **options)` yields the cases of a benchmark without such files;
+- `read(data, **options)` yields the cases of a benchmark without such files, or returns its set;
 - `more_rules(data)` returns the rules that depend on the items.
 
-Keyword-only arguments of the first three are options of the benchmark.
+Keyword-only arguments of the first two are options of the benchmark.
 """
 
 from __future__ import annotations
@@ -42,30 +41,25 @@ def readers() -> dict[str, Reader]:
 
 
 def reader_of(name: str, entry: Entry) -> Reader:
-    """Return the reader that an entry describes.
-
-    Args:
-        name: Id of the benchmark.
-        entry: Its keys, as `benchmarks.yaml` explains them.
-    """
+    """Return the reader of the benchmark `name` that an entry (`benchmarks.yaml`) describes."""
     about = meta_of(name, entry)
-    if "load" in entry:
-        return Reader(about, partial(hook(entry["load"]), about))
-    places = {f"{place}_images": _PATH for place in _further_places(entry)}
-    takes = places if "read" in entry else {"annotations": _PATH, **places}
-    function = entry.get("read") or entry.get("edit")
+    takes = {"annotations": _PATH, **{f"{place}_images": _PATH for place in _further_places(entry)}}
+    if "edit" in entry:
+        takes |= options_of(hook(entry["edit"]))
+    whole = hook(entry["read"]) if "read" in entry else None
     ties = entry.get("ties", "strict")
+    ties = {"": ties} if isinstance(ties, str) else ties
     return CaseReader(
         about,
-        partial(_cases, entry, about),
+        whole or partial(_cases, entry, about),
         rules=partial(rules_of, entry, about),
         headline=entry.get("headline", "micro"),
-        ties={part: TiePolicy(each) for part, each in ties.items()}
-        if isinstance(ties, dict)
-        else TiePolicy(ties),
+        ties=TiePolicy(ties)
+        if isinstance(ties, str)
+        else {k: TiePolicy(v) for k, v in ties.items()},
         usual=tuple(entry.get("usual", ())),
         empty=entry.get("empty", f"no rows of PARTS; {files.OFFICIAL}"),
-        takes=takes | (options_of(hook(function)) if function else {}),
+        takes=None if whole else takes,
     )
 
 
@@ -346,9 +340,6 @@ class _Folders:
 
 def _cases(entry: Entry, about: Meta, data: Loading, /, **options: Any) -> Iterator[Case]:
     """Yield the cases of a benchmark, see the head of `benchmarks.yaml`."""
-    if "read" in entry:
-        yield from hook(entry["read"])(data, **options)
-        return
     annotations = options.get("annotations")
     data.joint = dict(entry.get("joint", {}))
     data.tuned_on = {p: dev for p, dev in entry.get("tuned_on", {}).items() if p in data.parts}

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compoclip.benchmarks.case import Benchmark
+from compoclip.benchmarks.case import Benchmark, Meta
 from compoclip.benchmarks.registry import (
     SUITES,
     benchmark_names,
@@ -79,16 +79,9 @@ class Target:
 
 
 def parse_targets(texts: Sequence[str], root: Path, images: Path | None = None) -> list[Target]:
-    """Parse the values of `--on`.
+    """Parse the values of `--on` in the forms that this module describes; default root and photos.
 
-    Args:
-        texts: targets in the forms that this module describes.
-        root: default data root.
-        images: default photo folder.
-
-    Raises:
-        UsageError: a target is malformed.
-        CompoclipError: a suite is malformed.
+    Raises UsageError for a malformed target, CompoclipError for a malformed suite.
     """
     targets: list[Target] = []
     for text in texts:
@@ -187,31 +180,20 @@ def read_suite(path: Path) -> list[Target]:
 def find_in(root: Path) -> list[Target]:
     """Return every benchmark whose annotation files lie below `root` in the default layout.
 
-    One that has only some of its own files, or that needs an option stated, is left out with a
-    note.
+    A note names one that has only some of its files, or that needs an option.
     """
     found: list[str] = []
-    for name in benchmark_names():
-        about = meta(name)
-        if about.family:
-            folders = [root / each.removesuffix("/NAME") for each in about.images if "NAME" in each]
-            listed = [each for folder in folders if folder.is_dir() for each in folder.iterdir()]
-            for part in sorted({*about.parts, *(each.name for each in listed)}):
-                held = any((folder / part).is_dir() for folder in folders)
-                files = about.of_set(part, about.files)
-                held = held or any((root / file).is_file() for file in files)
-                found += [f"{name}:{part}"] if held else []
-            continue
-        absent = [file for file in about.files if about.place(root, file) is None]
-        if any(about.place(root, archive) for archive in about.archives):
-            absent = []
-        own = (file for file in about.files if file.startswith(f"{name}/"))
-        if not absent and about.requires:
-            note(f"{name}: left out, it needs {about.requires}=...; name it with that option")
-        elif not absent:
-            found.append(name)
-        elif any(about.place(root, file) for file in own):
-            note(f"{name}: left out, {root / absent[0]} is not there; name the parts you want")
+    for about in map(meta, benchmark_names()):
+        sets, absent, begun = _there(about, root)
+        found += sets
+        if absent:
+            if begun:
+                why = f"{root / absent[0]} is not there; name the parts you want"
+                note(f"{about.id}: left out, {why}")
+        elif about.requires:
+            note(f"{about.id}: left out, it needs {about.requires}=...; name it with that option")
+        elif not about.family:
+            found.append(about.id)
     problem = f"holds neither {SUITE} nor a benchmark in the default layout; "
     require(found, root, f"{problem}name benchmarks and their places instead")
     return [Target(spec, root) for spec in found]
@@ -222,24 +204,30 @@ def named_or_present(names: Sequence[str], root: Path, images: Path | None) -> l
     if names:
         return parse_targets(names, root, images)
     found: list[str] = []
-    for name in benchmark_names():
-        about = meta(name)
-        if about.family:
-            found += [
-                f"{name}:{part}"
-                for part in about.parts
-                for places in [about.of_set(part, (*about.files, *about.images))]
-                if any(about.place(root, each) or (root / each).is_dir() for each in places)
-            ]
-            continue
-        own = [file for file in about.files if file.startswith(f"{name}/")]
-        listed = (*about.files, *about.archives)
-        places = [file for file in listed if not own or file.startswith(f"{name}/")]
-        if not about.requires and any(about.place(root, file) for file in places):
-            found.append(name)
+    for about in map(meta, benchmark_names()):
+        sets, _, begun = _there(about, root)
+        found += [*sets, *[about.id] * (begun and not about.requires)]
     problem = "no file of any benchmark; name benchmarks and their places, or see compoclip data ls"
     require(found, root, problem)
     return [Target(spec, root, images) for spec in found]
+
+
+def _there(about: Meta, root: Path) -> tuple[list[str], Sequence[str], bool]:
+    """Return which sets of a family lie below `root`; of any other benchmark the files that are
+    absent, and whether one of its own folder, or of any without such, is there."""
+    if about.family:
+        folders = [root / each.removesuffix("/NAME") for each in about.images if "NAME" in each]
+        listed = (each for folder in folders if folder.is_dir() for each in folder.iterdir())
+        sets = {each.name for each in listed if each.is_dir()}
+        for part in about.parts:
+            if any(about.place(root, file) for file in about.of_set(part, about.files)):
+                sets.add(part)
+        return [f"{about.id}:{part}" for part in sorted(sets)], (), False
+    if any(about.place(root, archive) for archive in about.archives):
+        return [], (), True
+    absent = [file for file in about.files if about.place(root, file) is None]
+    own = [file for file in about.files if file.startswith(f"{about.id}/")]
+    return [], absent, any(file not in absent for file in own or about.files)
 
 
 _KINDS: dict[str, tuple[str, Callable[[str], Any], str]] = {

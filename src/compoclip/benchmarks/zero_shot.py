@@ -28,21 +28,20 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.machinery import SourceFileLoader
 from importlib.resources import files as resources
-from importlib.util import find_spec, module_from_spec, spec_from_loader
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from compoclip.benchmarks import files
-from compoclip.benchmarks.case import Aggregate, Benchmark, Classification, Meta, TiePolicy
+from compoclip.benchmarks.case import ZERO_SHOT, Aggregate, Classification
 from compoclip.benchmarks.entries import entries
-from compoclip.benchmarks.files import classification_rules
 from compoclip.benchmarks.photo_set import PhotoSet, read_photos
 from compoclip.benchmarks.prompts import (
     DEFAULT_TEMPLATES,
@@ -51,16 +50,15 @@ from compoclip.benchmarks.prompts import (
     read_names,
     read_templates,
 )
+from compoclip.benchmarks.reader import Loading
 from compoclip.console import counted, note
 from compoclip.errors import CompoclipError, UsageError, closest, require
 
 PER_CLASS, MAP11, AUC = "mean-per-class", "map11", "auc"
 METRICS = ("accuracy", PER_CLASS, AUC, MAP11)
-_SUBTASK = "zero_shot"
 
 
-@dataclass(frozen=True)
-class ZeroShotSet:
+class ZeroShotSet(NamedTuple):
     """One set. classes: how many the published scores use.
 
     section: its heading in `prompts.md` of the CLIP repository, "" when it has none there. squash:
@@ -88,23 +86,19 @@ ELEVATER = tuple(name for name in SETS if not name.startswith("imagenet-"))
 # libraries, which would load torch.
 
 _UPDATE = "install the libraries that compoclip asks for"
-_SYNSETS = {"imagenet-a": "imagenet_a_synsets.txt", "imagenet-r": "imagenet_r_synsets.txt"}
 
 
 @cache
 def imagenet_prompts(name: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return (WordNet ids, class names, templates) of imagenet-1k or a shift, in label order."""
-    every = _synsets("imagenet_synsets.txt")
-    own = _synsets(_SYNSETS[name]) if name in _SYNSETS else every
+    every = _synsets("imagenet")
+    own = _synsets(name.replace("-", "_")) if name in ("imagenet-a", "imagenet-r") else every
     path = _folder("open_clip") / "zero_shot_metadata.py"
-    loader = SourceFileLoader("compoclip_imagenet_metadata", str(path))
-    spec = spec_from_loader(loader.name, loader)
     try:
-        module = module_from_spec(spec)  # type: ignore[arg-type]
-        loader.exec_module(module)
-        names = tuple(str(each) for each in module.IMAGENET_CLASSNAMES)
-        templates = tuple(str(fill("{}")) for fill in module.OPENAI_IMAGENET_TEMPLATES)
-    except (OSError, AttributeError, TypeError) as error:
+        found = runpy.run_path(str(path))
+        names = tuple(map(str, found["IMAGENET_CLASSNAMES"]))
+        templates = tuple(str(each("{}")) for each in found["OPENAI_IMAGENET_TEMPLATES"])
+    except (OSError, KeyError, TypeError) as error:
         raise CompoclipError(f"{path}: no ImageNet class names ({error}); {_UPDATE}") from error
     problem = f"{len(names)} class names, not {len(every)}; {_UPDATE}"
     require(len(names) == len(every), path, problem)
@@ -112,8 +106,8 @@ def imagenet_prompts(name: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple
     return own, tuple(name_of[each] for each in own), templates
 
 
-def _synsets(file: str) -> tuple[str, ...]:
-    path = _folder("timm") / "data" / "_info" / file
+def _synsets(name: str) -> tuple[str, ...]:
+    path = _folder("timm") / "data" / "_info" / f"{name}_synsets.txt"
     return tuple(files.read_text(path, _UPDATE).split())
 
 
@@ -146,11 +140,11 @@ class PublishedPrompts:
 
 def published(name: str) -> PublishedPrompts:
     """Return what is known of a set: ImageNet's from installed libraries, others from `data`."""
-    if name == IMAGENET or name in SHIFTS:
-        synsets, names, templates = imagenet_prompts(name)
-        return PublishedPrompts(tuple(zip(names, synsets)), templates)
     if name not in SETS:
         return PublishedPrompts()
+    if name.startswith("imagenet-"):
+        synsets, names, templates = imagenet_prompts(name)
+        return PublishedPrompts(tuple(zip(names, synsets)), templates)
     own = _shipped(SHIPPED)[name]
     classes = tuple((each,) if isinstance(each, str) else tuple(each) for each in own["classes"])
     places = _places(classes)
@@ -166,11 +160,8 @@ def _shipped(file: str) -> dict[str, Any]:
 
 def _places(classes: Sequence[tuple[str, ...]]) -> dict[str, int]:
     """Return class by any of its names, as compared; the first of two classes with one name."""
-    place: dict[str, int] = {}
-    for k, aliases in enumerate(classes):
-        for alias in aliases:
-            place.setdefault(_plain(alias), k)
-    return place
+    named = [(_plain(alias), k) for k, aliases in enumerate(classes) for alias in aliases]
+    return dict(reversed(named))
 
 
 def match(photos: PhotoSet, known: PublishedPrompts, where: str) -> list[int] | None:
@@ -220,29 +211,24 @@ def _plain(name: str) -> str:
 # --- Reading a set. ---
 
 
-def load(
-    about: Meta,
-    root: Path,
-    images: Path | None = None,
+def read(
+    data: Loading,
     *,
-    subtasks: Sequence[str] = (),
     annotations: Path | None = None,
     index: Path | None = None,
     classes: Path | None = None,
     templates: Path | None = None,
     key: str | None = None,
     metric: str | None = None,
-) -> Benchmark:
-    """Read the set that `subtasks` names as "zero_shot_<name>"; layouts: see the module."""
-    where = "zero_shot"
-    require(len(subtasks) == 1, where, "name one set, as zero_shot:NAME", UsageError)
-    name = subtasks[0]
+) -> Classification:
+    """Read the set that the target names, called "zero_shot_<name>"; layouts: see the module."""
+    where, name = data.about.id, ",".join(data.parts)
     both = index is not None and classes is not None
     require(not both, where, "give index or classes, not both", UsageError)
     problem = f"no metric {metric!r}; {closest(str(metric), METRICS)}"
     require(metric is None or metric in METRICS, where, problem, UsageError)
     one = SETS.get(name, ZeroShotSet(0))
-    folder = images or files.image_path(root / "elevater", name, f"zero_shot:{name}")
+    folder = data.images or files.image_path(data.root / "elevater", name, f"zero_shot:{name}")
     photos = read_photos(folder, annotations, "" if name in SETS else f" ({closest(name, SETS)})")
     known = published(name)
     if index is None and classes is None and photos.folders and (folder / "index.json").is_file():
@@ -273,12 +259,10 @@ def load(
         if set(fill(used, name)) != set(fill(known.templates, name)):
             counts = f"{len(known.templates)} other than these {len(used)}"
             note(f"zero_shot:{name}: published scores use other prompt templates ({counts})")
-    metric = metric or one.metric
+    metric, custom = metric or one.metric, name not in SETS
     tags = tuple(tuple(place[label] for label in labels) for labels in photos.labels)
     content = Classification(
-        images=tuple(
-            replace(each, squash=one.squash, upright=name not in SETS) for each in photos.images
-        ),
+        images=tuple(replace(ref, squash=one.squash, upright=custom) for ref in photos.images),
         labels=() if metric == MAP11 else tuple(label for labels in tags for label in labels),
         classes=names,
         prompts=tuple(fill(used, each) for each in names),
@@ -286,24 +270,16 @@ def load(
         tags=tags if metric == MAP11 else (),
     )
     _check(content, photos, str(classes or index or folder))
-    parts = names if metric == MAP11 else (_SUBTASK,)
-    extra = [*photos.names, *names, *used, *photos.keys, *["squash"] * one.squash]
-    extra += ["upright"] * (name not in SETS)
-    rules = classification_rules(content)
+    data.stated += [*photos.names, *names, *used, *photos.keys]
+    data.stated += ["squash"] * one.squash + ["upright"] * custom
+    data.name, data.headline, data.rules = f"{where}_{name}", metric, content.rules()
     if name.startswith("imagenet-"):
-        rules["top5"] = Aggregate((_SUBTASK,), metric="top5")
-    expected = about.expected.get(name)
-    return Benchmark(
-        name=f"zero_shot_{name}",
-        content=content,
-        data_hash=files.data_hash({}, tuple(extra)),
-        ties={"": TiePolicy.FIRST},
-        skills=dict.fromkeys(parts, "recognition"),
-        expected=dict.fromkeys(parts, expected) if expected else {},
-        aggregates=rules,
-        headline=metric,
-        left_out=photos.left_out,
-    )
+        data.rules["top5"] = Aggregate((ZERO_SHOT,), metric="top5")
+    expected = data.about.expected.get(name)
+    data.expected = dict.fromkeys(content.counts(), expected) if expected else {}
+    data.skills = dict.fromkeys(content.counts(), "recognition")
+    data.left_out.update(photos.left_out)
+    return content
 
 
 def _named(
@@ -330,7 +306,6 @@ def _named(
 
 
 def _check(content: Classification, photos: PhotoSet, where: str) -> None:
-    """Refuse what the metric cannot score."""
     if content.metric != MAP11:
         several = next((k for k, each in enumerate(photos.labels) if len(each) > 1), None)
         k = several or 0

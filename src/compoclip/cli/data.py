@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import Annotated
 
 from compoclip.benchmarks.case import Meta
 from compoclip.benchmarks.check import Check, check
-from compoclip.benchmarks.fetch import FetchJob, fetch, find_missing, rebased
+from compoclip.benchmarks.fetch import fetch, find_missing, rebased
 from compoclip.benchmarks.registry import benchmark_names, meta
+from compoclip.benchmarks.sources import RemoteFile
 from compoclip.benchmarks.targets import named_or_present
 from compoclip.cli.main import Verbs
 from compoclip.cli.options import Printing, WorkerCount, parse, processes
@@ -280,10 +281,10 @@ def fetch_main(argv: Sequence[str]) -> int:
     if not options.names:
         raise UsageError("name at least one benchmark; see compoclip data ls")
     require_writable(options.data)
-    done: dict[str, FetchJob] = {}
+    done: dict[str, RemoteFile] = {}
     while True:
         lack = find_missing(options.names, options.data, annotations_only=options.annotations_only)
-        jobs = [job for job in lack.jobs if job.source.target not in done]
+        jobs = {job: why for job, why in lack.jobs.items() if job.target not in done}
         if not jobs:
             break
         note(shown(jobs, options.data, options.url_base))
@@ -291,11 +292,11 @@ def fetch_main(argv: Sequence[str]) -> int:
             note(f"nothing {'more ' * bool(done)}was fetched")
             return 1
         for job in jobs:
-            with byte_progress(job.source.target) as progress:
+            with byte_progress(job.target) as progress:
                 line = fetch(job, options.data, url_base=options.url_base, progress=progress)
-            done[job.source.target] = job
+            done[job.target] = job
             note(line)
-    unsure = [target for target, job in done.items() if not job.expected.checksum]
+    unsure = [target for target, job in done.items() if not job.checksum]
     of_these = f", {len(unsure)} of them not verified: no published checksum known"
     text = (
         f"{counted(len(done), 'file')} fetched{of_these if unsure else ''}; "
@@ -316,20 +317,20 @@ def agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def shown(jobs: Sequence[FetchJob], root: Path, url_base: str | None) -> str:
+def shown(jobs: Mapping[RemoteFile, str], root: Path, url_base: str | None) -> str:
     """Return what would be fetched: a row per file, and the sum."""
     rows = [
         [
-            str(root / job.source.target),
-            rebased(job.source.url, url_base) if url_base else job.source.url,
-            job.reason,
-            in_bytes(job.source.size) or "not known",
+            str(root / job.target),
+            rebased(job.url, url_base) if url_base else job.url,
+            why,
+            in_bytes(job.size) or "not known",
             job.checked_by,
         ]
-        for job in jobs
+        for job, why in jobs.items()
     ]
-    unknown = sum(not job.source.size for job in jobs)
-    total = in_bytes(sum(job.source.size for job in jobs)) or "0 B"
+    unknown = sum(not job.size for job in jobs)
+    total = in_bytes(sum(job.size for job in jobs)) or "0 B"
     more = f", and {counted(unknown, 'file')} of unknown size" if unknown else ""
     header = ["to", "from", "because", "size", "checked by"]
     return f"{table(rows, header, left=3)}\ntogether {total}{more}"

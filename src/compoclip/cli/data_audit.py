@@ -110,7 +110,10 @@ def main(argv: Sequence[str]) -> int:
                 "faulty": len(found.faulty),
                 "faults": found.faults,
                 "counts": {str(kind): levels for kind, levels in found.counts.items()},
-                "by_subtask": {str(kind): parts for kind, parts in found.by_subtask.items()},
+                "by_subtask": {
+                    str(kind): {part: n for part, n in parts.items() if part}
+                    for kind, parts in found.by_subtask.items()
+                },
                 "left_out": dict(found.left_out),
                 "text_only": [asdict(each) for each in solved],
                 "rules_of_thumb": [asdict(each) for each in rules],
@@ -181,7 +184,7 @@ def _counts(
     lines = [table(rows, ["defect", "is a", "all", *used], left=2)]
     for kind in counts:
         lines.append(f"  {kind}: {MEANING[kind]}")
-        parts = [f"{part} {_levels(levels)}" for part, levels in where.get(kind, {}).items()]
+        parts = [f"{part} {_levels(n)}" for part, n in where.get(kind, {}).items() if part]
         lines += [f"    in {', '.join(parts)}"] * bool(parts)
     return [*lines, *(f"  {level}: {IGNORED[level]}" for level in used)]
 
@@ -211,9 +214,7 @@ def _training(
     found = audit_training(spec, samples, options.decode)
     record: dict[str, Any] = {
         "source": spec,
-        "rows": found.rows,
-        "captions": found.captions,
-        "negatives": found.negatives,
+        **found.items,
         "missing_images": len(found.missing),
         "first_missing": found.missing[:_NAMED],
         "repeated_images": found.repeated,
@@ -222,9 +223,9 @@ def _training(
         "counts": {str(kind): levels for kind, levels in found.counts.items()},
     }
     unnamed = len(found.missing) - _NAMED
+    holds = ", ".join(counted(n, what.removesuffix("s")) for what, n in found.items.items())
     lines = [
-        f"{spec}: {counted(found.rows, 'row')}, {counted(found.captions, 'caption')}, "
-        f"{counted(found.negatives, 'negative')}, {counted(len(found.missing), 'image')} missing",
+        f"{spec}: {holds}, {counted(len(found.missing), 'image')} missing",
         f"  {rows.describe()}, images {rows.orientation}",
         *[f"  missing: {path}" for path in found.missing[:_NAMED]],
         *[f"  missing: {unnamed:,} more"] * (unnamed > 0),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compoclip.benchmarks.fetch import FetchJob, fetch
+from compoclip.benchmarks.fetch import fetch
+from compoclip.benchmarks.sources import RemoteFile
 from compoclip.cli.data import agreed, byte_progress
 from compoclip.cli.options import parse
 from compoclip.console import columns, note, tell
@@ -22,8 +23,8 @@ def main(argv: Sequence[str]) -> int:
         note(columns(stated(plan)))
         return options.yes or agreed("Start this?")
 
-    def get(job: FetchJob) -> None:
-        with byte_progress(job.source.target) as progress:
+    def get(job: RemoteFile) -> None:
+        with byte_progress(job.target) as progress:
             note(fetch(job, options.data, url_base=options.url_base, progress=progress))
 
     bundle = reproduce(options, agree, get)

@@ -13,12 +13,19 @@ from functools import partial
 from types import MappingProxyType
 
 import numpy as np
-import pyarrow as pa
 
 from compoclip.benchmarks.case import Aggregate, Listed
 from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.curves import weighted_ap_11, weighted_auc
-from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Flags, Indices, Values, main_values
+from compoclip.evaluation.items import (
+    MAIN,
+    POSITIVE_SCORE,
+    Flags,
+    Indices,
+    Items,
+    Values,
+    main_values,
+)
 from compoclip.evaluation.statistics import RESAMPLES, cluster_weights
 
 RANKED: Mapping[str, Callable[[Values, Flags, Values, float], Values]] = MappingProxyType(
@@ -31,42 +38,27 @@ RANKED: Mapping[str, Callable[[Values, Flags, Values, float], Values]] = Mapping
 """Curves: metrics whose per-item values are scores to be ranked, not outcomes to be averaged."""
 
 
-def ruled_values(
-    outcomes: Mapping[str, Values], scores: Sequence[Sequence[float]], positive: Values
-) -> dict[str, Values]:
+def ruled_values(items: Items) -> dict[str, Values]:
     """Return the per-item values that rules average: metric -> (n,), nan where it does not apply.
 
     Outcomes, "main" being the first that applies to an item, and for curves the ranked scores.
     """
-    ranked = [name for name in RANKED if name in outcomes]
-    first = np.array([each[0] for each in scores], dtype=float) if ranked else positive
+    used = {name: each.used for name, each in items.outcomes.items()}
+    ranked = [name for name in RANKED if name in used]
+    first = np.array([each[0] for each in items.scores if ranked], dtype=float)
     return {
-        **outcomes,
-        MAIN: main_values(outcomes, len(positive)),
-        POSITIVE_SCORE: positive,
+        **used,
+        MAIN: main_values(used, len(items)),
+        POSITIVE_SCORE: items.positive,
         **dict.fromkeys(ranked, first),
     }
-
-
-def stored_values(table: pa.Table) -> dict[str, Values]:
-    """Return the `ruled_values` of a stored table of items, under the official tie policy."""
-    columns = [POSITIVE_SCORE, *(name for name in table.column_names if name.startswith("used."))]
-    positive, *used = (
-        np.array(table[name].to_numpy(zero_copy_only=False), dtype=np.float64) for name in columns
-    )
-    outcomes = {name.removeprefix("used."): each for name, each in zip(columns[1:], used)}
-    return ruled_values(outcomes, table["scores"].to_pylist(), positive)
 
 
 @dataclass(frozen=True, eq=False)
 class MeanNode:
     """A node of a planned rule: a leaf computes a metric, an inner node averages its parts.
 
-    Args:
-        metric: Metric of a leaf.
-        rows: Distinct items of a leaf. A curve lists its true items first.
-        true: Number of true items of a curve.
-        parts: Nodes that an inner node averages.
+    rows: distinct items of a leaf; a curve lists its true items first. true: their number.
     """
 
     metric: str = ""
@@ -134,7 +126,6 @@ class MeanNode:
 
 
 def _ratio(total: Values, count: Values) -> Values:
-    """The quotient, nan where `count` is zero."""
     found: Values = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
     return found
 

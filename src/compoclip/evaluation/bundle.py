@@ -22,17 +22,16 @@ import shutil
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from compoclip import own
-from compoclip.benchmarks.case import Aggregate, Form, TiePolicy
+from compoclip.benchmarks.case import Aggregate, TiePolicy
 from compoclip.benchmarks.entries import official_hash
 from compoclip.benchmarks.fetch import unpack
 from compoclip.benchmarks.files import data_hash, file_hash
@@ -41,8 +40,7 @@ from compoclip.console import counted
 from compoclip.data.fingerprint import FILE, Fingerprint
 from compoclip.errors import CompoclipError, require, shown
 from compoclip.evaluation.comparison import Comparison, compare_all, require_one_checkpoint
-from compoclip.evaluation.forms.cases import ONE_BY_ONE
-from compoclip.evaluation.forms.form import first_wins
+from compoclip.evaluation.forms.cases import judged
 from compoclip.evaluation.items import POLICIES, Items, Outcomes
 from compoclip.evaluation.published.beside import beside, entries_of
 from compoclip.evaluation.published.beside import shown as table_text
@@ -156,7 +154,6 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 @cache
 def _code_hash() -> str:
-    """Return a hash of the package's own code and tables."""
     root = Path(__file__).parents[1]
     files = [path for kind in ("*.py", "*.yaml") for path in root.rglob(kind)]
     return data_hash({path.relative_to(root).as_posix(): path for path in files})
@@ -265,7 +262,6 @@ def verify_bundle(bundle: Path) -> Verified:
 
 
 def _check_content(folder: Path, manifest: Mapping[str, Any], report: Verified) -> None:
-    """Add to a report what follows from the content of the files."""
 
     def take(problems: Iterator[str], holds: str) -> None:
         wrong = list(problems)
@@ -347,28 +343,24 @@ def _unplanned(plan: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[s
 
 def _result_problems(results: Results, report: Verified) -> Iterator[str]:
     """Yield outcomes that contradict an item's scores, and scores that contradict outcomes."""
-    table = load_items(results)
     name = f"{results.model} on {results.benchmark}"
-    judged = _judged_again(table, results)
-    names = [each.removeprefix("used.") for each in table.column_names if each[:5] == "used."]
-    columns = {
-        column: np.array(table[column].to_numpy(zero_copy_only=False), dtype=np.float64)
-        for column in (f"{policy}.{metric}" for metric in names for policy in POLICIES)
-    }
+    ties = {part: TiePolicy(policy) for part, policy in results.tie_policy.items()}
+    items = Items.from_arrow(load_items(results))
+    truth = np.array(items.truth)
+    by_items = judged(items.forms, items.subtasks, truth, items.scores, ties)
     outcomes: dict[str, Outcomes] = {}
     again = 0
-    for metric in names:
-        used, strict, fractional = (columns[f"{policy}.{metric}"] for policy in POLICIES)
-        known = judged.get(metric, Outcomes.nowhere(len(table)))
+    for metric, stored in items.outcomes.items():
+        known = by_items.get(metric, Outcomes.nowhere(len(items)))
         again += int((~np.isnan(known.used)).sum())
-        for policy, given, other in zip(POLICIES, (used, strict, fractional), known):
+        for policy, given, other in zip(POLICIES, stored, known):
             wrong = np.flatnonzero(~np.isnan(other) & ~np.isclose(given, other))
             for row in wrong[:1].tolist():
                 yield (
-                    f"{name}: item {table['item'][row]} of {table['subtask'][row]}: {policy} "
+                    f"{name}: item {items.ids[row]} of {items.subtasks[row]}: {policy} "
                     f"{metric} is {given[row]:g}, its scores give {other[row]:g}"
                 )
-        outcomes[metric] = Outcomes(used, strict, fractional, known.chance)
+        outcomes[metric] = stored._replace(chance=known.chance)
     total = sum(int((~np.isnan(each.used)).sum()) for each in outcomes.values())
     if again < total:
         left = f"{total - again:,} of {total:,} outcomes"
@@ -381,7 +373,7 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
     }
     expected |= {part: results.main(part).expected for part in scores}
     summary = summarise(
-        _items(table, outcomes),
+        replace(items, outcomes=outcomes),
         {rule: Aggregate.from_json(each) for rule, each in results.rules.items()},
         expected,
         results.resamples,
@@ -395,45 +387,6 @@ def _result_problems(results: Results, report: Verified) -> Iterator[str]:
                 each.pop("expected", None)
             where = f"{name}: {part} {one}".replace("  ", " ")
             yield from _unlike(both[0], both[1], where, "the items give")
-
-
-def _judged_again(table: pa.Table, results: Results) -> dict[str, Outcomes]:
-    """Return the outcomes that follow from each item's own scores; nan where they do not."""
-    found: dict[str, Outcomes] = {}
-    ties = {part: TiePolicy(policy) for part, policy in results.tie_policy.items()}
-    truth, subtasks = table["truth"].to_numpy(), table["subtask"].to_pylist()
-    scores = table["scores"].to_pylist()
-    blocks: dict[tuple[str, int], list[int]] = {}
-    for row, kind in enumerate(table["form"].to_pylist()):
-        if kind in ONE_BY_ONE:
-            blocks.setdefault((kind, len(scores[row])), []).append(row)
-    for (kind, _), rows in blocks.items():
-        form = ONE_BY_ONE[Form(kind)]
-        first = first_wins((subtasks[row] for row in rows), ties, form.ties)
-        values = np.array([scores[row] for row in rows], dtype=np.float32)
-        for metric, judged in form.judge(values, truth[rows], first).items():
-            whole = found.setdefault(metric, Outcomes.nowhere(len(table)))
-            for column, part in zip(whole, judged):
-                column[rows] = part
-    return found
-
-
-def _items(table: pa.Table, outcomes: dict[str, Outcomes]) -> Items:
-    """Return the items of a stored table; the inverse of `Items.to_arrow`."""
-    column = {name: table[name].to_pylist() for name in table.column_names}
-    return Items(
-        ids=column["item"],
-        forms=column["form"],
-        subtasks=column["subtask"],
-        labels=[dict(each) for each in column["labels"]],
-        truth=column["truth"],
-        images=[tuple(each) for each in column["images"]],
-        texts=[tuple(each) for each in column["texts"]],
-        scores=column["scores"],
-        clusters=column["cluster"],
-        positive=np.array([np.nan if v is None else v for v in column["positive_score"]]),
-        outcomes=outcomes,
-    )
 
 
 def _unlike(stated: Any, found: Any, where: str, source: str) -> Iterator[str]:

@@ -34,20 +34,11 @@ def closing_sentences(
 ) -> list[str]:
     """Return what results say, one fact per sentence.
 
-    Of one model: its scores against chance. Of several: for every other model the largest
+    Of one model: its scores against chance. Of several: for every model but `base` the largest
     significant gain and loss among skills, and the changes in compositionality, zero-shot accuracy
     and retrieval, on the benchmarks that it shares with the base. p-values are corrected over the
-    skills, or the three means, of all models.
-
-    Args:
-        results: of all models, one per model and benchmark.
-        base: name of the model that the others are compared with.
-        bounds: results of reference models on the same benchmarks (see `bound_scores`).
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
-
-    Raises:
-        CompoclipError: as `compare` does; or a bound was measured on other annotations.
+    skills, or the three means, of all models. bounds: see `bound_scores`. Raises CompoclipError as
+    `compare_all` does, and for a bound that was measured on other annotations.
     """
     models = by_model(results)
     mine = models.pop(base)
@@ -127,7 +118,6 @@ def _means(results: Sequence[Results]) -> Groups:
 def _changes(
     base: Sequence[Results], others: Mapping[str, Sequence[Results]], resamples: int, seed: int
 ) -> list[str]:
-    """Return the sentences on every other model."""
     skills, means = [], []
     for results in others.values():
         names = {each.benchmark for each in results}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -19,13 +19,14 @@ from compoclip.evaluation.aggregate import (
     additions,
     evaluate,
     leaf,
+    mean_of,
     plan,
     resample,
     rows_of,
-    stored_values,
+    ruled_values,
 )
 from compoclip.evaluation.forms import FORMS
-from compoclip.evaluation.items import MAIN, Indices, Values
+from compoclip.evaluation.items import MAIN, Indices, Items, Values
 from compoclip.evaluation.results import Results, load_items, too_few
 from compoclip.evaluation.statistics import (
     FEWEST,
@@ -105,17 +106,6 @@ class Difference:
     other_only: int | None = None
 
 
-def difference(
-    benchmark: str, name: str, values: tuple[float, float], n: int, evidence: Evidence
-) -> Difference:
-    """Return the difference of `values`, of base and other, uncorrected."""
-    low, high = evidence.interval
-    base, other = values
-    return Difference(
-        benchmark, name, base, other, other - base, low, high, n, evidence.photos, evidence.p
-    )
-
-
 @dataclass(frozen=True)
 class Pair:
     """Two models' outcomes on their common items; arrays by metric, "main" being each item's.
@@ -172,12 +162,12 @@ class Pair:
                 f"{base.benchmark}: the galleries differ ({len(keys[0])} and {len(keys[1])} "
                 "queries), so ranks cannot be compared; evaluate both on the same images"
             )
-        values = [stored_values(each) for each in (left, right)]
+        items = Items.from_arrow(left)
+        values = [ruled_values(each) for each in (items, Items.from_arrow(right))]
         applies = {name: ~np.isnan(each + values[1][name]) for name, each in values[0].items()}
         main = next((each for each in RANKED if each in applies), MAIN)
-        names = left["subtask"].to_pylist()
-        labels = [dict(each) for each in left["labels"].to_pylist()]
-        listed = Listed(names, labels, left["truth"].to_pylist())
+        names = items.subtasks
+        listed = Listed(names, items.labels, items.truth)
         rules = {name: Aggregate.from_json(rule) for name, rule in base.rules.items()}
         trees = {
             name: tree
@@ -191,7 +181,7 @@ class Pair:
             headline=base.headline,
             trees=trees,
             subtask_rows={name: np.flatnonzero(every == name) for name in dict.fromkeys(names)},
-            clusters=left["cluster"].to_pylist(),
+            clusters=items.clusters,
             base=values[0],
             other=values[1],
             main=main,
@@ -240,32 +230,87 @@ class Pair:
         draws = resample(trees, self.other, self.clusters, resamples, seed, self.base)
         return [Evidence(*each) for each in zip(draws, photos, adds)]
 
-    def differences(
-        self, trees: Mapping[str, MeanNode], resamples: int, seed: int
-    ) -> list[tuple[Difference, Evidence]]:
-        """Return each tree's difference, uncorrected, and the evidence for it."""
-        found = []
-        for (name, tree), evidence in zip(
-            trees.items(), self.evidence(list(trees.values()), resamples, seed)
-        ):
-            values = evaluate(tree, self.base), evaluate(tree, self.other)
-            each = difference(self.benchmark, name, values, len(rows_of(tree)), evidence)
-            found.append((each, evidence))
-        return found
 
-    def counted(self, found: Difference, tree: MeanNode) -> Difference:
-        """Add the items only one model gets right, where the difference is one of their shares."""
-        if not tree.share:
-            return found
-        one, two = (each[tree.metric][tree.rows] > 0.5 for each in (self.base, self.other))
-        return replace(found, base_only=int((one & ~two).sum()), other_only=int((two & ~one).sum()))
+# --- Groups of scores: a group's number is the plain mean of its parts. ---
 
 
-def subtask_differences(pair: Pair, resamples: int, seed: int) -> list[Difference]:
-    """Return the difference in each sub-task's main metric, uncorrected."""
-    trees = {name: pair.tree(name, MAIN) for name in pair.subtask_rows}
-    found = pair.differences(trees, resamples, seed)
-    return [pair.counted(each, trees[each.name]) for each, _ in found]
+@dataclass(frozen=True)
+class ScorePart:
+    """One score of one benchmark: a metric of a sub-task, or an aggregate.
+
+    name: of the sub-task, or of the rule if `metric` is "". metric: "main" is the first one.
+    """
+
+    benchmark: str
+    name: str
+    metric: str = MAIN
+
+
+Parts = tuple[ScorePart, ...]
+K = TypeVar("K")
+
+
+def evidence_of(
+    pairs: Mapping[str, Pair],
+    groups: Mapping[K, Parts],
+    resamples: int,
+    seed: int,
+    alone: bool = False,
+) -> dict[K, Evidence]:
+    """Return the evidence about each group's difference, or `alone` about the base's value.
+
+    Parts of one benchmark share its photos; the photos of several benchmarks differ.
+    """
+    found: dict[K, list[tuple[Evidence, float]]] = {key: [] for key in groups}
+    for benchmark, pair in pairs.items():
+        trees: dict[K, MeanNode] = {}
+        shares = {}
+        for key, parts in groups.items():
+            own = [pair.tree(p.name, p.metric) for p in parts if p.benchmark == benchmark]
+            tree = mean_of(own)
+            if tree is not None:
+                trees[key], shares[key] = tree, len(own) / len(parts)
+        seed_here = seed + crc32(benchmark.encode())  # the same whatever else is compared
+        known = pair.evidence(list(trees.values()), resamples, seed_here, alone)
+        for key, each in zip(trees, known):
+            found[key].append((each, shares[key]))
+    return {key: joined(parts) for key, parts in found.items()}
+
+
+def differences(
+    pairs: Mapping[str, Pair],
+    groups: Mapping[tuple[str, ...], Parts],
+    resamples: int,
+    seed: int,
+) -> dict[tuple[str, ...], Difference]:
+    """Return each group's difference, uncorrected; it is called by the last part of the key."""
+    evidence = evidence_of(pairs, groups, resamples, seed)
+    found = {}
+    for key, parts in groups.items():
+        at = [pairs[part.benchmark] for part in parts]
+        trees = [pair.tree(part.name, part.metric) for pair, part in zip(at, parts)]
+        values = [(evaluate(t, pair.base), evaluate(t, pair.other)) for pair, t in zip(at, trees)]
+        base, other = np.mean(values, axis=0).tolist()
+        low, high = evidence[key].interval
+        each = Difference(
+            benchmark=parts[0].benchmark if len(parts) == 1 else "",
+            name=key[-1],
+            base=base,
+            other=other,
+            difference=other - base,
+            low=low,
+            high=high,
+            n=sum(len(rows_of(tree)) for tree in trees),
+            photos=evidence[key].photos,
+            p=evidence[key].p,
+        )
+        tree = trees[0]
+        if len(parts) == 1 and parts[0].metric and tree.share:
+            one, two = (v[tree.metric][tree.rows] > 0.5 for v in (at[0].base, at[0].other))
+            alone = int((one & ~two).sum()), int((two & ~one).sum())
+            each = replace(each, base_only=alone[0], other_only=alone[1])
+        found[key] = each
+    return found
 
 
 # --- Comparisons of models, and the verdicts on differences. ---
@@ -341,65 +386,45 @@ def compare_all(
 def _compared(
     base: Sequence[Results], other: Sequence[Results], resamples: int, seed: int
 ) -> Comparison:
-    """Compare one pair; differences are uncorrected."""
     mine: dict[str, Results] = {}
     theirs: dict[str, Results] = {}
-    for results, found in ((base, mine), (other, theirs)):
+    for known, results in ((mine, base), (theirs, other)):
         for each in results:
-            if each.benchmark in found:
-                raise CompoclipError(
-                    f"{each.model} has two results for {each.benchmark}: "
-                    f"{found[each.benchmark].items} and {each.items}; give the folder of one run"
-                )
-            found[each.benchmark] = each
+            files = f"{known.get(each.benchmark, each).items} and {each.items}"
+            problem = f"two results for {each.benchmark}: {files}; give the folder of one run"
+            require(each.benchmark not in known, each.model, problem)
+            known[each.benchmark] = each
     common = [name for name in mine if name in theirs]
     wrong = f"no benchmark in common: {base[0].model} has {', '.join(mine)}; {other[0].model} has "
     refuse({f"{wrong}{', '.join(theirs)}": not common}, CompoclipError)
-    rules: list[tuple[bool, Difference, Evidence]] = []
-    subtasks: list[Difference] = []
-    for name in common:
-        pair = Pair.of(mine[name], theirs[name])
-        own = own_seed(seed, name)
-        rules += [
-            (each.name == pair.headline, each, evidence)
-            for each, evidence in pair.differences(pair.trees, resamples, own)
-        ]
-        subtasks += subtask_differences(pair, resamples, own)
-    headlines = [each for quoted, each, _ in rules if quoted]
-    overall = difference(
-        benchmark="",
-        name="mean of headlines",
-        values=(
-            float(np.mean([each.base for each in headlines])),
-            float(np.mean([each.other for each in headlines])),
-        ),
-        n=sum(each.n for each in headlines),
-        evidence=joined([(each, 1 / len(headlines)) for quoted, _, each in rules if quoted]),
-    )
+    pairs = {name: Pair.of(mine[name], theirs[name]) for name in common}
+    groups: dict[tuple[str, ...], Parts] = {}
+    for name, pair in pairs.items():
+        for rule in pair.trees:
+            quoted = "headlines" if rule == pair.headline else "rules"
+            groups[quoted, name, rule] = (ScorePart(name, rule, ""),)
+        groups |= {("subtasks", name, part): (ScorePart(name, part),) for part in pair.subtask_rows}
+    headlines = tuple(part for key, (part,) in groups.items() if key[0] == "headlines")
+    if len(headlines) > 1:
+        groups["overall", "mean of headlines"] = headlines
+    found: dict[str, list[Difference]] = {"headlines": [], "subtasks": [], "rules": []}
+    for key, change in differences(pairs, groups, resamples, seed).items():
+        found.setdefault(key[0], []).append(change)
     return Comparison(
         base=base[0].model,
         other=other[0].model,
-        headlines=tuple(headlines),
-        subtasks=tuple(subtasks),
-        rules=tuple(each for quoted, each, _ in rules if not quoted),
-        overall=overall if len(headlines) > 1 else None,
+        headlines=tuple(found["headlines"]),
+        subtasks=tuple(found["subtasks"]),
+        rules=tuple(found["rules"]),
+        overall=found.get("overall", [None])[0],
         unmatched=tuple(sorted(mine.keys() ^ theirs.keys())),
         partial=tuple(name for name in common if mine[name].partial or theirs[name].partial),
     )
 
 
-def own_seed(seed: int, benchmark: str) -> int:
-    """Return the seed of a benchmark's draws: the same whatever else is compared or averaged."""
-    return seed + crc32(benchmark.encode())
-
-
 def one_model(results: Sequence[Results], path: Path) -> list[Results]:
-    """Return the results if all are of one model and one checkpoint; else raise CompoclipError.
-
-    Args:
-        results: as `load_results` returns them.
-        path: their place, for the message.
-    """
+    """Return the results at `path` if all are of one model and checkpoint; else raise
+    CompoclipError."""
     models = sorted({each.model for each in results})
     problem = f"holds results of several models ({', '.join(models)}); give the folder of one, as "
     require(len(models) < 2, path, f"{problem}evaluate writes it: OUT/MODEL")

@@ -76,14 +76,10 @@ class Scorer(Protocol):
 class ExternalIdentity:
     """Everything that the features or scores of a model from outside depend on.
 
-    Args:
-        architecture: Where it comes from, as the user names it, without folders.
-        revision: Of the weights, as the library or the model states it.
-        prompt: Kind of input -> its prompt, "" for all.
-        dtype: Of the parameters, "" without parameters.
-        files: Local source file -> hash.
-        libraries: Library -> version.
-        weights: Hash of all of this and of the parameters of every torch module of the model.
+    architecture: where it comes from, as the user names it, without folders. revision: of the
+    weights, as the library or the model states it. prompt: kind of input -> its prompt, "" for all.
+    dtype: of the parameters, "" without any. files: local source file -> hash. libraries: library
+    -> version. weights: hash of all of this and of the parameters of every torch module.
     """
 
     architecture: str
@@ -151,12 +147,8 @@ def by_image(
 class ExternalEncoder:
     """An `Encoder` over an `Embedder`, a `Scorer`, or a model that is both.
 
-    Args:
-        name: What it is called in messages and in its identity.
-        model: The model.
-        device: Where it computes, which says how much is done at once.
-        precision: The precision that it was loaded in.
-        scored_by: What its scores of pairs are called, "scorer" or "vqa".
+    name: in messages and in its identity. device: says how much is done at once. precision: that it
+    was loaded in. scored_by: what its scores of pairs are called, "scorer" or "vqa".
     """
 
     def __init__(

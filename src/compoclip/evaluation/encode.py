@@ -194,22 +194,13 @@ class EncodeOptions:
 def encode_contents(
     encoder: Encoder, contents: Sequence[Content], options: EncodeOptions | None = None
 ) -> EncodedFeatures:
-    """Encode every distinct image and text of some benchmarks once.
+    """Encode every distinct image and text of some benchmarks once; every image file must exist.
 
     Images with equal bytes and box share a row, and so do texts with equal tokens. Texts are
     encoded in order of length, so that batches hold little padding. Features are cached chunk by
-    chunk, also when the run is interrupted.
-
-    Args:
-        encoder: the model.
-        contents: contents of the benchmarks; every image file must exist.
-        options: batch size, workers, cache and ranks.
-
-    Returns:
-        The features. Of several ranks, rank 0 gets all of them, the others their share.
-
-    Raises:
-        CompoclipError: an image is damaged beyond `max_bad`, or a feature is not finite.
+    chunk, also when the run is interrupted. Of several ranks, rank 0 returns all features, the
+    others their share. Raises CompoclipError when an image is damaged beyond `max_bad`, or a
+    feature is not finite.
     """
     refs = (ref for content in contents for ref in content.images)
     words = (text for content in contents for text in content.texts)
@@ -381,10 +372,8 @@ class FeatureStore(AbstractContextManager["FeatureStore"]):
 
     A batch is fetched from the GPU after the next one has started, so that the GPU never waits.
     Leaving the context fetches the last batch and writes what is not written yet. Rank 0 reads the
-    cache and tells the other ranks what is missing. Each rank writes what it encodes.
-
-    Attributes:
-        matrix: (rows, D). Rows without a feature are zero and unused.
+    cache and tells the other ranks what is missing. Each rank writes what it encodes. matrix:
+    (rows, D), zero without a feature.
     """
 
     def __init__(

@@ -310,9 +310,7 @@ class ModelEncoder:
         """Return the features of RGB images of any size, (N, D); see `Embedder`."""
         return self.encode_images([self.read_image.pixels(each) for each in images])
 
-    def texts(self, texts: Sequence[str]) -> Scores:
-        """Return the features of texts, (N, D); see `Embedder`."""
-        return self.encode_texts(texts)
+    texts = encode_texts  # as an `Embedder`
 
     def upload(self, images: Sequence[np.ndarray]) -> Tensor:
         """Copy one batch of results of `read_image` to the device.

@@ -7,7 +7,6 @@ parts of one benchmark share the draws and benchmarks are drawn independently, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,46 +15,27 @@ from compoclip.benchmarks.case import ZERO_SHOT
 from compoclip.benchmarks.registry import SANITY_CHECKS, SUITES
 from compoclip.console import table
 from compoclip.errors import CompoclipError
-from compoclip.evaluation.aggregate import MeanNode, evaluate, mean_of, rows_of
 from compoclip.evaluation.comparison import (
     Difference,
-    Evidence,
     Pair,
+    Parts,
+    ScorePart,
     corrected,
-    difference,
-    joined,
-    own_seed,
+    differences,
+    evidence_of,
 )
 from compoclip.evaluation.items import MAIN, POSITIVE_SCORE, Values
 from compoclip.evaluation.results import Results, Score
 from compoclip.evaluation.statistics import RESAMPLES, wilson
 from compoclip.evaluation.tables import percent, span
 
-
-@dataclass(frozen=True)
-class ScorePart:
-    """One score of one benchmark: a metric of a sub-task, or an aggregate.
-
-    name: of the sub-task, or of the rule if `metric` is "". metric: "main" is the first one.
-    """
-
-    benchmark: str
-    name: str
-    metric: str = MAIN
+Groups = Mapping[str, Parts]
 
 
-Groups = Mapping[str, tuple[ScorePart, ...]]
-
-
-def skill_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
-    """Group the sub-tasks of all benchmarks by skill.
-
-    A sub-task without a skill forms a group called "benchmark: sub-task".
-
-    Args:
-        results: one model's, one per benchmark.
-    """
-    groups: dict[str, tuple[ScorePart, ...]] = {}
+def skill_groups(results: Sequence[Results]) -> dict[str, Parts]:
+    """Group the sub-tasks of one model's benchmarks by skill; one without a skill forms the group
+    "benchmark: sub-task"."""
+    groups: dict[str, Parts] = {}
     for each in results:
         for subtask in each.scores:
             name = each.skills.get(subtask, f"{each.benchmark}: {subtask}")
@@ -82,24 +62,17 @@ def part_score(results: Mapping[str, Results], part: ScorePart) -> Score:
 def group_scores(
     results: Sequence[Results], groups: Groups, resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, Score]:
-    """Average one model's scores in each group.
+    """Average one model's scores, one result per benchmark, in each group of equally weighted
+    parts.
 
     A group of one part has that part's stored score. In other groups n, expected and ties are sums
     over the parts, photos is the minimum over benchmarks, all other fields are plain means. Where
-    all resamples are alike, as of parts that are all right, the interval is Wilson's.
-
-    Args:
-        results: one per benchmark, holding every part.
-        groups: name -> its parts, equally weighted.
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
-
-    Raises:
-        CompoclipError: results lack a part, or their items cannot be read.
+    all resamples are alike, as of parts that are all right, the interval is Wilson's. Raises
+    CompoclipError when results lack a part, or their items cannot be read.
     """
     named = {each.benchmark: each for each in results}
     several = {name: parts for name, parts in groups.items() if len(parts) > 1}
-    evidence = _evidence(_pairs(results, results, several), several, resamples, seed, alone=True)
+    evidence = evidence_of(_pairs(results, results, several), several, resamples, seed, alone=True)
     scores = {}
     for name, parts in groups.items():
         found = [part_score(named, part) for part in parts]
@@ -138,7 +111,7 @@ def group_draws(
     Draws of a benchmark depend on its name and `seed` alone, so those of two models on the same
     items go together. Arguments and errors: as `group_scores`.
     """
-    found = _evidence(_pairs(results, results, groups), groups, resamples, seed, alone=True)
+    found = evidence_of(_pairs(results, results, groups), groups, resamples, seed, alone=True)
     return {name: each.draws for name, each in found.items()}
 
 
@@ -151,36 +124,11 @@ def group_differences(
 ) -> tuple[Difference, ...]:
     """Compare two models in each group on the same items; p-values are corrected over the groups.
 
-    Args:
-        base: results of the model compared with, one per benchmark, holding every part.
-        other: results of the other model.
-        groups: name -> its parts, equally weighted.
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
-
-    Raises CompoclipError as `compare` does.
+    Raises CompoclipError as `compare_all` does.
     """
     pairs = _pairs(base, other, groups)
-    evidence = _evidence(pairs, groups, resamples, seed)
-    found = []
-    for name, parts in groups.items():
-        trees = [
-            (pairs[part.benchmark], pairs[part.benchmark].tree(part.name, part.metric))
-            for part in parts
-        ]
-        values = [(evaluate(t, pair.base), evaluate(t, pair.other)) for pair, t in trees]
-        before, after = np.mean(values, axis=0)
-        each = difference(
-            benchmark=parts[0].benchmark if len(parts) == 1 else "",
-            name=name,
-            values=(float(before), float(after)),
-            n=sum(len(rows_of(tree)) for _, tree in trees),
-            evidence=evidence[name],
-        )
-        pair, tree = trees[0]
-        single = len(parts) == 1 and parts[0].metric
-        found.append(pair.counted(each, tree) if single else each)
-    return tuple(corrected(found))
+    named: dict[tuple[str, ...], Parts] = {(name,): parts for name, parts in groups.items()}
+    return tuple(corrected([*differences(pairs, named, resamples, seed).values()]))
 
 
 def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) -> dict[str, Pair]:
@@ -188,25 +136,6 @@ def _pairs(base: Sequence[Results], other: Sequence[Results], groups: Groups) ->
     mine, theirs = ({each.benchmark: each for each in results} for results in (base, other))
     names = dict.fromkeys(part.benchmark for parts in groups.values() for part in parts)
     return {name: Pair.of(mine[name], theirs[name]) for name in names}
-
-
-def _evidence(
-    pairs: Mapping[str, Pair], groups: Groups, resamples: int, seed: int, alone: bool = False
-) -> dict[str, Evidence]:
-    """Return the evidence about each group's mean; parts of one benchmark share its photos."""
-    found: dict[str, list[tuple[Evidence, float]]] = {name: [] for name in groups}
-    for benchmark, pair in pairs.items():
-        trees: dict[str, MeanNode] = {}
-        shares = {}
-        for name, parts in groups.items():
-            own = [pair.tree(p.name, p.metric) for p in parts if p.benchmark == benchmark]
-            tree = mean_of(own)
-            if tree is not None:
-                trees[name], shares[name] = tree, len(own) / len(parts)
-        known = pair.evidence(list(trees.values()), resamples, own_seed(seed, benchmark), alone)
-        for name, each in zip(trees, known):
-            found[name].append((each, shares[name]))
-    return {name: joined(parts) for name, parts in found.items()}
 
 
 # --- Kinds of benchmarks, and the few numbers that say what a model is good at. ---
@@ -251,7 +180,7 @@ def profile_groups(results: Sequence[Results]) -> Groups:
     return {name: parts for name, parts in groups.items() if parts}
 
 
-def triple_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
+def triple_groups(results: Sequence[Results]) -> dict[str, Parts]:
     """Return the numbers about hard positives; empty without hard positives."""
     places = [
         (each.benchmark, subtask)
@@ -276,14 +205,11 @@ _HEADLINES = {"Comp": "comp", "ZS (21)": "elevater", "ZS (20)": "elevater_20"}
 _DIRECTIONS = {"I2T Ret": "i2t", "T2I Ret": "t2i"}
 
 
-def overall_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...]]:
-    """The means that one model's results define, each over all its benchmarks or not at all.
-
-    Comp, ZS (21) and ZS (20): headlines of `registry.SUITES`. I2T Ret, T2I Ret: R@1 on COCO,
-    Flickr30k and COCO-Counterfactuals.
-    """
+def overall_groups(results: Sequence[Results]) -> dict[str, Parts]:
+    """Return the means of `registry.SUITES` of which one model has all benchmarks: headlines for
+    Comp and ZS, R@1 for I2T Ret and T2I Ret."""
     named = {each.benchmark: each for each in results}
-    groups: dict[str, tuple[ScorePart, ...]] = {}
+    groups: dict[str, Parts] = {}
     for title, suite in _HEADLINES.items():
         members = [spec.replace(":", "_") for spec in SUITES[suite]]
         if named.keys() >= set(members):
@@ -298,19 +224,7 @@ def overall_groups(results: Sequence[Results]) -> dict[str, tuple[ScorePart, ...
 def overall_scores(
     results: Sequence[Results], resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, Score]:
-    """Average one model's scores over whole suites (`overall_groups`).
-
-    Args:
-        results: one per benchmark.
-        resamples: bootstrap draws for the intervals.
-        seed: of the draws.
-
-    Returns:
-        Name of the mean -> score, for suites measured in full.
-
-    Raises:
-        CompoclipError: the items of a result cannot be read.
-    """
+    """Return one model's means over the suites that were measured in full (`overall_groups`)."""
     return group_scores(results, overall_groups(results), resamples, seed)
 
 

@@ -171,6 +171,34 @@ class Items:
                 columns[f"{policy}.{metric}"] = pa.array(each, pa.float64(), mask=np.isnan(each))
         return pa.table(columns | {name: pa.array(extra) for name, extra in self.extra.items()})
 
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> Items:
+        """Return the items of a stored table without `extra`; chance is not stored, and nan."""
+        names = [each.removeprefix("used.") for each in table.column_names if each[:5] == "used."]
+
+        def numbers(name: str) -> Values:
+            return np.array(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)
+
+        listed = {name: table[name].to_pylist() for name in COLUMNS}
+        return cls(
+            ids=listed["item"],
+            forms=listed["form"],
+            subtasks=listed["subtask"],
+            labels=[dict(each) for each in listed["labels"]],
+            truth=listed["truth"],
+            images=[tuple(each) for each in listed["images"]],
+            texts=[tuple(each) for each in listed["texts"]],
+            scores=listed["scores"],
+            clusters=listed["cluster"],
+            positive=numbers(POSITIVE_SCORE),
+            outcomes={
+                name: Outcomes.nowhere(len(table))._replace(
+                    **{policy: numbers(f"{policy}.{name}") for policy in POLICIES}
+                )
+                for name in names
+            },
+        )
+
 
 def main_values(outcomes: Mapping[str, Values], n: int) -> Values:
     """Return for each of n items its main outcome, the first that applies to it."""

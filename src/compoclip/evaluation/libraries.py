@@ -27,14 +27,10 @@ DTYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.
 class ModelOptions:
     """How a model from outside is loaded.
 
-    Args:
-        device: Where it computes.
-        precision: Of its parameters.
-        text_prompt: Put before every text, or the instruction of a chat model; for "vqa" the
-            question, with {} for the text. None: the model's own.
-        image_prompt: The instruction that goes with images. None: the model's own.
-        trust_remote_code: Run code that comes with the weights.
-        score: "vqa" makes an image-text-to-text model a scorer.
+    text_prompt: put before every text, or the instruction of a chat model; for "vqa" the question,
+    with {} for the text. image_prompt: the instruction that goes with images. None: the model's
+    own. trust_remote_code: run code that comes with the weights. score: "vqa" makes an
+    image-text-to-text model a scorer.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -60,7 +56,6 @@ def _library(name: str, extra: str, model: str) -> Any:
 
 
 def _commit(model: Any, revision: str | None) -> str:
-    """The commit of the weights, where they come from the hub."""
     return getattr(getattr(model, "config", None), "_commit_hash", None) or revision or ""
 
 
@@ -68,13 +63,8 @@ def _commit(model: Any, revision: str | None) -> str:
 
 
 class SentenceEmbedder:
-    """A `SentenceTransformer` for images and texts; pooling and default prompts are its own.
-
-    Args:
-        identifier: On the Hugging Face hub, or a folder.
-        revision: Of the repository.
-        options: How to load it.
-    """
+    """A `SentenceTransformer` for images and texts, of the hub or a folder; pooling and default
+    prompts are its own."""
 
     libraries = ("sentence-transformers", "transformers", "torch")
 
@@ -135,8 +125,6 @@ ANSWER = "Yes"
 
 
 class _Transformers:
-    """A model of transformers, its processor and its revision."""
-
     libraries = ("transformers", "torch")
 
     def __init__(self, model: Any, processor: Any, revision: str | None, device: Any) -> None:
@@ -165,12 +153,8 @@ class _Transformers:
 
 
 class DualTransformer(_Transformers):
-    """A model with `get_image_features` and `get_text_features`: CLIP, SigLIP, ALIGN, ...
-
-    Args:
-        options: `text_prompt` is put before texts.
-        given: Model, processor, revision and device.
-    """
+    """A model with `get_image_features` and `get_text_features`: CLIP, SigLIP, ALIGN, ...;
+    `text_prompt` is put before texts."""
 
     def __init__(self, options: ModelOptions, *given: Any) -> None:
         super().__init__(*given)
@@ -205,12 +189,8 @@ def _pooled(output: Any) -> Tensor:
 class LastTokenEmbedder(_Transformers):
     """A language model that sees, as in Qwen3-VL-Embedding: the last state of a conversation.
 
-    The instruction is the system's message, the text or image the user's; the vector is the state
-    of the last token, where the answer would begin.
-
-    Args:
-        options: The prompts are the instructions; by default Qwen3-VL-Embedding's.
-        given: Model, processor, revision and device.
+    The instruction (the prompts, by default Qwen3-VL-Embedding's) is the system's message, the text
+    or image the user's; the vector is the state of the last token, where the answer would begin.
     """
 
     def __init__(self, options: ModelOptions, *given: Any) -> None:
@@ -241,12 +221,9 @@ class LastTokenEmbedder(_Transformers):
 class VqaScorer(_Transformers):
     """VQAScore: the log-odds that the first token of the answer to a question is "Yes".
 
-    Log-odds have the order of the probability, and do not round to ties near 0 and 1.
-    Reference: Lin et al., Evaluating Text-to-Visual Generation with Image-to-Text Generation, 2024.
-
-    Args:
-        options: `text_prompt` is the question, with {} for the text.
-        given: Model, processor, revision and device.
+    `text_prompt` is the question, with {} for the text. Log-odds have the order of the probability,
+    and do not round to ties near 0 and 1. Reference: Lin et al., Evaluating Text-to-Visual
+    Generation with Image-to-Text Generation, 2024.
     """
 
     def __init__(self, options: ModelOptions, *given: Any) -> None:
@@ -297,10 +274,7 @@ def _transformer(identifier: str, revision: str | None, options: ModelOptions) -
 class MtebEmbedder:
     """A model of mteb's registry, with the prompts that mteb's SugarCrepe gives it.
 
-    Args:
-        identifier: Its name there.
-        revision: Of its weights.
-        options: The device. `trust_remote_code` is required: mteb's own loaders allow such code.
+    `trust_remote_code` is required: mteb's own loaders allow such code.
     """
 
     libraries = ("mteb", "torch")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,9 @@ Pairs = Mapping[tuple[int, int], tuple[ImageRef, str]]
 class PairScore:
     """A way to score pairs.
 
-    Args:
-        name: As in results: "itm", "my_score.py".
-        read_image: Reads an image for `match`.
-        match: N images, equal ones together, and N texts -> (N,).
-        about: What the scores depend on besides the model; part of the identity.
+    name: as in results, "itm" or "my_score.py". read_image: reads an image for `match`. match: N
+    images, equal ones together, and N texts -> (N,). about: what the scores depend on besides the
+    model; part of the identity.
     """
 
     name: str
@@ -74,18 +72,11 @@ def require_score(name: str) -> None:
 
 
 def score_of(name: str, encoder: Encoder) -> PairScore | None:
-    """Find how a model's pairs are scored.
+    """Find how a model's pairs are scored; None for cosines of features.
 
-    Args:
-        name: One of `SCORES`, FILE.py or FILE.py:NAME; "" for the model's own way.
-        encoder: The model.
-
-    Returns:
-        The score; None for cosines of features.
-
-    Raises:
-        UsageError: There is no such score, or a file defines none or several.
-        CompoclipError: The file cannot be read or run.
+    name: one of `SCORES`, FILE.py or FILE.py:NAME; "" for the model's own way. Raises UsageError
+    for an unknown score and a file that defines none or several, CompoclipError for one that cannot
+    be read or run.
     """
     require_score(name)
     name = name or (encoder.score if isinstance(encoder, ExternalEncoder) else COSINE)
@@ -99,7 +90,6 @@ def score_of(name: str, encoder: Encoder) -> PairScore | None:
 
 
 def _custom(name: str, encoder: Encoder) -> PairScore:
-    """The function of a local file: model, image and texts to scores."""
     own.refresh(name)
     module = own.parts_of(name)
     found = {
@@ -188,7 +178,6 @@ def _scored(
     options: EncodeOptions,
     size: int,
 ) -> int:
-    """Score what the store lacks, `size` pairs at once; return their number."""
     pairs = list(needed)
     todo = store.todo(size, key=lambda row: pairs[row])
     groups = [list(each) for _, each in groupby(todo, key=lambda row: pairs[row][0])]
@@ -196,29 +185,21 @@ def _scored(
     readings = zip(
         groups, read_images(score.read_image, shown, options.amounts(store.device), False)
     )
-    done = 0
-    held: list[tuple[int, Any]] = []  # row of a pair, its image
 
-    def score_held() -> None:
-        rows = [row for row, _ in held]
-        scores = score.match([image for _, image in held], [needed[pairs[row]][1] for row in rows])
-        store.add(rows, lambda: scores[:, None])
-        held.clear()
-
-    with store:
+    def readable() -> Iterator[tuple[int, Any]]:
         for group, (image, damage) in track(readings, "scoring pairs", len(groups), "images"):
-            if damage is not None:
+            if damage is None:
+                yield from ((row, image) for row in group)
+            else:
                 damaged.add(pairs[group[0]][0], damage)
-                continue
-            done += len(group)
-            if held and len(held) + len(group) > size:
-                score_held()
-            for row in group:
-                if len(held) == size:
-                    score_held()
-                held.append((row, image))
-        if held:
-            score_held()
+
+    stream, done = readable(), 0
+    with store:
+        while batch := list(islice(stream, size)):
+            rows, images = map(list, zip(*batch))
+            scores = score.match(images, [needed[pairs[row]][1] for row in rows])
+            store.add(rows, partial(np.expand_dims, scores, 1))
+            done += len(rows)
     return done
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compoclip.benchmarks.case import Aggregate
-from compoclip.errors import CompoclipError, UsageError, closest, refuse, require, shown
+from compoclip.errors import CompoclipError, UsageError, closest, refuse, require
 from compoclip.evaluation.aggregate import RANKED
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.items import COLUMNS, POLICIES, POSITIVE_SCORE
 from compoclip.evaluation.statistics import FEWEST
+from compoclip.evaluation.typed import hints, typed
 from compoclip.files import only_writer, read_json, write_atomically, write_text
 from compoclip.models.config import ModelIdentity
 from compoclip.models.formats.hub import CardResult
@@ -139,12 +139,7 @@ def by_model(results: Iterable[Results]) -> dict[str, list[Results]]:
 
 
 def score_named(results: Sequence[Results], name: str) -> Score:
-    """Return one score of a model; raise UsageError with the known names for an unknown one.
-
-    Args:
-        results: of a model, one per benchmark.
-        name: as of `split_score`.
-    """
+    """Return the score of a name (`split_score`) in a model's results, one per benchmark."""
     found = {each.benchmark: each for each in results}
     known = {each.benchmark: [*each.aggregates, *each.scores] for each in results}
     benchmark, score = split_score(known, name)
@@ -178,24 +173,13 @@ def split_score(known: Mapping[str, Sequence[str]], name: str) -> tuple[str, str
 # Both are checked when they are read, since people edit them and copy one without the other: what
 # does not fit is one line that names the file.
 
-_MOST = 2**53  # no number in results comes near; JSON allows any
-
 
 def save_results(results: Results, items: pa.Table, folder: Path) -> Results:
     """Write one result and its items.
 
     The JSON file is written last and removed first: if it exists, both files belong together.
-
-    Args:
-        results: `results.items` names the parquet file.
-        items: the per-item table.
-        folder: where both files go.
-
-    Returns:
-        The results with `items` as a full path, as `load_results` gives them.
-
-    Raises:
-        CompoclipError: a file cannot be written or replaced.
+    Returns the results with `items` as a full path, as `load_results` gives them. Raises
+    CompoclipError when a file cannot be written or replaced.
     """
     path = folder / f"{file_stem(results.benchmark)}.json"
     table = folder / results.items
@@ -244,17 +228,15 @@ def load_results(path: Path) -> list[Results]:
         if data.get("score") == "itc":  # what earlier versions call it
             data["score"] = "cosine"
         try:
-            results: Results = _typed(data, Results)
-            _raise_first(_contradictions(results))
+            results: Results = typed(data, Results)
+            _require_none(_contradictions(results))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CompoclipError(f"{file}: malformed result file ({error}); {remedy}") from error
         found.append(replace(results, items=str(file.parent / results.items)))
     return found
 
 
-def _raise_first(problems: Iterator[str]) -> None:
-    """Raise ValueError for the first problem, if there is one; those behind it may follow from
-    it."""
+def _require_none(problems: Iterator[str]) -> None:
     for problem in problems:
         raise ValueError(problem)
 
@@ -268,9 +250,9 @@ def _contradictions(results: Results) -> Iterator[str]:
         yield f"no aggregate {results.headline!r}"
     if not all(results.scores.values()):
         yield "a sub-task without scores"
-    hints = _hints(ModelIdentity)
-    for name in hints.keys() & results.identity.keys():
-        _typed(results.identity[name], hints[name], f"identity.{name}")
+    known = hints(ModelIdentity)
+    for name in known.keys() & results.identity.keys():
+        typed(results.identity[name], known[name], f"identity.{name}")
     for rule in results.rules.values():
         Aggregate.from_json(rule)
     for metrics in (*results.scores.values(), results.aggregates):
@@ -286,17 +268,10 @@ def _contradictions(results: Results) -> Iterator[str]:
 
 
 def load_items(results: Results) -> pa.Table:
-    """Read the per-item table of loaded results.
+    """Read the per-item table of loaded results: `items.COLUMNS` and three columns per metric.
 
-    Args:
-        results: as `load_results` gives them.
-
-    Returns:
-        The table, with the columns of `items.COLUMNS` and three per metric.
-
-    Raises:
-        CompoclipError: the parquet file is absent or damaged, or does not belong to these results:
-            columns, names of items, values and their numbers must fit.
+    Raises CompoclipError when the parquet file is absent or damaged, or does not belong to these
+    results: columns, names of items, values and their numbers must fit.
     """
     path = Path(results.items)
     try:
@@ -304,8 +279,8 @@ def load_items(results: Results) -> pa.Table:
         table.validate(full=True)
         names = dict.fromkeys(name for metrics in results.scores.values() for name in metrics)
         metrics = [name for name in names if name != POSITIVE_SCORE]
-        _raise_first(_table_problems(table, metrics))
-        _raise_first(_differences(table, metrics, results))
+        # One after the other: problems behind the first one may follow from it.
+        _require_none(chain(_table_problems(table, metrics), _differences(table, metrics, results)))
     except (OSError, pa.ArrowException, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise CompoclipError(
@@ -371,53 +346,13 @@ def _differences(table: pa.Table, metrics: Sequence[str], results: Results) -> I
                 yield f"the {metric} of '{subtask}' is another than that scored"
 
 
-def _typed(value: Any, hint: Any, where: str = "") -> Any:
-    """Return a JSON value as what a dataclass declares; raise ValueError naming the place."""
-    if get_origin(hint) is UnionType:
-        if value is None:
-            return None
-        (hint,) = (each for each in get_args(hint) if each is not NoneType)
-    kind, inner = get_origin(hint), get_args(hint)
-    if hint in (Any, None):
-        return value
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, dict):
-        hints = _hints(hint)  # the class itself refuses names that lack or are too many
-        return hint(
-            **{k: _typed(v, hints.get(k), f"{where}.{k}".lstrip(".")) for k, v in value.items()}
-        )
-    if kind is dict and isinstance(value, dict):
-        return {
-            _typed(k, str, where): _typed(v, inner[1], f"{where}.{k}") for k, v in value.items()
-        }
-    if kind is tuple and isinstance(value, list):
-        return tuple(_typed(each, inner[0], where) for each in value)
-    number = type(value) in (int, float) and abs(value) <= _MOST
-    if hint is float and number:
-        return float(value)
-    if hint is int and number and type(value) is int and value >= 0:
-        return value
-    if hint is bool and type(value) is bool:
-        return value
-    if hint is str and isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value):
-        return value
-    raise ValueError(f"{where} is {shown(value)}")
-
-
-_hints = cache(get_type_hints)
-
-
 # --- Results as rows of a model card. ---
 
 
 def card_rows(results: Sequence[Results], identity: ModelIdentity) -> tuple[CardResult, ...]:
     """Return results as rows of a model card: each benchmark's headline, marked if partial.
 
-    Args:
-        results: of the model, in the order to show.
-        identity: of the card's model.
-
-    Raises:
-        CompoclipError: results are of other weights.
+    Raises CompoclipError for results of other weights than the card's model.
     """
     rows = []
     for each in results:

@@ -235,12 +235,7 @@ def _judged(options: Options, cases: Cases) -> EncodedFeatures:
 
 
 def require_data(benchmarks: Sequence[Benchmark], allow_partial: bool) -> None:
-    """Raise the CompoclipError that `evaluate` would raise for missing data; needs no model.
-
-    Args:
-        benchmarks: the benchmarks to measure.
-        allow_partial: whether incomplete benchmarks are accepted.
-    """
+    """Raise the CompoclipError that `evaluate` would raise for missing data; needs no model."""
     for benchmark in benchmarks:
         _Job(benchmark, allow_partial)
 
@@ -252,17 +247,11 @@ def watch_model(
     out: Path,
     ranks: Ranks = SINGLE,
 ) -> Watch:
-    """Return a `Watch` that measures a model in training as `evaluate` measures its checkpoint.
+    """Return a `Watch` that measures a model in training, with its adapters and in full float32, as
+    `evaluate` measures its checkpoint.
 
-    Args:
-        model: the model in training; measured in full float32, with its adapters.
-        benchmarks: the benchmarks.
-        settings: when to measure, and what to do with the results.
-        out: the run folder; results go to OUT/eval/step-N.
-        ranks: the processes that train together; they share the encoding.
-
-    Raises:
-        UsageError: When `keep_best` names a score that no benchmark has.
+    Results go to OUT/eval/step-N; the ranks that train together share the encoding. Raises
+    UsageError when `keep_best` names a score that no benchmark has.
     """
     options = Options(allow_partial=settings.allow_partial, ranks=ranks)
     if settings.keep_best:

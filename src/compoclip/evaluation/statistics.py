@@ -27,14 +27,10 @@ _SAME = 1e-9  # of the largest amount: sums closer than that are equal
 
 
 def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the Wilson score interval of a proportion of n independent items.
+    """Return the Wilson score interval of a proportion of n independent items; (0, 1) for n = 0.
 
-    Args:
-        successes: number of right items; fractional if tied items count in part.
-        n: number of items; 0 gives (0, 1).
-        level: confidence level.
-
-    Raises ValueError unless 0 <= successes <= n.
+    successes: right items, fractional if tied items count in part. Raises ValueError unless 0 <=
+    successes <= n.
 
     Source: Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
     """
@@ -53,10 +49,8 @@ def wilson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]
 
 
 def holm(pvalues: Sequence[float | None]) -> list[float | None]:
-    """Return Holm's adjusted p-values, in the order given; reject those at or below the level.
-
-    Args:
-        pvalues: of one family of tests. None, for no test, does not count and stays None.
+    """Return Holm's adjusted p-values of one family, in the order given; reject those at or below
+    the level. None, for no test, does not count and stays None.
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure (1979).
     """
@@ -86,15 +80,11 @@ def cluster_weights(clusters: int, resamples: int, seed: int) -> Iterator[Floats
 
 
 def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Interval:
-    """Return the percentile interval of bootstrap draws.
+    """Return the percentile interval of bootstrap draws (r,), of which undefined ones (nan) are
+    left out.
 
     The tails are adjusted so that the interval of a mean is as wide as Student's: plain percentiles
-    are too narrow for few photos. Returns (None, None) without draws, and for one photo.
-
-    Args:
-        draws: (r,) values in the draws; undefined ones (nan) are left out.
-        photos: number of resampled photos.
-        level: confidence level.
+    are too narrow for few resampled photos. Returns (None, None) without draws, and for one photo.
 
     Source: Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 4.3: the
     expanded percentile interval.
@@ -109,19 +99,16 @@ def percentile_interval(draws: Floats, photos: int, level: float = 0.95) -> Inte
 
 
 def sign_flip(adds: Floats) -> float:
-    """Return the two-sided p-value that a difference is not zero.
+    """Return the two-sided p-value that a difference is not zero; 1 if all contributions are 0.
 
-    If two models are equally good, each photo's contribution could as well have the other sign. p
-    is the share of all 2^photos sign assignments whose sum is at least as far from zero as the
-    observed sum.
+    adds: (photos,) contribution of each photo. If two models are equally good, each contribution
+    could as well have the other sign. p is the share of all 2^photos sign assignments whose sum is
+    at least as far from zero as the observed sum.
 
     The share is exact for up to 32 photos with a contribution, and for any number of photos with
     few distinct contributions, as with one item per photo (McNemar's exact test). Otherwise it is
     the saddlepoint approximation with a continuity correction by the smallest amount: accurate in
     the far tail too, and not below the exact share if sums lie on a grid of that amount.
-
-    Args:
-        adds: (photos,) contribution of each photo to the difference; p is 1 if all are 0.
 
     Sources: Fisher, The Design of Experiments (1935), section 21; Lugannani and Rice, Saddle Point
     Approximation for the Distribution of the Sum of Independent Random Variables (1980).

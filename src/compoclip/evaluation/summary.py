@@ -133,7 +133,7 @@ class _Frame:
         self.main = next((name for name in items.outcomes if name in RANKED), MAIN)
         self.applies: dict[str, Flags] = {name: ~np.isnan(each) for name, each in applied.items()}
         self.outcomes = {**items.outcomes, MAIN: main}
-        self.used = ruled_values(used, items.scores, items.positive)
+        self.used = ruled_values(items)
         self.photos = np.unique(np.asarray(items.clusters), return_inverse=True)[1]
 
     def score(self, tree: MeanNode, lacking: int, photos: int, draws: Values | None) -> Score:

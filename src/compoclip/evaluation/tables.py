@@ -119,9 +119,7 @@ def chance_flag(score: Score) -> str:
 def data_notes(results: Results, details: bool = True) -> list[str]:
     """Return remarks on the data of one model on one benchmark, one line each.
 
-    They tell of missing images, rows left out, cut texts, scores that are no cosines, and features
-    of less than float32. details: a line for every reason why rows are left out, also for more than
-    two.
+    details: a line for every reason why rows are left out, also for more than two.
     """
     lines = []
     if results.missing_count:
@@ -181,9 +179,6 @@ def results_text(results: Results) -> str:
 
     The headline is marked. Scores at or below chance are flagged. Where ties decide outcomes, their
     number is followed by the strict and the fractional value.
-
-    Args:
-        results: of one model on one benchmark.
     """
     scores = [
         (part, score)
@@ -270,10 +265,10 @@ def overview_text(results: Sequence[Results], base: str, details: bool = False) 
 
     A cell is the score in percent with its 95 % interval, which is left out where the terminal is
     too narrow. A benchmark of which only a part was measured says so. Marks tell what is
-    significantly higher or lower than the base, corrected over all models; a single model has the
+    significantly higher or lower than `base`, corrected over all models; a single model has the
     number of items and its standing against chance instead. Lines below give the strict and the
     fractional value where ties decide a headline, and the remarks on the data. Raises
-    CompoclipError as `compare` does.
+    CompoclipError as `compare_all` does.
 
     Args:
         results: of all models.

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from compoclip.benchmarks.case import Form
-from compoclip.evaluation.aggregate import stored_values
+from compoclip.evaluation.aggregate import ruled_values
+from compoclip.evaluation.comparison import ScorePart
 from compoclip.evaluation.forms import FORMS
 from compoclip.evaluation.forms.form import Record
-from compoclip.evaluation.groups import ScorePart
-from compoclip.evaluation.items import MAIN
+from compoclip.evaluation.items import MAIN, Items
 from compoclip.evaluation.results import load_items
 from compoclip.report.looks import Album, Look, Picture, Piece, changed_runs, word_diff
 from compoclip.report.study import Study
@@ -176,7 +176,7 @@ def read_items(study: Study) -> dict[str, dict[str, CommonItems]]:
         for subtask, item in first:
             if all((subtask, item) in other for other in rest):
                 common.setdefault(subtask, []).append(item)
-        rights = {m: stored_values(t)[MAIN] > 0.5 for m, t in tables.items()}
+        rights = {m: ruled_values(Items.from_arrow(t))[MAIN] > 0.5 for m, t in tables.items()}
         found[benchmark] = {}
         for subtask, items in common.items():
             rows = {m: np.array([place[subtask, i] for i in items]) for m, place in places.items()}

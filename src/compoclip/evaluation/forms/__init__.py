@@ -27,25 +27,17 @@ FORMS: Mapping[Form, ItemForm[Any]] = {
 
 
 def form_of(content: Content) -> ItemForm[Any]:
-    """Return the form that scores the content as a whole.
-
-    That is the form that judges items together, if the content has one. Otherwise items are judged
-    one by one, and any form of the mixture scores them all.
-    """
+    """Return the form that scores the content as a whole: the one that judges items together, or
+    any of forms that judge them one by one."""
     forms = [FORMS[name] for name in content.forms]
     return next((form for form in forms if form.together), forms[0])
 
 
 def score(benchmark: Benchmark, features: EncodedFeatures, content: Content | None = None) -> Items:
-    """Score and judge the benchmark's items.
+    """Score and judge a benchmark's items, or those of a part of its content.
 
-    Args:
-        benchmark: states tie policies, thresholds and groups of items.
-        features: of every image and text of `content`.
-        content: the part of the benchmark's content to score, by default everything.
-
-    Raises:
-        CompoclipError: an item does not fit its form, or the items cannot be judged.
+    features: of every image and text of `content`. Raises CompoclipError when an item does not fit
+    its form, or the items cannot be judged.
     """
     content = benchmark.content if content is None else content
     return form_of(content).items(content, features, benchmark)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import string
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from compoclip.benchmarks.case import Aggregate, Benchmark, Case, Cases, Form, TiePolicy
 from compoclip.errors import CompoclipError, refuse
@@ -102,34 +104,19 @@ def _share(metric: Comparisons, ranks: tuple[int, ...]) -> float:
 
 
 SEVERAL = -1
-_BUCKETS = {
-    "both above": "a>>c b>>c",
-    "only first above": "a>>c c>>b",
-    "only second above": "c>>a b>>c",
-    "both below": "c>>a c>>b",
-}
-BUCKETS = (*_BUCKETS, "tie")
 
 
 @dataclass(eq=False)
 class CaseForm(ItemForm[Cases]):
     """A form of cases that are judged one by one; a benchmark may mix such forms.
 
-    The scores of an item are those of every image with every text, image by image. Without an
-    image they are those of all pairs of texts.
-
-    Args:
-        name: In cases and stored items.
-        images: Number of images; SEVERAL stands for one per candidate.
-        texts: Number of texts; SEVERAL likewise.
-        answers: Number of candidates that `truth` is an index into.
-        comparisons: Metric -> `Comparisons`, the main one first.
-        matching: Places of the scores of matching pairs, whose mean is the positive score. Empty if
-            the candidate at `truth` alone is right.
-        called: Names of the texts on a card.
-        headings: Names of the scores on a card.
-        true: Whether each text is true.
-        buckets: Value of the column "bucket" -> `Comparisons` that hold; "tie" if none do.
+    The scores of an item are those of every image with every text, image by image. Without an image
+    they are those of all pairs of texts. images, texts: their numbers; SEVERAL stands for one per
+    candidate. answers: number of candidates that `truth` is an index into. comparisons: metric ->
+    `Comparisons`, the main one first. matching: places of the scores of matching pairs, whose mean
+    is the positive score; () if the candidate at `truth` alone is right. called, headings: names of
+    the texts and of the scores on a card. true: whether each text is true. buckets: value of the
+    column "bucket" -> `Comparisons` that hold; "tie" if none do.
     """
 
     name: Form
@@ -176,22 +163,16 @@ class CaseForm(ItemForm[Cases]):
         return {"micro": Aggregate(parts, "micro"), "macro": Aggregate(parts)}, "micro"
 
     def items(self, content: Cases, features: EncodedFeatures, benchmark: Benchmark) -> Items:
-        """Judge every case under its sub-task's tie policy, and the groups of `Benchmark.joint`.
-
-        All cases of a form and number of candidates are judged at once.
-        """
+        """Judge every case under its sub-task's tie policy, and the groups of `Benchmark.joint`."""
         blocks: dict[tuple[Form, int], list[int]] = defaultdict(list)
-        for position, case in enumerate(content):
-            blocks[case.form, ONE_BY_ONE[case.form].candidates(case)].append(position)
-
+        for row, case in enumerate(content):
+            blocks[case.form, ONE_BY_ONE[case.form].candidates(case)].append(row)
         n = len(content)
-        here = [form for key, form in ONE_BY_ONE.items() if any(key is each for each, _ in blocks)]
-        outcomes = {metric: Outcomes.nowhere(n) for form in here for metric in form.metrics}
         scores: list[Sequence[float]] = [()] * n
         positive = np.zeros(n)
         buckets: list[str | None] = [None] * n
-        for (name, _), positions in blocks.items():
-            form, block, rows = ONE_BY_ONE[name], [content[p] for p in positions], positions
+        for (name, _), rows in blocks.items():
+            form, block = ONE_BY_ONE[name], [content[row] for row in rows]
             images = features.image_index(ref for case in block for ref in case.images)
             texts = features.text_index(text for case in block for text in case.texts)
             images, texts = images.reshape(len(block), -1), texts.reshape(len(block), -1)
@@ -201,18 +182,17 @@ class CaseForm(ItemForm[Cases]):
             else:
                 left, right = texts[:, [0, 0, 1]], texts[:, [1, 2, 2]]
                 values = cosines(features.texts, left, features.texts, right)
-            truth = np.array([case.truth for case in block])
-            first = first_wins((case.subtask for case in block), benchmark.ties, form.ties)
-            for metric, found in form.judge(values, truth, first).items():
-                for whole, part in zip(outcomes[metric], found):
-                    whole[rows] = part
-            own = values[np.arange(len(block)), truth]
+            own = values[np.arange(len(block)), [case.truth for case in block]]
             positive[rows] = values[:, form.matching].mean(axis=1) if form.matching else own
             held = {each: Comparisons(text).hold(values) for each, text in form.buckets.items()}
-            for k, (position, row) in enumerate(zip(positions, values.tolist())):
-                scores[position] = row
+            for k, (row, found) in enumerate(zip(rows, values.tolist())):
+                scores[row] = found
                 if held:
-                    buckets[position] = next((b for b, each in held.items() if each[k]), "tie")
+                    buckets[row] = next((b for b, each in held.items() if each[k]), "tie")
+        listed = content.listed
+        forms = [case.form for case in content]
+        truth = np.array(listed.truth)
+        outcomes = judged(forms, listed.subtasks, truth, scores, benchmark.ties)
         extra: Columns = {"bucket": buckets} if any(buckets) else {}
         items = Items.of_cases(content, scores, positive, outcomes, extra)
         if not benchmark.joint:
@@ -272,95 +252,45 @@ class ChoiceForm(CaseForm):
         return photos, [("Text", texts[0], None)], columns
 
 
-_CHOICE: dict[str, Any] = {"metrics": ("accuracy",), "matching": ()}
-_ONE_BY_ONE = (
-    ChoiceForm(
-        Form.CHOOSE_TEXT,
-        images=1,
-        texts=SEVERAL,
-        **_CHOICE,
-        called=("Caption", "Negative caption"),
-        headings=("caption", "negative"),
-    ),
-    ChoiceForm(
-        Form.CHOOSE_IMAGE,
-        images=SEVERAL,
-        texts=1,
-        **_CHOICE,
-        headings=("right photo", "wrong photo"),
-    ),
-    # Thrush et al., Winoground, CVPR 2022. Scores are s(0,0) s(0,1) s(1,0) s(1,1) of (image, text).
-    # A tie for the first favours item 0 and fails item 1. Chance: 1/6, 1/4, 1/4.
-    CaseForm(
-        Form.GROUP,
-        images=2,
-        texts=2,
-        answers=2,
-        comparisons={"group": "a>b d>>c a>c d>>b", "text": "a>b d>>c", "image": "a>c d>>b"},
-        matching=(0, 3),
-        called=("Text 1", "Text 2"),
-        headings=tuple(f"photo {i}, text {t}" for i in (1, 2) for t in (1, 2)),
-        true=(None, None),
-    ),
-    # One image with a caption, its rewording and a foil: sensitivity and invariance. Dumpala et
-    # al., SugarCrepe++, NeurIPS 2024 (augmented is its ITT); Kamath et al., The Hard Positive Truth
-    # about Vision-Language Compositionality, ECCV 2024. Chance: 1/3, 1/2, 1/2, 1/3, 1/3. The last
-    # two are no accuracies: they are strict whatever the policy.
-    CaseForm(
-        Form.TRIPLE,
-        images=1,
-        texts=3,
-        answers=3,
-        comparisons={
-            "augmented": "a>c b>c",
-            "original": "a>c",
-            "second": "b>c",
-            "brittleness": "a>>c c>>b | b>>c c>>a",
-            "both_below": "c>>a c>>b",
-        },
-        called=("Caption", "Paraphrase", "Negative caption"),
-        headings=("caption", "paraphrase", "negative"),
-        buckets=_BUCKETS,
-    ),
-    # One image, a short true text, and two texts that add to it: one truly, one falsely. CS-CLIP,
-    # arXiv 2602.23906, 2026. ht: a wrong detail makes the text worse, chance 1/2. cor: the order of
-    # how much is right, 1/6. full: a right detail makes it better, 1/2: a model that dislikes
-    # length wins at ht and loses here. A tie for the first favours the short text over the
-    # half-truth, and the full truth over the short text.
-    CaseForm(
-        Form.HALF_TRUTH,
-        images=1,
-        texts=3,
-        answers=3,
-        comparisons={"ht": "a>c", "cor": "b>a a>c", "full": "b>a"},
-        called=("Short", "Full truth", "Half-truth"),
-        headings=("short", "full truth", "half-truth"),
-    ),
-    # One image, two true texts and two false ones, as in BLA. Chance: 1/6, 1/3, 1/3.
-    CaseForm(
-        Form.TWO_TRUE,
-        images=1,
-        texts=4,
-        answers=4,
-        comparisons={"group": "a>c a>d b>c b>d", "first": "a>c a>d", "second": "b>c b>d"},
-        called=("Caption", "Caption", "Negative caption", "Negative caption"),
-        headings=("caption 1", "caption 2", "negative 1", "negative 2"),
-        matching=(0, 1),
-        true=(True, True, False, False),
-    ),
-    # The three texts of a triple without the image: the TOT of SugarCrepe++. Scores are s(0,1)
-    # s(0,2) s(1,2) of texts. Chance: 1/3, 1/2, 1/2.
-    CaseForm(
-        Form.TEXT_ONLY,
-        images=0,
-        texts=3,
-        answers=3,
-        comparisons={"augmented": "a>b a>c", "original": "a>b", "second": "a>c"},
-        called=("Caption", "Paraphrase", "Negative caption"),
-        headings=("caption–paraphrase", "caption–negative", "paraphrase–negative"),
-    ),
-)
-ONE_BY_ONE: Mapping[Form, CaseForm] = {each.name: each for each in _ONE_BY_ONE}
+def _forms() -> Iterator[CaseForm]:
+    listed = yaml.safe_load(Path(__file__).with_name("forms.yaml").read_text(encoding="utf-8"))
+    for name, row in listed.items():
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        if "comparisons" in row:
+            yield CaseForm(Form(name), **fields)
+        else:
+            yield ChoiceForm(Form(name), **fields, metrics=("accuracy",))
+
+
+ONE_BY_ONE: Mapping[Form, CaseForm] = {each.name: each for each in _forms()}
+
+
+def judged(
+    forms: Sequence[str],
+    subtasks: Sequence[str],
+    truth: Indices,
+    scores: Sequence[Sequence[float]],
+    ties: Mapping[str, TiePolicy],
+) -> dict[str, Outcomes]:
+    """Return metric -> outcomes of n items, nan for those of forms that are not judged one by one.
+
+    forms, subtasks, truth, scores: (n,). All items of a form and number of scores are judged at
+    once, under the tie policies of their sub-tasks.
+    """
+    blocks: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for row, (name, values) in enumerate(zip(forms, scores)):
+        blocks[name, len(values)].append(row)
+    here = [form for name, form in ONE_BY_ONE.items() if any(name == each for each, _ in blocks)]
+    outcomes = {metric: Outcomes.nowhere(len(forms)) for form in here for metric in form.metrics}
+    for (name, _), rows in blocks.items():
+        if name in ONE_BY_ONE:
+            form = ONE_BY_ONE[Form(name)]
+            first = first_wins((subtasks[row] for row in rows), ties, form.ties)
+            block = np.array([scores[row] for row in rows], dtype=np.float32)
+            for metric, found in form.judge(block, truth[rows], first).items():
+                for whole, part in zip(outcomes[metric], found):
+                    whole[rows] = part
+    return outcomes
 
 
 # --- Metrics of groups of items: a group is right when all of its items are. ---

@@ -18,7 +18,6 @@ from compoclip.benchmarks.case import (
     image_key,
     image_names,
 )
-from compoclip.benchmarks.files import classification_rules
 from compoclip.errors import CompoclipError, refuse
 from compoclip.evaluation.curves import expected_ap_11, placements
 from compoclip.evaluation.forms.form import ItemForm, first_wins
@@ -121,8 +120,8 @@ class ClassificationForm(ItemForm[Classification]):
     def rules(
         self, content: Classification, subtasks: Sequence[str]
     ) -> tuple[dict[str, Aggregate], str]:
-        """The rules of `classification_rules`; the one named after the metric is quoted."""
-        return classification_rules(content), content.metric
+        """The rules of the set; the one named after the metric is quoted."""
+        return content.rules(), content.metric
 
 
 def _several(content: Classification, cosines: Scores) -> Items:
@@ -155,10 +154,7 @@ def _several(content: Classification, cosines: Scores) -> Items:
 
 
 def _placed(scores: Scores, truth: Flags, chance: float) -> Outcomes:
-    """Each item's placement in a curve: the share of the other kind on its right side.
-
-    nan where there are not both kinds, for which no curve exists. chance: of the curve.
-    """
+    """Placements in a curve (`curves.placements`); nan without both kinds. chance: of the curve."""
     if truth.all() or not truth.any():
         return Outcomes.nowhere(len(truth))
     half = placements(scores, truth)

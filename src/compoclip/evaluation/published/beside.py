@@ -62,33 +62,20 @@ class Measured:
 
 
 def entries_of(results: Sequence[Results]) -> list[TableEntry]:
-    """Make one entry per model, in order of appearance.
-
-    Args:
-        results: of any models and benchmarks.
-    """
+    """Make one entry per model, in order of appearance."""
     return [(name, {"": found}) for name, found in by_model(results).items()]
 
 
 def beside(
     table: PublishedTable, entries: Sequence[TableEntry], *, allow_partial: bool = False
 ) -> list[Measured]:
-    """Fill the columns of a published table from results.
+    """Fill the columns of a published table from results: a row for every entry and edition of the
+    benchmarks that fills at least one column.
 
     A number from a part of a benchmark's items is marked "partial". A column derived from several
-    numbers stays empty unless all are complete, and has no interval.
-
-    Args:
-        table: the published table.
-        entries: the results, one entry per row.
-        allow_partial: derive columns from the available numbers and mark them; a difference still
-            needs both.
-
-    Returns:
-        A row for every entry and edition of the benchmarks that fills at least one column.
-
-    Raises:
-        CompoclipError: a model has two results that fit one column.
+    numbers stays empty unless all are complete, and has no interval. allow_partial: derive columns
+    from the available numbers and mark them; a difference still needs both. Raises CompoclipError
+    when a model has two results that fit one column.
     """
     rows = []
     for name, blocks in entries:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from compoclip.config import is_a, parsed_yaml
+from compoclip.config import parsed_yaml
 from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.evaluation.typed import typed
 from compoclip.files import read_text
 
 _FILE = Path(__file__).with_name("protocols.yaml")
@@ -83,22 +84,11 @@ def _names(path: Path) -> tuple[str, ...]:
 def _read(path: Path, name: str) -> Protocol:
     data = _content(path)
     try:
-        entry = dict(data[name])
-        places = {**_content(_FILE)["_data"], **data.get("_data", {})}
-        entry["data"] = _built(TrainingPhotos, places[entry["data"]])
-        found: Protocol = _built(Protocol, {"name": name, **entry})
+        entry = {"name": name, **data[name]}
+        entry["data"] = {**_content(_FILE)["_data"], **data.get("_data", {})}[entry["data"]]
+        found: Protocol = typed(entry, Protocol)
         return found
     except (KeyError, TypeError, ValueError) as error:
         raise CompoclipError(
             f"{path}: {name} is malformed ({error}); see protocols.yaml of the package"
         ) from error
-
-
-def _built(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """Make a dataclass of YAML values, lists as tuples; TypeError for a value of another type."""
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    for name, hint in get_type_hints(kind).items():
-        plain = hint in (int, str, tuple[str, ...])
-        if plain and name in given and not is_a(given[name], hint):
-            raise TypeError(f"{name}: {given[name]!r:.80} is of the wrong type")
-    return kind(**given)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from compoclip.errors import UsageError, closest
+from compoclip.evaluation.typed import typed
 from compoclip.files import read_json
 
 _FOLDER = Path(__file__).parent / "tables"
@@ -76,13 +77,13 @@ class PublishedTable:
     id: str
     title: str
     paper: str
-    table: str
     models: str
     row_labels: tuple[str, ...]
     blocks: Mapping[str, str]
     columns: tuple[Column, ...]
     rows: tuple[PublishedRow, ...]
-    notes: tuple[str, ...]
+    table: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @cache
@@ -92,38 +93,18 @@ def table_names() -> tuple[str, ...]:
 
 
 def published_table(name: str) -> PublishedTable:
-    """Read a published table; raise UsageError for an unknown one.
-
-    Args:
-        name: its id, one of `table_names`.
-    """
+    """Read a published table by its id; raise UsageError for an unknown one."""
     if name not in table_names():
         raise UsageError(f"no published table '{name}'; {closest(name, table_names())}")
     data = read_json(_FOLDER / f"{name}.json", damaged="install compoclip again")
     columns: dict[str, Column] = {}
     for each in data["columns"]:
         columns[each["id"]] = _column(each, columns)
-    rows = [
-        PublishedRow(
-            tuple(each["labels"]),
-            tuple(None if v is None else float(v) for v in each["values"]),
-            dict(each.get("marks", {})),
-            each.get("note", ""),
-        )
-        for each in data["rows"]
-    ]
-    return PublishedTable(
-        id=name,
-        title=data["title"],
-        paper=data["paper"],
-        table=data.get("table", ""),
-        models=data["models"],
-        row_labels=tuple(data["row_labels"]),
-        blocks={each["id"]: each["label"] for each in data.get("blocks", ())},
-        columns=tuple(columns.values()),
-        rows=tuple(rows),
-        notes=tuple(data.get("notes", ())),
+    blocks = {each["id"]: each["label"] for each in data.get("blocks", ())}
+    table: PublishedTable = typed(
+        {**data, "id": name, "blocks": blocks, "columns": []}, PublishedTable
     )
+    return replace(table, columns=tuple(columns.values()))
 
 
 def _column(data: Mapping[str, Any], earlier: Mapping[str, Column]) -> Column:
@@ -143,10 +124,4 @@ def _column(data: Mapping[str, Any], earlier: Mapping[str, Column]) -> Column:
             terms += [(source, weight * factor) for source, weight in earlier[part].terms]
         else:
             terms.append((PublishedNumber(**{"block": block, **part}), factor))
-    return Column(
-        id=data["id"],
-        label=data["label"],
-        block=block,
-        terms=tuple(terms),
-        rule=rule,
-    )
+    return Column(data["id"], data["label"], block, tuple(terms), rule)
