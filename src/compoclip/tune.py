@@ -272,7 +272,8 @@ def with_recall(points: Sequence[Point], place: Path) -> list[Point]:
         points: The base first.
         place: The folder of their results.
     """
-    from compoclip.evaluation.groups import RETRIEVAL, ScorePart, group_differences, profile_groups
+    from compoclip.evaluation.comparison import ScorePart
+    from compoclip.evaluation.groups import RETRIEVAL, group_differences, profile_groups
     from compoclip.evaluation.results import load_results
 
     base, *others = ([*load_results(place / point.mix.name)] for point in points)
