@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from compoclip.captions.lists import word_set
 from compoclip.captions.tagger import (
+    C5_EXCEPTIONS,
     COARSE,
     PENN_TO_UPOS,
     HantaTagger,
@@ -225,7 +226,7 @@ def test_spacy_tokens_keep_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(t.text, t.start, t.end) for t in tagger.tag("A  dog")] == [("A", 0, 1), ("dog", 3, 6)]
 
 
-EXCEPTIONS = [row for table in (*PASSES.values(), COARSE) for row in table.rows]
+EXCEPTIONS = [row for table in (*PASSES.values(), COARSE, C5_EXCEPTIONS) for row in table.rows]
 
 
 @pytest.mark.parametrize("row", EXCEPTIONS, ids=lambda row: f"{row.result}: {row.example}")

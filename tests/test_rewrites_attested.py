@@ -113,7 +113,7 @@ def test_what_readers_found_wrong_is_not_made(name: str, caption: str, never: st
 
 
 def test_candidates_are_no_siblings_of_wordnet() -> None:
-    assert {"attractive", "picturesque"}.isdisjoint(w for w, _ in modifier("cute", "JJ", "dog"))
+    assert {"attractive", "picturesque"}.isdisjoint(w for w, _ in modifier("cute", "dog"))
     words = {w for w, _ in entity("field", "field", single=True, plural=False)}
     assert words
     assert {"plot", "patch", "clearing"}.isdisjoint(words)

@@ -27,7 +27,7 @@ from compoclip.rewrites.negclip import NEGCLIP, SpanPair, candidates, swapping
 def swaps(caption: Caption | str) -> set[str]:
     """All legal rewrites of a caption."""
     parsed = parse(caption) if isinstance(caption, str) else caption
-    results = [NEGCLIP.sample(parsed, [swapping(parsed, pair)]) for pair in candidates(parsed)]
+    results = [NEGCLIP.sample(parsed, [swapping(parsed, pair)]) for pair in candidates(read(parsed))]
     return {result.text for result in results if isinstance(result, Rewritten)}
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from compoclip.captions import lists
 from compoclip.captions.chunks import reciprocal
+from compoclip.captions.lists import NUMBERS, PHRASAL, WORDS
 from compoclip.captions.types import (
     Caption,
     Chunk,
@@ -42,9 +42,10 @@ _JOINTS: Mapping[str, UnitKind] = {
 _STARTING = frozenset({"go", "begin", "start"})
 #: With "in the ... of" they say what something looks like.
 _LIKENESSES = frozenset({"shape", "shapes", "form", "style"})
-_NAMED_PLACES = lists.PLACES_AT_THINGS | _LIKENESSES
+_NAMED_PLACES = WORDS["places at things"] | _LIKENESSES
+_PRONOUNS = WORDS.keys_of("pronouns")
 _NOUNS = frozenset({"NOUN", "PROPN"})
-_NO_QUALITIES = lists.NO_QUALITY | lists.QUALITY_NOUNS | {"looking"}
+_NO_QUALITIES = WORDS["no qualities"] | WORDS["quality nouns"] | {"looking"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
         return preposition
     chunk = starts.get(at)
     if chunk is not None:
-        return Unit("noun", at, chunk.stop, chunk.head, negated=token.lemma in lists.NEGATIONS)
+        return Unit("noun", at, chunk.stop, chunk.head, negated=token.lemma in WORDS["negations"])
     follower = tokens[at + 1].pos if at + 1 < len(tokens) else ""
     if token.pos in ("VERB", "AUX") or (token.tag == "TO" and follower == "VERB"):
         return _verb(tokens, at)
@@ -109,15 +110,15 @@ def _unit(tokens: Sequence[Token], starts: dict[int, Chunk], at: int) -> Unit | 
 
 def _whereabouts(token: Token) -> bool:
     """Return whether it is an adverb of place: "outside"."""
-    return token.pos == "ADV" and token.text.lower() in lists.WHEREABOUTS
+    return token.pos == "ADV" and token.text.lower() in WORDS["whereabouts"]
 
 
 def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
     """ "in front of", "on the left side of", "on"; None when no preposition begins here."""
     low = tokens[at].text.lower()
-    if low in lists.PHRASAL.sizes:
-        lows = [token.text.lower() for token in tokens[at : at + lists.PHRASAL.sizes[low][0]]]
-        if size := lists.PHRASAL.size_at(lows, 0):
+    if low in PHRASAL.sizes:
+        lows = [token.text.lower() for token in tokens[at : at + PHRASAL.sizes[low][0]]]
+        if size := PHRASAL.size_at(lows, 0):
             return _made(tokens, at, at + size, lows[:size])
     if low == "full" and at + 1 < len(tokens) and tokens[at + 1].text.lower() == "of":
         return _made(tokens, at, at + 2, ("full", "of"))
@@ -140,7 +141,9 @@ def _preposition(tokens: Sequence[Token], at: int) -> Unit | None:
 
 def _made(tokens: Sequence[Token], first: int, stop: int, names: Sequence[str]) -> Unit:
     words = tuple(t.text.lower() for t in tokens[first:stop])
-    return Unit("preposition", first, stop, first, tuple(names), words, words[0] in lists.NEGATIONS)
+    return Unit(
+        "preposition", first, stop, first, tuple(names), words, words[0] in WORDS["negations"]
+    )
 
 
 def _verb(tokens: Sequence[Token], at: int) -> Unit:
@@ -150,7 +153,7 @@ def _verb(tokens: Sequence[Token], at: int) -> Unit:
     stop = here = at
     while here < len(tokens):
         token = tokens[here]
-        negated = negated or token.lemma in lists.NEGATIONS or token.text.lower().endswith("n't")
+        negated = negated or token.lemma in WORDS["negations"] or token.text.lower().endswith("n't")
         if token.pos == "VERB":
             starting = main >= 0 and tokens[main].lemma in _STARTING  # "going skiing"
             purpose = any(t.tag == "TO" for t in tokens[main + 1 : here])  # "trying to hit"
@@ -201,33 +204,29 @@ class Node:
         return GraphObject(self.name, self.span, tuple(unique.values()))
 
 
-def acts(lemma: str) -> bool:
-    """Return whether the noun names a person or an animal."""
-    return lemma in lists.ALIVE
-
-
 def parts(tokens: Sequence[Token], first: int, stop: int) -> list[tuple[int, int, int]]:
-    """Return the objects in a noun phrase, in order: (first token, token after the last, tie).
-
-    The last is the phrase's own object. The tie is the token between an object and the next, "'s"
-    or the participle of "snow covered ground"; -1 for none. "Man hand" holds two objects as well.
-    """
+    """Return the objects in a noun phrase, in order: (first token, token after the last, tie)."""
     found = []
     for at in range(first, stop):
         token = tokens[at]
         noun_before = (
             at > first
             and tokens[at - 1].pos in _NOUNS
-            and tokens[at - 1].lemma not in lists.COLOURS
+            and tokens[at - 1].lemma not in WORDS["colours"]
         )
-        deed = token.tag == "VBN" and token.text.lower() not in lists.QUALITY_NOUNS
-        if at > first and f"{tokens[at - 1].text} {token.text}".lower() in lists.PAIRED_QUALITIES:
+        deed = token.tag == "VBN" and token.text.lower() not in WORDS["quality nouns"]
+        if (
+            at > first
+            and f"{tokens[at - 1].text} {token.text}".lower() in WORDS["paired qualities"]
+        ):
             deed = False  # "half eaten", and "shaped" of "heart shaped" above
         if token.tag == "POS" or (deed and noun_before and at + 1 < stop):
             found.append((first, at, at))
             first = at + 1
         elif (
-            noun_before and token.lemma in lists.BODY_PARTS and tokens[at - 1].lemma in lists.ALIVE
+            noun_before
+            and token.lemma in WORDS["body parts"]
+            and tokens[at - 1].lemma in WORDS["alive"]
         ):
             found.append((first, at, at))
             first = at
@@ -243,7 +242,7 @@ def noun_node(tokens: Sequence[Token], first: int, stop: int) -> Node | None:
     while start > first and _belongs(tokens, start):
         start -= 1
     words = [
-        t.text.lower() for t in tokens[start:head] if t.text.lower() not in lists.QUALITY_NOUNS
+        t.text.lower() for t in tokens[start:head] if t.text.lower() not in WORDS["quality nouns"]
     ]
     node = Node(
         " ".join([*words, tokens[head].lemma]),
@@ -260,15 +259,15 @@ def _belongs(tokens: Sequence[Token], start: int) -> bool:
     """Return whether the word before `start` is a part of the object's name."""
     before = tokens[start - 1]
     low = before.text.lower()
-    if f"{low} {tokens[start].text.lower()}" in lists.COLLOCATIONS:
+    if f"{low} {tokens[start].text.lower()}" in WORDS["collocations"]:
         return True
-    if start > 1 and f"{tokens[start - 2].text.lower()} {low}" in lists.PAIRED_QUALITIES:
+    if start > 1 and f"{tokens[start - 2].text.lower()} {low}" in WORDS["paired qualities"]:
         return False  # "stainless steel sink"
     if low == "couple" and tokens[start].tag == "NNS":
         return False  # "a couple kids"
-    if low in lists.COMPOUND_ING and tokens[start].lemma in lists.ALIVE:
+    if low in WORDS["compounds in -ing"] and tokens[start].lemma in WORDS["alive"]:
         return False  # "sleeping man", but "sleeping bag"
-    return before.pos in _NOUNS and low not in lists.MATERIALS
+    return before.pos in _NOUNS and low not in WORDS["materials"]
 
 
 def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttribute]:
@@ -284,7 +283,7 @@ def attributes(tokens: Sequence[Token], first: int, stop: int) -> list[GraphAttr
                 at += 1
             name = " ".join(t.text.lower() for t in tokens[begin : at + 1])
             found.append(GraphAttribute(name, Span(token.start, tokens[at].end)))
-        elif token.tag == "CD" or low in lists.NUMBERS:
+        elif token.tag == "CD" or low in NUMBERS:
             if low not in ("one", "1"):
                 found.append(GraphAttribute(low, Span(token.start, token.end), "number"))
         elif _whereabouts(token):  # no short text is made of it: "outside man"
@@ -303,9 +302,11 @@ def _modifies_next(tokens: Sequence[Token], at: int) -> bool:
     if tokens[at].pos == "ADV":
         return after.pos == "ADJ" or after.tag in ("VBN", "VBG")
     low = tokens[at].text.lower()
-    if f"{low} {after.text.lower()}" in lists.PAIRED_QUALITIES:
+    if f"{low} {after.text.lower()}" in WORDS["paired qualities"]:
         return True
-    return low in lists.SHADES and after.text.lower() in lists.MATERIALS | lists.QUALITY_NOUNS
+    return (
+        low in WORDS["shades"] and after.text.lower() in WORDS["materials"] | WORDS["quality nouns"]
+    )
 
 
 # --- A scene graph while it is being built: objects, relations, and what pronouns stand for. ---
@@ -346,22 +347,22 @@ class Draft:
         """Return the finished graph."""
         return SceneGraph(tuple(n.finished() for n in self.nodes), tuple(self.relations))
 
+    def among(self, indexes: Iterable[int], name: str) -> bool:
+        """Return whether the head of one of the objects is in the list of this name."""
+        return any(self.nodes[i].head in WORDS[name] for i in indexes)
+
     def animate(self, indexes: Iterable[int]) -> bool:
         """Return whether a person or an animal is among the objects."""
-        return any(acts(self.nodes[i].head) for i in indexes)
+        return self.among(indexes, "alive")
 
     def garments(self, indexes: Iterable[int]) -> bool:
         """Return whether all of the objects are clothes."""
-        return all(self.nodes[i].head in lists.CLOTHES for i in indexes)
+        return all(self.nodes[i].head in WORDS["clothes"] for i in indexes)
 
     def add_objects(
         self, first: int, stop: int, taken: Sequence[int] = (), near: Sequence[int] = ()
     ) -> int | None:
-        """Add the objects of the noun phrase `first` to `stop`, possessors first.
-
-        Return the index of the phrase's own object, None without one. `taken`: objects that a
-        pronoun in it cannot refer to; `near`: its preferred referents.
-        """
+        """Add the objects of the noun phrase `first` to `stop`, possessors first."""
         self.ambiguous = False
         before: int | None = None
         tied = -1
@@ -410,18 +411,18 @@ class Draft:
                 index
                 for index, node in enumerate(self.nodes)
                 if index not in taken and node.plural == plural
-                if plural or node.head not in lists.PEOPLE
+                if plural or node.head not in WORDS["people"]
             ]
             if found:
                 self.ambiguous = len(found) > 1
                 return next((index for index in found if index in near), found[0])
-        name = lists.PRONOUNS.get(low)
+        name = _PRONOUNS.get(low)
         if name is None:
             return None
         found = [
             index
             for index, node in enumerate(self.nodes)
-            if node.head in lists.PEOPLE and index not in taken
+            if node.head in WORDS["people"] and index not in taken
             if node.plural or name != "people"
         ]
         if found:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compoclip.captions.lists import EMPTY_PARTICIPLES
+from compoclip.captions.lists import WORDS
 from compoclip.captions.types import (
     Caption,
     GraphAttribute,
@@ -107,11 +107,8 @@ def relation_words(relation: GraphRelation) -> str:
 
 
 def worded(caption: Caption) -> SceneGraph:
-    """Return the graph of a caption in the caption's words, in lower case; empty without a graph.
-
-    Names keep their number ("dogs"). Attributes are adjectives and participles, not numbers or
-    finite verbs. Comparisons ("smaller", "than") are left out.
-    """
+    """Return the graph of a caption in the caption's words, in lower case; empty without a
+    graph."""
     if caption.graph is None:
         return SceneGraph()
     objects = []
@@ -147,7 +144,10 @@ def _qualities(node: GraphObject) -> tuple[GraphAttribute, ...]:
 
 def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
     """Return whether the attribute can precede its noun: "smiling", "small", not "smaller"."""
-    if any(token.tag == "JJR" for token in tokens) or attribute.name.lower() in EMPTY_PARTICIPLES:
+    if (
+        any(token.tag == "JJR" for token in tokens)
+        or attribute.name.lower() in WORDS["empty participles"]
+    ):
         return False
     if attribute.kind != "action":
         return True

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from compoclip.captions.lists import BEFORE_IS
+from compoclip.captions.lists import WORDS
 
 RelationKind = Literal["preposition", "verb", "passive", "possession"]
 
@@ -185,10 +185,7 @@ MOST_TOKENS, MOST_CHARACTERS = 150, 2000
 
 def beginning(text: str) -> str:
     """Return the part of a caption that is parsed: at most `MOST_TOKENS` words and marks of at most
-    `MOST_CHARACTERS` characters without blanks, up to the end of a word.
-
-    A single longer word is cut inside.
-    """
+    `MOST_CHARACTERS` characters without blanks, up to the end of a word."""
     if len(text) <= MOST_TOKENS:
         return text
     end = characters = 0
@@ -212,12 +209,7 @@ def is_cut(text: str) -> bool:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return (start, end) of every word and punctuation mark, in order.
-
-    Contractions ("isn't", "it's") and hyphenated words are one token; the possessive ending of a
-    noun ("man's", "dogs'") is a token of its own, right behind its noun. URLs, e-mail addresses
-    and names of files are one token. Never raises.
-    """
+    """Return (start, end) of every word and punctuation mark, in order."""
     spans: list[tuple[int, int]] = []
     start = 0
     for address in addresses(text):
@@ -241,7 +233,7 @@ def _words_in(text: str, start: int, end: int) -> list[tuple[int, int]]:
     for match in _WORD.finditer(text, start, end):
         start, end = match.span()
         low = text[start:end].lower()
-        if low.endswith(("'s", "’s")) and len(low) > 2 and low[:-2] not in BEFORE_IS:
+        if low.endswith(("'s", "’s")) and len(low) > 2 and low[:-2] not in WORDS["before is"]:
             spans += [(start, end - 2), (end - 2, end)]
         else:
             spans.append((start, end))

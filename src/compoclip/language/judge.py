@@ -159,10 +159,7 @@ class Judged:
 
 
 def judge_answers(task: PromptTask, caption: str, answers: Iterable[tuple[str, bool]]) -> Judged:
-    """Extract and check the texts in the answers to a caption.
-
-    answers: in order, each with whether it was cut off at the token limit.
-    """
+    """Extract and check the texts in the answers to a caption."""
     parsed = parse(caption)
     accepted: list[str] = []
     rejected: list[tuple[str, str]] = []

@@ -192,18 +192,12 @@ def get_rewrite(name: str) -> Rewrite:
 
 
 def kind_named(name: str) -> str:
-    """Return what the texts of a rewrite are called: of a file the name of the rewrite in it.
-
-    Names of no rewrite stay as they are.
-    """
+    """Return what the texts of a rewrite are called: of a file the name of the rewrite in it."""
     return get_rewrite(name).name if own.is_file(name) else name
 
 
 def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
-    """Return absolute path -> hash of the sources of custom rewrites.
-
-    Names of no rewrite are passed over.
-    """
+    """Return absolute path -> hash of the sources of custom rewrites."""
     known = _found()
     return own.sources_of(*(get_rewrite(n) for n in names if own.is_file(n) or n in known))
 

@@ -60,7 +60,7 @@ def _swaps(s: Reading, rng: random.Random) -> Iterator[Proposal]:
     """Two objects, two attributes or two relations change places."""
     pairs = [
         SpanPair(_SWAPS[pair.group], pair.a, pair.b)
-        for pair in candidates(s.caption)
+        for pair in candidates(s)
         if pair.group in _SWAPS
     ]
     # Of prepositions that exclude each other the exchange denies something.
@@ -161,7 +161,7 @@ def _relations(s: Reading) -> Iterator[tuple[int, int]]:
         if not s.asserted(first) or not _is_thing(s, place):
             continue
         if tokens[first].pos == "VERB":
-            if subject_of(s, (first, first + 1)) != place - 1:
+            if subject_of(s, first) != place - 1:
                 continue
         elif whole.get(first, first + 1) != stop or not states_place(s, first, stop):
             continue

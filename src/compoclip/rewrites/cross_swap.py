@@ -14,8 +14,8 @@ from compoclip.captions.types import Caption, Token
 from compoclip.rewrites.attested import BROKEN, edit_level, kind_of, preposition_level
 from compoclip.rewrites.base import Refused, Rewritten
 from compoclip.rewrites.driver import checked
-from compoclip.rewrites.edit import EMPTY, SpanChange, apply_changes, cased_like, inflect
-from compoclip.rewrites.exclusion import FIXED_ADJECTIVES, NOT_THINGS, RELATED, families
+from compoclip.rewrites.edit import EMPTY, RULES, SpanChange, apply_changes, cased_like, inflect
+from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, families
 from compoclip.rewrites.legality import only_listed, words_exclude
 from compoclip.rewrites.negclip import FITTING
 from compoclip.rewrites.reading import read
@@ -107,7 +107,9 @@ def _words(caption: Caption, other: Caption) -> Mapping[str, dict[str, Token]]:
     for index, token in enumerate(caption.tokens):
         low = token.text.lower()
         uses.setdefault(low, set()).add(token.pos)
-        counts = token.pos == "ADJ" and low in FIXED_ADJECTIVES  # "other", "close" of "close up"
+        counts = (
+            token.pos == "ADJ" and low in RULES["fixed adjectives"]
+        )  # "other", "close" of "close up"
         if counts or index in reading.phrasal or not reading.asserted(index):
             fixed.add(low)
     found: dict[str, dict[str, Token]] = {}

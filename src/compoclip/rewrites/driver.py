@@ -104,10 +104,7 @@ def checked(
 
 
 def first_fluent(draws: Iterable[Draw | Refused | Round], reason: str) -> Rewritten | Refused:
-    """Return the first valid text of which all words were met together; else the best one.
-
-    reason: why there is none when nothing is sampled.
-    """
+    """Return the first valid text of which all words were met together; else the best one."""
     best: Rewritten | None = None
     least, enough = Round()
     number, reached, unattested = 0, least - 1, False

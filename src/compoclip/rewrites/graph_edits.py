@@ -25,13 +25,13 @@ from compoclip.rewrites.edit import (
     DOUBLED,
     MAX_DRAWS,
     SAME_TOKENS,
+    RULES,
     TOO_LONG,
     doubles_a_word,
     inflect,
 )
 from compoclip.rewrites.exclusion import (
     ANY_THING,
-    FIXED_ADJECTIVES,
     MAY_HOLD,
     contrast,
     excluded,
@@ -53,7 +53,7 @@ from compoclip.rewrites.legality import (
 )
 from compoclip.rewrites.reading import Reading
 from compoclip.rewrites.relations import (
-    TRUE_EVERYWHERE,
+    RELATIONS,
     as_link,
     is_symmetric,
     relation_refusal,
@@ -122,11 +122,7 @@ _Piece = tuple[str, Span]
 
 
 def edits_between(positive: SubGraph, negative: SubGraph) -> tuple[Edit, ...]:
-    """The changed pieces: their range in the caption, and in the text of the negative.
-
-    Pieces are attributes, nouns and relations. Exchanged ones are listed where they are now, with
-    the range of what stood there; attributes or objects that were added have an empty range.
-    """
+    """The changed pieces: their range in the caption, and in the text of the negative."""
     found: list[Edit] = []
     at = 0
     for old, new in _aligned(positive, negative):
@@ -229,10 +225,7 @@ class Transform:
     valid: bool = True
 
     def draw(self, slot: Slot, rng: random.Random, least: int = 1) -> Rewritten | Refused:
-        """One negative, its words drawn uniformly, or why none of 10 draws gave one.
-
-        least: the lowest level of `attested` that is taken.
-        """
+        """One negative, its words drawn uniformly, or why none of 10 draws gave one."""
         lists = self.lists(slot)
         if not all(lists):
             return Refused(NO_CANDIDATE)
@@ -311,7 +304,7 @@ class Transform:
             old = relation_words(slot.positive.relations[0])
             return (relation_candidates(words, old) if self.valid else words.relations,)
         if slot.rule == JOIN:
-            vague = TRUE_EVERYWHERE if self.valid else ()
+            vague = RELATIONS["true everywhere"] if self.valid else ()
             kept = (each for each in words.relations if sense_of(each).preposition not in vague)
             return tuple(kept), words.attributes, words.objects
         if slot.rule == NEW_ATTRIBUTE and not self.valid:
@@ -462,16 +455,11 @@ def relation_candidates(vocabulary: GraphVocabulary, relation: str) -> tuple[str
 def attribute_candidates(
     vocabulary: GraphVocabulary, attribute: str, tag: str, head: str
 ) -> tuple[str, ...]:
-    """The attributes of the vocabulary that deny this one of an object named `head`.
-
-    Another colour for a colour, another size for a size, another posture for "sitting", else
-    opposites and adjectives of the same kind by WordNet. tag: Penn tag of the attribute. Empty when
-    none is known.
-    """
+    """The attributes of the vocabulary that deny this one of an object named `head`."""
     lemma = attribute.lower().rpartition(" ")[2]
-    if lemma in FIXED_ADJECTIVES:
+    if lemma in RULES["fixed adjectives"]:
         return ()
-    contrasts = {word for word, _ in modifier(lemma, tag, head)}
+    contrasts = {word for word, _ in modifier(lemma, head)}
     doing = exclusive(lemma_of(lemma, "VERB", "VBG"), "VERB") if tag == "VBG" else ()
 
     def denies(word: str) -> bool:

@@ -157,12 +157,7 @@ def positive_text(subgraph: SubGraph) -> Rewritten:
 
 
 def usable_subgraphs(reading: Reading) -> tuple[tuple[SubGraph, ...], Counter[str]]:
-    """The sub-graphs that can be positives, and how many cannot, by reason.
-
-    Left out are those that the caption does not assert ("no dog", "a cat or a dog") or may not mean
-    ("horse with hat" of "a man on a horse with a hat"), that speak of the picture or a place in it
-    ("lower left corner"), that are the whole caption to CLIP, that double a word, or are too long.
-    """
+    """The sub-graphs that can be positives, and how many cannot, by reason."""
     usable: list[SubGraph] = []
     refused: Counter[str] = Counter()
     for subgraph in reading.subgraphs:

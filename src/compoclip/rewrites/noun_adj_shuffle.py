@@ -15,10 +15,7 @@ _TAGS = ("NN", "JJ")
 
 
 def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
-    """Puts the nouns of a caption in another order, and the adjectives in another.
-
-    Yuksekgonul et al. (ICLR 2023), section 3.2: all at once, each tag among its own places.
-    """
+    """Puts the nouns of a caption in another order, and the adjectives in another."""
     caption = s.caption
     kinds = [
         [i for i, token in enumerate(caption.tokens) if token.tag.startswith(tag)] for tag in _TAGS

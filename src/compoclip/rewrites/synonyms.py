@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from compoclip.captions.lists import SHADES, word_lists
+from compoclip.captions.lists import WORDS, word_lists
 from compoclip.captions.tagger import lemma_of
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
 from compoclip.rewrites.edit import SpanChange, cased_like, inflect
@@ -19,14 +19,8 @@ from compoclip.rewrites.relations import is_symmetric, phrases
 
 _VERBS = ("VERB", "AUX")
 _LISTS = word_lists(__file__, "rules")  # which says what each list is for
-_KINDS_BY_COLOUR = _LISTS.words("kinds by colour")
-_SHADES = SHADES | _LISTS.words("shades")
-_SKIES = _LISTS.words("skies")
-_INSIDE = _LISTS.words("inside")
+_SHADES = WORDS["shades"] | _LISTS["shades"]
 _HOLDING = frozenset(("rooms", "places", "buildings", "containers", "tableware"))
-_GAZED = _LISTS.words("gazed")
-_MEASURES = _LISTS.words("measures")
-_LONG = _LISTS.words("long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +47,7 @@ def table() -> tuple[SynonymEntry, ...]:
 
 
 def places(s: Reading) -> Iterator[tuple[SynonymEntry, SpanChange]]:
-    """Yield every change that keeps the meaning by an entry, one for each place and text.
-
-    Only asserted words count: "not near" does not mean "not next to".
-    """
+    """Yield every change that keeps the meaning by an entry, one for each place and text."""
     seen: set[tuple[int, str]] = set()
     for entry in table():
         words = entry.word.split()
@@ -113,12 +104,12 @@ def _verb_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
     be = at > 0 and tokens[at - 1].lemma.lower() == "be"
     match entry.word:
         case "holding":
-            subject = subject_of(s, (at, at + 1))
+            subject = subject_of(s, at)
             return has_object and (subject < 0 or is_living(s.head_lemma(subject)))
         case "wearing" | "wears" | "riding" | "riding on" | "eating":
             return has_object
         case "sitting" | "standing":
-            subject = subject_of(s, (at, at + 1))
+            subject = subject_of(s, at)
             if subject < 0 or not is_living(s.head_lemma(subject)):
                 return False  # plates stand, and are not upright; houses sit
             bare = not has_object and follower not in ("up", "down", "out", "upright")
@@ -126,7 +117,7 @@ def _verb_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
         case "hanging" | "walking":
             return not has_object and follower not in ("out", "up", "off", "on")
         case "looking":
-            return follower in _GAZED and (at == 0 or tokens[at - 1].pos != "ADJ")
+            return follower in _LISTS["gazed"] and (at == 0 or tokens[at - 1].pos != "ADJ")
         case "smiling":
             return be and not has_object and follower not in ("at", "for")
     return False
@@ -141,17 +132,19 @@ def _adjective_fits(s: Reading, entry: SynonymEntry, at: int) -> bool:
         case "looking" | "sitting" | "standing" | "hanging":
             return False  # "a fresh looking salad"
         case "clear":
-            return head in _SKIES
+            return head in _LISTS["skies"]
         case "old" if at + 1 < len(tokens) and "fashion" in tokens[at + 1].text.lower():
             return False
         case "old":
-            return not any(t.text.lower() in _MEASURES for t in tokens[max(at - 2, 0) : at])
+            return not any(
+                t.text.lower() in _LISTS["measures"] for t in tokens[max(at - 2, 0) : at]
+            )
         case "long":
-            return head not in _LONG
+            return head not in _LISTS["long"]
     if families(entry.word, "ADJ") & {"colour"}:
         if at and tokens[at - 1].text.lower() in _SHADES:
             return False
-        return head not in _KINDS_BY_COLOUR and not names_people(head)
+        return head not in _LISTS["kinds by colour"] and not names_people(head)
     return True
 
 
@@ -172,17 +165,14 @@ def _preposition_fits(s: Reading, word: str, first: int, stop: int) -> bool:
         verb = tokens[before] if before >= 0 else None
         return verb is None or verb.tag not in ("VBN", "JJ") or is_symmetric([verb.text, "by"])
     # Not within: clothes, idioms ("in progress"), "in the sun".
-    return word != "in" or head in _INSIDE or bool(families(head, "NOUN") & _HOLDING)
+    return word != "in" or head in _LISTS["inside"] or bool(families(head, "NOUN") & _HOLDING)
 
 
 NO_SYNONYM = "no-synonym"
 
 
 def _proposed(s: Reading, rng: random.Random, strict: bool = False) -> Iterator[CandidateEdit]:
-    """Replaces one word or phrase by its synonym, in the same form; place and entry uniform.
-
-    strict: leave loose entries out (above -> on top of, wearing -> in, by -> near).
-    """
+    """Replaces one word or phrase by its synonym, in the same form; place and entry uniform."""
     found = [each for each in places(s) if not (strict and each[0].loose)]
     for entry, (first, stop, text) in rng.sample(found, len(found)):
         rule = f"synonym:{entry.kind}{'-loose' if entry.loose else ''}"

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
@@ -40,7 +40,7 @@ from compoclip.rewrites.graph_edits import (
     default_vocabulary,
 )
 from compoclip.rewrites.mosaic import NO_GRAPH, TAKEN, usable_subgraphs
-from compoclip.rewrites.reading import Reading, of_last, read
+from compoclip.rewrites.reading import Reading, read
 
 UNIT, UNIT_FOIL, NOUN_PHRASE = "unit", "unit-foil", "noun-phrase"
 ENTITY, PAIR, RELATION = "entity", "pair", "relation"
@@ -196,12 +196,7 @@ class GraphPart:
         return self.reading.names[self.graph.nodes[0]]
 
     def foil(self, rng: random.Random) -> Rewritten | Refused:
-        """A foil of one kind, drawn uniformly: the others are tried where it has none.
-
-        Of an entity: another thing (of its kind, if one is known), or another attribute. Of a
-        relation: things exchanged, another relation that excludes it or its negation, another
-        subject, another object.
-        """
+        """A foil of one kind, drawn uniformly: the others are tried where it has none."""
         transform = Transform(self.reading, default_vocabulary())
         if self.graph.relations:
             rules = ((SWAP_OBJECTS, 0), (NEW_RELATION, 0), (NEW_OBJECT, 0), (NEW_OBJECT, 1))
@@ -255,7 +250,6 @@ def _first(attempts: Sequence[_Attempt]) -> Rewritten | Refused:
     return first_fluent(((2, attempt) for attempt in attempts), NO_CANDIDATE)
 
 
-@of_last
 def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPart, ...]]:
     """Return the entities and the relations that a caption asserts.
 
@@ -268,7 +262,11 @@ def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPar
     Returns:
         Entities and relations, in the order of the caption; () without a graph.
     """
-    reading = read(caption)
+    return _parts(read(caption))
+
+
+@lru_cache(maxsize=1)
+def _parts(reading: Reading) -> tuple[tuple[GraphPart, ...], tuple[GraphPart, ...]]:
     alone = [SubGraph((node,), (), (i,)) for i, node in enumerate(reading.graph.objects)]
     entities = [
         each
@@ -276,7 +274,7 @@ def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPar
         if each.sure
         and reading.asserts(each)
         and _thing(each)
-        and not same_to_clip(phrase(each), caption.text)
+        and not same_to_clip(phrase(each), reading.caption.text)
     ]
     relations: dict[tuple[object, ...], SubGraph] = {}
     for each in usable_subgraphs(reading)[0]:  # with attributes first, then bare

@@ -26,7 +26,7 @@ from compoclip.rewrites.synonyms import table
 # Used on texts that people or language models wrote, where nothing is known of how they were made.
 
 CONTENT = frozenset(("NOUN", "PROPN", "VERB", "ADJ", "ADV", "NUM"))
-_NEGATIONS = word_lists(__file__, "rules").words("negations")
+_NEGATIONS = word_lists(__file__, "rules")["negations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,7 @@ def links_contradict(lost: Iterable[str], gained: Iterable[str]) -> bool:
 
 
 def same_statement(caption: Caption, written: Caption) -> bool:
-    """Return whether texts of the same words state the same things.
-
-    Their scene graphs do, sides of symmetric relations in any order; or what the caption begins
-    with and what comes after an "and" are exchanged ("a cup of tea and a pot" and its reverse).
-    """
+    """Return whether texts of the same words state the same things."""
     if caption.graph is None or written.graph is None:
         return False
     if _statements(caption.graph) == _statements(written.graph):
@@ -139,11 +135,8 @@ def same_statement(caption: Caption, written: Caption) -> bool:
 
 
 def conflicting_attributes(caption: Caption, sentence: Caption) -> bool:
-    """Return whether the sentence gives a thing of the caption a property that excludes one it has.
-
-    Only things that either text names once; another property of a kind that the caption gives too
-    ("a red and white cup") is no conflict.
-    """
+    """Return whether the sentence gives a thing of the caption a property that excludes one it
+    has."""
     if caption.graph is None or sentence.graph is None:
         return False
     known = _qualities(caption)
