@@ -22,6 +22,7 @@ from compoclip.rewrites.base import (
 )
 from compoclip.rewrites.edit import doubles_a_word
 from compoclip.rewrites.negclip import NEGCLIP, SpanPair, candidates, swapping
+from compoclip.rewrites.reading import read
 
 
 def swaps(caption: Caption | str) -> set[str]:
@@ -50,7 +51,7 @@ def test_hand_tagged_caption() -> None:
         at = start + len(word)
         tokens.append(Token(word, word, pos, tag, start, at))
     caption = Caption(text, tuple(tokens), (Chunk(0, 3, 2), Chunk(4, 8, 7)))
-    assert [(p.group, p.a, p.b) for p in candidates(caption)] == [
+    assert [(p.group, p.a, p.b) for p in candidates(read(caption))] == [
         ("noun-phrase", (0, 3), (4, 8)),
         ("noun", (2, 3), (7, 8)),
         ("adjective", (1, 2), (6, 7)),

@@ -34,7 +34,7 @@ def noun_chunks(tokens: Sequence[Token]) -> tuple[Chunk, ...]:
 
 def reciprocal(tokens: Sequence[Token], at: int) -> bool:
     """Return whether "each other" or "one another" stands at a token, with no noun behind it."""
-    pair = " ".join([t.text.lower() for t in tokens[at : at + 2]])
+    pair = " ".join([t.low for t in tokens[at : at + 2]])
     return pair in ("each other", "one another") and not (
         at + 2 < len(tokens) and tokens[at + 2].pos in _HEADS
     )
@@ -93,7 +93,7 @@ def _goes_between(tokens: Sequence[Token], at: int) -> bool:
     ("two baby black sheep")."""
     follows = at + 1 < len(tokens) and tokens[at + 1].pos in _HEADS | {"ADJ"}
     joins = tokens[at].tag == "VBN" and follows
-    made = tokens[at].pos == "ADJ" and tokens[at - 1].text.lower() in WORDS["materials"]
+    made = tokens[at].pos == "ADJ" and tokens[at - 1].low in WORDS["materials"]
     return (joins or made) and _noun_ahead(tokens, at + 1)
 
 

@@ -64,7 +64,7 @@ class _Reader(ReadingState):
         if unit.negated or (pending is not None and pending.negated):
             self.pending = None
             return
-        head = self.tokens[unit.head].text.lower()
+        head = self.tokens[unit.head].low
         hung = pending is not None and head in WORDS["pictures"]  # "a wall with a picture of"
         measured = None if hung else self.counts()
         self.measures = measured is not None
@@ -102,7 +102,7 @@ class _Reader(ReadingState):
             # Not of "a cap off", nor of who is "in a group of men".
             crowd = pending.names[-1] == "in" and any(q.name.endswith(" of") for q in qualities)
             after = self.tokens[unit.stop : unit.stop + 1]
-            gone = any(token.text.lower() in WORDS["gone"] for token in after)
+            gone = any(token.low in WORDS["gone"] for token in after)
             self.draft.close(pending, [node], not (self.draft.ambiguous or gone or crowd))
             self._remember_outer(pending)
             self.context, self.pending = pending, None
@@ -285,7 +285,7 @@ class _Reader(ReadingState):
         everyone = frozenset(self.doers)
         # A purpose or ability is no fact: "to catch", "can sit".
         leading = self.tokens[max(unit.first - 1, 0) : unit.head]
-        meant = any(t.tag in ("TO", "MD") or t.text.lower() == "to" for t in leading)
+        meant = any(t.tag in ("TO", "MD") or t.low == "to" for t in leading)
         meant = meant or tag == "VB"
         self.doubted = frozenset() if sure and not meant else everyone
         self.verb = unit
@@ -350,7 +350,7 @@ class _Reader(ReadingState):
             targets = self.last[-1:]
         else:
             return
-        if self.tokens[unit.head].text.lower() not in WORDS["no qualities"]:
+        if self.tokens[unit.head].low not in WORDS["no qualities"]:
             behind_object = self.before == "noun" and self.inner  # "hold the rope one-handed"
             found = attributes(self.tokens, unit.first, unit.stop)
             self._describe(targets, found, not behind_object)

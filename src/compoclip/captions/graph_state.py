@@ -93,14 +93,14 @@ class ReadingState:
 
     def is_participle(self, unit: Unit) -> bool:
         """Return whether it is a participle without "is" or "has": "riding", "being lit"."""
-        bare = unit.head == unit.first or self.tokens[unit.first].text.lower() == "being"
+        bare = unit.head == unit.first or self.tokens[unit.first].low == "being"
         return bare and self.tokens[unit.head].tag in ("VBG", "VBN")
 
     def counts(self) -> list[GraphAttribute] | None:
         """Return the attributes that "two piles of" gives to "books"; None for other nouns."""
         unit, after, thing = self.unit, self.ahead(), self.ahead(2)
         token = self.tokens[unit.head]
-        low = token.text.lower()
+        low = token.low
         pictures = low in WORDS["pictures"]
         if pictures and after is not None and after.kind == "verb":
             shows = after.names[0] in WORDS["picturing verbs"]
@@ -342,7 +342,7 @@ class ReadingState:
 
     def antecedent(self) -> tuple[list[int], bool]:
         """Return the antecedent of "who" (the nearest person) or "that", and its certainty."""
-        if self.tokens[self.units[self.at - 1].head].text.lower() != "who":
+        if self.tokens[self.units[self.at - 1].head].low != "who":
             dressed = self.draft.garments(self.last) and self.draft.animate(self.subject)
             return (self.subject if dressed else self.last), not self.inner
         groups = [g for g in (self.last, self.hosts, self.subject) if self.draft.animate(g)]

@@ -114,10 +114,10 @@ def worded(caption: Caption) -> SceneGraph:
     objects = []
     for node in caption.graph.objects:
         tokens, name = tokens_in(caption, node.span), node.name.lower()
-        lemmas = [token.text.lower() for token in tokens[:-1]]
+        lemmas = [token.low for token in tokens[:-1]]
         lemmas += [token.lemma.lower() for token in tokens[-1:]]
         if lemmas == name.split():  # else a pronoun, which is called by its name
-            name = " ".join(token.text.lower() for token in tokens)
+            name = " ".join(token.low for token in tokens)
         attributes = tuple(
             replace(attribute, name=attribute.name.lower())
             for attribute in _qualities(node)

@@ -16,6 +16,14 @@ RelationKind = Literal["preposition", "verb", "passive", "possession"]
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A half-open range of characters of the caption."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """One word or punctuation mark of a caption; `text == caption.text[start:end]` always holds.
 
@@ -36,28 +44,24 @@ class Token:
     start: int
     end: int
 
+    @property
+    def low(self) -> str:
+        """Return the text in lower case."""
+        return self.text.lower()
+
+    @property
+    def span(self) -> Span:
+        """Return its characters."""
+        return Span(self.start, self.end)
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A base noun phrase, by token numbers.
-
-    Attributes:
-        first: First token.
-        stop: Token after the last.
-        head: Token of the head noun.
-    """
+    """A base noun phrase: tokens `first` to `stop`, and the token of its head noun."""
 
     first: int
     stop: int
     head: int
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A half-open range of characters of the caption."""
-
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +125,9 @@ class GraphRelation:
 
 @dataclass(frozen=True, slots=True)
 class SceneGraph:
-    """The objects of a caption with attributes, and the relations between them.
+    """The objects of a caption with attributes, and the relations between them, in caption order.
 
-    Attributes:
-        objects: In caption order.
-        relations: In caption order; they refer to objects by index.
+    Relations refer to objects by index.
     """
 
     objects: tuple[GraphObject, ...] = ()

@@ -124,11 +124,8 @@ def _clean(line: str) -> str:
 #: Raise it whenever a text may be judged otherwise than before.
 RULES_VERSION = "2"
 REFUSAL, NONE, ECHO, REPEATED = "refusal", "answers-none", "echoes-the-prompt", "repeated"
-NO_VERB, NO_PREPOSITION, WORDS_CHANGED = (
-    "no-verb-changed",
-    "no-preposition-changed",
-    "words-changed",
-)
+NO_VERB, NO_PREPOSITION = "no-verb-changed", "no-preposition-changed"
+WORDS_CHANGED = "words-changed"
 TOO_FEW_WORDS = "too-few-words"
 #: Words of a dense sentence, least and most.
 SENTENCE = (3, 34)
@@ -147,12 +144,7 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The texts of the answers to one caption.
-
-    Attributes:
-        accepted: Texts to use.
-        rejected: (text, reason) of the others.
-    """
+    """The texts of the answers to one caption: those to use, and (text, reason) of the others."""
 
     accepted: tuple[str, ...]
     rejected: tuple[tuple[str, str], ...]
@@ -195,8 +187,15 @@ def _objection(task: PromptTask, caption: Caption, text: str) -> str | None:
         return REFUSAL
     if _echoes(task, caption.text, text):
         return ECHO
-    if task.gives == "sentences":
-        return _sentence_objection(caption, text)
+    if task.gives == "sentences":  # about the image of the caption
+        words, (least, most) = len(text.split()), SENTENCE
+        if not least <= words <= most:
+            return TOO_FEW_WORDS if words < least else TOO_MANY_WORDS
+        if token_key(text) == token_key(caption.text):
+            return SAME_TOKENS
+        if not fits_context(text):
+            return TOO_LONG
+        return CONTRADICTS if conflicting_attributes(caption, parse(text)) else None
     if reason := form_objection(caption.text, text):
         return reason
     written = parse(text)
@@ -220,20 +219,6 @@ def _asked_for(task: PromptTask, caption: Caption, written: Caption) -> str | No
         case "spatial":
             return None if change.lost_links and change.gained_links else NO_PREPOSITION
     return None
-
-
-def _sentence_objection(caption: Caption, text: str) -> str | None:
-    """Why a sentence about the image of a caption cannot be used, or None."""
-    words = len(text.split())
-    if words < SENTENCE[0]:
-        return TOO_FEW_WORDS
-    if words > SENTENCE[1]:
-        return TOO_MANY_WORDS
-    if token_key(text) == token_key(caption.text):
-        return SAME_TOKENS
-    if not fits_context(text):
-        return TOO_LONG
-    return CONTRADICTS if conflicting_attributes(caption, parse(text)) else None
 
 
 def _echoes(task: PromptTask, caption: str, text: str) -> bool:

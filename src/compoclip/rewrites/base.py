@@ -23,19 +23,12 @@ import regex
 from compoclip import own
 from compoclip import rewrites as package
 from compoclip.captions.types import Caption
-from compoclip.errors import CompoclipError, UsageError, closest
+from compoclip.errors import UsageError, closest, refuse, require
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edited place, in characters.
-
-    Attributes:
-        start: First character in the caption.
-        end: Character after the last.
-        new_start: First character in the rewritten text.
-        new_end: Character after the last.
-    """
+    """One edited place: characters [start, end) of the caption, those of the rewritten text."""
 
     start: int
     end: int
@@ -102,12 +95,6 @@ def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
     """Return the random generator of a sample, epoch and rewrite, for any worker and order.
 
     Seeded by BLAKE2b over the four (docs/decisions.md, rule 7).
-
-    Args:
-        seed: Seed of the run.
-        sample_id: Id of the sample.
-        epoch: Epoch, from 0.
-        name: Name of the rewrite.
     """
     key = f"{seed}\x1f{sample_id}\x1f{epoch}\x1f{name}".encode("utf-8", "surrogatepass")
     return random.Random(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big"))
@@ -127,11 +114,12 @@ def _found() -> dict[str, Rewrite]:
     found: dict[str, Any] = {}
     for name, point in own.installed("rewrites").items():
         value = own.imported(point, "rewrite")
-        if not _is_rewrite(value, f"{point.module.partition('.')[0]}"):
-            raise CompoclipError(
-                f"entry point {point.value!r} of rewrite {name!r} must name a class or object with "
-                f"{', '.join(_MEMBERS)} and a call; update or uninstall that package"
-            )
+        require(
+            _is_rewrite(value, point.module.partition(".")[0]),
+            f"entry point {point.value!r} of rewrite {name!r}",
+            f"must name a class or object with {', '.join(_MEMBERS)} and a call; update or "
+            "uninstall that package",
+        )
         rewrite: Any = value() if inspect.isclass(value) else value
         found[rewrite.name] = rewrite
     for module_info in pkgutil.iter_modules(package.__path__):
@@ -178,16 +166,15 @@ def get_rewrite(name: str) -> Rewrite:
     """
     known = _found()
     if not own.is_file(name):
-        if name not in known:
-            raise UsageError(f"no rewrite '{name}'; {closest(name, known)}")
+        refuse({f"no rewrite '{name}'; {closest(name, known)}": name not in known})
         return known[name]
     values = own.parts_of(name)
     module = str(values["__name__"])
     wanted = f"a class with {', '.join(_MEMBERS)} and __call__(caption, rng)"
     rewrite: Rewrite = own.chosen(name, _defined(values, module, ""), "rewrites", wanted)
-    if rewrite.name in known and type(rewrite).__module__ == module:
-        path = own.split(name)[0]
-        raise UsageError(f"{path}: '{rewrite.name}' is a rewrite already; give yours another name")
+    mine = type(rewrite).__module__ == module and rewrite.name in known
+    taken = f"'{rewrite.name}' is a rewrite already; give yours another name"
+    require(not mine, own.split(name)[0], taken, UsageError)
     return rewrite
 
 
@@ -205,9 +192,6 @@ def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
 def rewrites_named(text: str) -> tuple[str, ...]:
     """Return the names in a list such as "negclip,./mine.py", each once, or all for "all".
 
-    Args:
-        text: Names, or custom files, joined by commas; or "all".
-
     Raises:
         UsageError: For an unknown name or an empty list.
         CompoclipError: When a file cannot be read or run.
@@ -215,8 +199,7 @@ def rewrites_named(text: str) -> tuple[str, ...]:
     if text.strip() == "all":
         return rewrite_names()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise UsageError(f"--rewrites names none; choose from: {', '.join(rewrite_names())}")
+    refuse({f"--rewrites names none; choose from: {', '.join(rewrite_names())}": not names})
     for name in names:
         own.refresh(name)
         get_rewrite(name)
@@ -255,20 +238,12 @@ def token_key(text: str) -> tuple[str, ...]:
 
     Keys are equal if and only if the token ids are; the 77-token limit is not applied. Case and
     blanks before punctuation are ignored: "A mat ." and "a mat." have the same key.
-
-    Args:
-        text: Any text.
     """
     return tuple(_PIECE.findall(_clean(text)))
 
 
 def same_to_clip(a: str, b: str) -> bool:
-    """Return whether two texts have the same token ids.
-
-    Args:
-        a: A text.
-        b: Another text.
-    """
+    """Return whether two texts have the same token ids."""
     # The pieces hold every sign that is not blank, so those of unlike texts cannot be alike.
     return _signs(a) == _signs(b) and token_key(a) == token_key(b)
 
@@ -279,12 +254,7 @@ def _signs(text: str) -> str:
 
 
 def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
-    """Return whether a text with start and end token fits into the context.
-
-    Args:
-        text: Any text.
-        context: Tokens of the context.
-    """
+    """Return whether a text with start and end token fits into a context of so many tokens."""
     room = context - SPECIAL_TOKENS
     # A token stands for one byte at least, so short texts need neither pieces nor byte pairs.
     if len(text) <= room and text.isascii() and text.isprintable() and "&" not in text:
@@ -320,19 +290,15 @@ def _pair_count(piece: str) -> int:
     ranks, letters = _byte_pairs()
     parts = [letters[byte] for byte in piece.encode("utf-8", "surrogatepass")]
     parts[-1] += "</w>"
-    never = len(ranks)
     while len(parts) > 1:
-        best = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, never))
+        best = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
         if best not in ranks:
             break
-        merged: list[str] = []
-        position = 0
-        while position < len(parts):
-            if tuple(parts[position : position + 2]) == best:
-                merged.append(best[0] + best[1])
-                position += 2
+        merged = [parts[0]]
+        for part in parts[1:]:
+            if (merged[-1], part) == best:
+                merged[-1] += part
             else:
-                merged.append(parts[position])
-                position += 1
+                merged.append(part)
         parts = merged
     return len(parts)
