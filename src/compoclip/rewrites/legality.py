@@ -438,11 +438,17 @@ def implied(negative: SubGraph, lemmas: tuple[str, ...], reading: Reading) -> bo
             said += reading.links.get((target, subject), ())
         return sense_of(words) in map(sense_of, said)
 
-    return any(
-        len(set(chosen)) == len(chosen)
-        and all(
-            says(a, relation_words(link), b)
-            for a, link, b in zip(chosen, negative.relations, chosen[1:])
+    def found(chosen: tuple[int, ...]) -> bool:
+        """Return whether the choice of objects can be completed so that all relations occur."""
+        at = len(chosen)
+        if at == len(options):
+            return True
+        link = relation_words(negative.relations[at - 1]) if at else ""
+        return any(
+            place not in chosen
+            and (at == 0 or says(chosen[-1], link, place))
+            and found((*chosen, place))
+            for place in options[at]
         )
-        for chosen in product(*options)
-    )
+
+    return found(())
