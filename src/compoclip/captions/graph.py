@@ -360,16 +360,10 @@ class _Reader(ReadingState):
 
 
 def graph_tree(graph: SceneGraph) -> list[str]:
-    """Draw a scene graph as text.
+    """Draw a scene graph as a tree of text: objects with attributes, below each its relations.
 
     Objects come in caption order, numbered if two share a name. Attributes are aligned in one
     column, relations and their objects in others.
-
-    Args:
-        graph: Any scene graph.
-
-    Returns:
-        The lines of a tree: objects with their attributes, and below each its relations.
     """
     if not graph.objects:
         return ["(no objects)"]
@@ -378,19 +372,14 @@ def graph_tree(graph: SceneGraph) -> list[str]:
         f"{name} {heads[: at + 1].count(name)}" if heads.count(name) > 1 else name
         for at, name in enumerate(heads)
     ]
-    lines: list[str] = []
-    wide = max(map(len, labels))
     names = [r.words or r.name for r in graph.relations]
-    long = max(map(len, names), default=0)
+    wide, long = max(map(len, labels)), max(map(len, names), default=0)
+    lines: list[str] = []
     for index, node in enumerate(graph.objects):
         attributes = ", ".join(attribute.name for attribute in node.attributes)
         lines.append(f"{labels[index].ljust(wide)}  {attributes}".rstrip())
-        own = [
-            (name, labels[relation.object])
-            for name, relation in zip(names, graph.relations, strict=True)
-            if relation.subject == index
-        ]
-        for number, (name, target) in enumerate(own, 1):
-            branch = "└─" if number == len(own) else "├─"
-            lines.append(f"{branch} {name.ljust(long)} ─▶ {target}")
+        links = [(n, r.object) for n, r in zip(names, graph.relations) if r.subject == index]
+        for number, (name, target) in enumerate(links, 1):
+            branch = "└─" if number == len(links) else "├─"
+            lines.append(f"{branch} {name.ljust(long)} ─▶ {labels[target]}")
     return lines

@@ -19,8 +19,6 @@ from compoclip.captions.types import (
     Token,
 )
 
-_PARTICIPLES = ("VBG", "VBN")
-
 
 @dataclass(frozen=True, slots=True)
 class SubGraph(SceneGraph):
@@ -46,12 +44,7 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
 
     These are each object with all its attributes, and with each one if there are several; then
     each relation with all attributes of both objects, and without. Numbers are not attributes.
-
-    Args:
-        graph: The graph of a caption.
-
-    Returns:
-        The sub-graphs, one per text, a sure one if there is any.
+    There is one sub-graph per text, a sure one if there is any.
     """
     objects = [replace(o, attributes=_qualities(o)) for o in graph.objects]
     found: list[SubGraph] = []
@@ -79,12 +72,8 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
 def phrase(subgraph: SubGraph) -> str:
     """Return a sub-graph as text, such as "black cat sitting on red mat".
 
-    Args:
-        subgraph: Objects in a row.
-
-    Returns:
-        Attributes in caption order and the noun of each object, without articles, with the words of
-        the relations between them.
+    Attributes in caption order and the noun of each object, without articles, with the words of the
+    relations between them.
     """
     return " ".join(text for text, _ in pieces(subgraph))
 
@@ -114,8 +103,7 @@ def worded(caption: Caption) -> SceneGraph:
     objects = []
     for node in caption.graph.objects:
         tokens, name = tokens_in(caption, node.span), node.name.lower()
-        lemmas = [token.low for token in tokens[:-1]]
-        lemmas += [token.lemma.lower() for token in tokens[-1:]]
+        lemmas = [*(t.low for t in tokens[:-1]), *(t.lemma.lower() for t in tokens[-1:])]
         if lemmas == name.split():  # else a pronoun, which is called by its name
             name = " ".join(token.low for token in tokens)
         attributes = tuple(
@@ -124,11 +112,8 @@ def worded(caption: Caption) -> SceneGraph:
             if _can_precede(attribute, tokens_in(caption, attribute.span))
         )
         objects.append(replace(node, name=name, attributes=attributes))
-    relations = tuple(
-        replace(r, words=relation_words(r).lower())
-        for r in caption.graph.relations
-        if not r.name.endswith("than")
-    )
+    links = (r for r in caption.graph.relations if not r.name.endswith("than"))
+    relations = tuple(replace(r, words=relation_words(r).lower()) for r in links)
     return SceneGraph(tuple(objects), relations)
 
 
@@ -144,11 +129,7 @@ def _qualities(node: GraphObject) -> tuple[GraphAttribute, ...]:
 
 def _can_precede(attribute: GraphAttribute, tokens: tuple[Token, ...]) -> bool:
     """Return whether the attribute can precede its noun: "smiling", "small", not "smaller"."""
-    if (
-        any(token.tag == "JJR" for token in tokens)
-        or attribute.name.lower() in WORDS["empty participles"]
-    ):
+    tags = [token.tag for token in tokens]
+    if "JJR" in tags or attribute.name.lower() in WORDS["empty participles"]:
         return False
-    if attribute.kind != "action":
-        return True
-    return len(tokens) == 1 and tokens[0].tag in _PARTICIPLES
+    return attribute.kind != "action" or tags in (["VBG"], ["VBN"])

@@ -41,8 +41,6 @@ class Rewritten:
     """A valid rewrite of a caption.
 
     Attributes:
-        text: The new text.
-        rewrite: Name of the rewrite that made it.
         keeps_meaning: Whether it is a positive.
         rule: The rule of the rewrite that applied ("swap:noun").
         edits: The changed places. A text of a part of the caption (a sub-graph) lists the changes
@@ -60,8 +58,7 @@ class Rewritten:
 class Refused:
     """The caption has no valid rewrite, or the allowed draws gave none.
 
-    Attributes:
-        reason: A short stable key such as "no-legal-pair", fit for counting.
+    `reason` is a short stable key such as "no-legal-pair", fit for counting.
     """
 
     reason: str

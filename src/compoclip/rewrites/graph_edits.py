@@ -16,7 +16,7 @@ from pathlib import Path
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.tagger import lemma_of
 from compoclip.captions.types import GraphAttribute, GraphObject, GraphRelation, Span
-from compoclip.errors import CompoclipError
+from compoclip.errors import require
 from compoclip.files import read_json
 from compoclip.rewrites.attested import act, attested, is_solid, kind_of, stays_still, tie
 from compoclip.rewrites.base import Edit, Refused, Rewritten, token_key
@@ -65,13 +65,8 @@ _REMEDY = "make one with scripts/build_graph_vocabulary.py"
 
 @dataclass(frozen=True, eq=False)
 class GraphVocabulary:
-    """The words of graph negatives: MosaiCLIP's lists N, A and R.
-
-    Attributes:
-        objects: Nouns, each once.
-        attributes: Adjectives and participles, each once.
-        relations: Prepositions and verbs, each once.
-    """
+    """The words of graph negatives, each once: MosaiCLIP's lists N (nouns), A (adjectives and
+    participles) and R (prepositions and verbs)."""
 
     objects: tuple[str, ...]
     attributes: tuple[str, ...]
@@ -85,23 +80,20 @@ def default_vocabulary() -> GraphVocabulary:
 
 
 def load_vocabulary(path: Path) -> GraphVocabulary:
-    """Read a vocabulary file.
-
-    Args:
-        path: JSON, see `rewrites/data/README.md`.
+    """Read a vocabulary file (JSON, see `rewrites/data/README.md`).
 
     Raises:
         CompoclipError: When the file is not a vocabulary or a list is empty.
     """
     data = read_json(path, absent=_REMEDY, damaged=_REMEDY)
-    if not isinstance(data, dict) or data.get("format") != VOCABULARY_FORMAT:
-        raise CompoclipError(f"{path}: not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
+    known = isinstance(data, dict) and data.get("format") == VOCABULARY_FORMAT
+    require(known, path, f"not a graph vocabulary ({VOCABULARY_FORMAT}); {_REMEDY}")
     lists: dict[str, tuple[str, ...]] = {}
     for kind in WORD_KINDS:
         words = data.get(kind)
-        listed = words if isinstance(words, list | dict) else ()
-        if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
-            raise CompoclipError(f"{path}: {kind} must be a list of words; {_REMEDY}")
+        listed = list(words) if isinstance(words, list | dict) else []
+        good = listed and all(isinstance(word, str) and word.strip() for word in listed)
+        require(good, path, f"{kind} must be a list of words; {_REMEDY}")
         plain = (" ".join(word.lower().replace("_", " ").split()) for word in listed)
         lists[kind] = tuple(dict.fromkeys(plain))
     return GraphVocabulary(**lists)
