@@ -89,8 +89,7 @@ def _modifies(tokens: Sequence[Token], at: int, opened: bool) -> bool:
 
 
 def _goes_between(tokens: Sequence[Token], at: int) -> bool:
-    """A participle between two nouns ("snow covered mountain"), or an adjective behind a material
-    ("two baby black sheep")."""
+    """Return whether it stands between nouns: "snow covered hill", "two baby black sheep"."""
     follows = at + 1 < len(tokens) and tokens[at + 1].pos in _HEADS | {"ADJ"}
     joins = tokens[at].tag == "VBN" and follows
     made = tokens[at].pos == "ADJ" and tokens[at - 1].low in WORDS["materials"]

@@ -168,10 +168,7 @@ class _Reader(ReadingState):
         self.context = None
 
     def _step_out(self) -> None:
-        """Return to an outer list.
-
-        "A bowl of rice and a jar of oil", "with a bird on it and a nest".
-        """
+        """Return to an outer list: "a bowl of rice and a jar of oil"."""
         context, after = self.context, self.ahead()
         if context is None:
             return
@@ -187,12 +184,7 @@ class _Reader(ReadingState):
                 self.context, self.outer = self.outer, None
 
     def _new_clause(self, node: Node) -> bool:
-        """Return whether the noun phrase behind a joint begins something new.
-
-        A verb follows, or it resembles the subject and not the object, or a phrase of its own
-        follows. Behind a clause that has told something ("the cup is red and the box is blue") only
-        a verb counts.
-        """
+        """Return whether the noun phrase behind a joint begins something new."""
         after, context = self.ahead(), self.context
         acts = after is not None and after.kind in ("verb", "be")
         alive, subject = node.head in WORDS["alive"], self.draft.animate(self.subject)

@@ -249,10 +249,7 @@ class ReadingState:
         return self.subject if company and brought else self.hosts
 
     def _stander(self, following: str) -> list[int]:
-        """The objects that are where the phrase says together with the place named before.
-
-        "A cat standing on a trunk next to a car", "a man on a wave on a board".
-        """
+        """The objects that are where the phrase says together with the place before, or []."""
         context, name = self.context, " ".join(self.unit.names)
         if context is None or context.kind == "possession":
             return []
@@ -277,10 +274,7 @@ class ReadingState:
         return sources if animate and (name == "at" or mounts or flies) else []
 
     def _continues(self) -> bool:
-        """Return whether a preposition after the direct object attaches to the verb.
-
-        "Throwing a ball to a dog", "eating hay with its trunk", "lying on the floor with dogs".
-        """
+        """Return whether it is the verb's: "throwing a ball to a dog", "eating with a fork"."""
         name, following = self.unit.names[0], self.following
         near = self.draft.animate(self.last)
         alive = following in WORDS["alive"]
@@ -379,10 +373,7 @@ class ReadingState:
         return self.last, tag == "VBG" and near and not far and not gerund
 
     def _moves_off(self, verb: str) -> bool:
-        """Return whether a participle after a place or content describes the thing before it.
-
-        "A train on a track pulling into a station", "a plate with food sitting on a table".
-        """
+        """Return whether it tells of what is before a place: "a train on a track leaving"."""
         if self.context is None or list(self.context.sources) != self.subject:
             return False
         if self.context.names[-1] == "with" or self.context.names == ("full", "of"):

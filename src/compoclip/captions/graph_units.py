@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from typing import Literal
 
 from compoclip.captions.chunks import reciprocal
@@ -404,26 +405,23 @@ class Draft:
     def close_mutual(self, link: PendingLink) -> None:
         """Add the relation of sources with "each other": of each with the next, or of a plural with
         itself ("two zebras next to each other")."""
-        name, words = " ".join(link.names), " ".join(link.words)
-        pairs = list(zip(link.sources, link.sources[1:])) or [(i, i) for i in link.sources]
-        for one, other in pairs:
-            sure = one != other and not {one, other} & link.doubted
-            self.relations.append(
-                GraphRelation(one, name, other, link.span, words, link.kind, sure)
-            )
+        for one, other in list(zip(link.sources, link.sources[1:])) or zip(*[link.sources] * 2):
+            self._relate(link, one, other, one != other and other not in link.doubted)
 
     def close(self, link: PendingLink, targets: Sequence[int], sure: bool = True) -> None:
         """Add the relation between each of its sources and each target, once."""
+        name = " ".join(link.names)
+        for source, target in product(link.sources, targets):
+            key = (source, name, target)
+            if source != target and key not in self._known:
+                self._known.add(key)
+                self._relate(link, source, target, sure)
+
+    def _relate(self, link: PendingLink, source: int, target: int, sure: bool) -> None:
         name, words = " ".join(link.names), " ".join(link.words)
-        for source in link.sources:
-            known = sure and source not in link.doubted
-            for target in targets:
-                key = (source, name, target)
-                if source != target and key not in self._known:
-                    self._known.add(key)
-                    self.relations.append(
-                        GraphRelation(source, name, target, link.span, words, link.kind, known)
-                    )
+        sure = sure and source not in link.doubted
+        relation = GraphRelation(source, name, target, link.span, words, link.kind, sure)
+        self.relations.append(relation)
 
 
 @lru_cache(maxsize=4096)

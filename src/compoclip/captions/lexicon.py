@@ -24,7 +24,7 @@ data/README.md describes the file.
 from __future__ import annotations
 
 import lzma
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -154,9 +154,9 @@ class Lexicon:
         up, heads, attributes = map(tuple, plain.values())
         return Synset(*self._kinds[number], said, up, heads, attributes, tuple(words))
 
-    def below(self, number: int) -> tuple[int, ...]:
+    def below(self, number: int) -> Sequence[int]:
         """Return the synsets that point to this one: hyponyms, or the satellites of a head."""
-        return tuple(self._below.get(number, ()))
+        return self._below.get(number, ())
 
     @cached_property
     def _below(self) -> dict[int, list[int]]:
@@ -361,7 +361,7 @@ class Lexicon:
             if self._is_kind(head):
                 found.update(self.below(head))
             for opposite in (pointer.synset for pointer in self.synset(head).pointers("!")):
-                found.update(self.below(opposite) + self.synset(opposite).heads)
+                found.update(self.below(opposite), self.synset(opposite).heads)
                 if not self._is_kind(opposite):
                     found.add(opposite)
             for noun in self.synset(head).attributes:

@@ -241,10 +241,7 @@ class Transform:
         return last if isinstance(last, Refused) else result
 
     def _levels(self, slot: Slot, least: int) -> Callable[[Choice], int]:
-        """The function that says how well the words of a negative go together.
-
-        Of those below `least` it says only that they are.
-        """
+        """The function that says how well the words of a negative go together."""
         if not self.valid:
             return lambda choice: 2
         rule, positive = slot.rule, slot.positive

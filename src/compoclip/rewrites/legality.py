@@ -120,11 +120,7 @@ def modifiers(s: Reading, a: int, b: int, pos: str) -> bool:
 
 
 def _described_by(s: Reading, index: int) -> Iterable[int]:
-    """Mentions that the modifier at token `index` may belong to.
-
-    Inside a noun phrase that one; before one ("red and blue balls") that one; else ("the cat next
-    to the mat is black") the phrase before it and all that this one may be tied to.
-    """
+    """Mentions that the modifier at token `index` may belong to."""
     tokens = s.caption.tokens
     if s.owner[index] >= 0:
         return (s.owner[index],)

@@ -104,10 +104,7 @@ def swaps(
 
 
 def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
-    """Return whether both spans fit their new places, and the swap with its level of attestation.
-
-    The last word of a span stands for it.
-    """
+    """Return whether both spans, by their last words, fit their new places, and the swap."""
     (first, end), (start, stop) = pair.a, pair.b
     mine, theirs = s.lemmas[end - 1], s.lemmas[stop - 1]
     if pair.group in ("noun", "object", "plural-noun") and any(
@@ -128,10 +125,7 @@ def _judged(s: Reading, pair: SpanPair) -> tuple[bool, CandidateEdit]:
 
 
 def _may_change_places(s: Reading, a: str, b: str) -> bool:
-    """Return whether one noun can stand wherever the other can: of one kind, men and women.
-
-    Pairs of words that captions show do not promise it: "a girl on a bicycle", "a bag on a girl".
-    """
+    """Return whether one noun can stand wherever the other can: things of one kind."""
     kind = kind_of(a)
     if kind != kind_of(b) or kind not in RULES.rows("may change places"):
         return False

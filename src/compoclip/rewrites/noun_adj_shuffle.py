@@ -41,8 +41,7 @@ def _shuffled(s: Reading, rng: random.Random) -> Iterator[CandidateEdit]:
 
 
 def _sense(caption: Caption, order: Sequence[int]) -> object:
-    """Return the scene graph with the words in another order: things with their attributes, and
-    what stands to what; None when all of it is unknown."""
+    """Return the scene graph with the words in another order; None when it is unknown."""
     if caption.graph is None or not caption.graph.objects:
         return None
     tokens = caption.tokens

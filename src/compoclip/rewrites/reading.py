@@ -35,17 +35,14 @@ from compoclip.rewrites.relations import (
     preposition_size,
 )
 
+# "There is no red star" stays true when the star turns blue. "no" and the like reach from
+# themselves to the end of the clause; "not", "or", "might", "only" reach over the whole clause.
 _BOUNDARIES = frozenset((".", "!", "?", ";", "but", "\n"))
 _CONTRACTED = ("n't", "n’t")
 
 
 def _unasserted(lows: tuple[str, ...]) -> frozenset[int]:
-    """Indices of tokens under a negation, an alternative or a doubt, so that editing them proves
-    nothing: "there is no red star" stays true when the star turns blue.
-
-    "no", "without" and the like reach from themselves to the end of the clause; "not", "or",
-    "might", "only" reach over the whole clause. Clauses end at . ! ? ; and "but".
-    """
+    """Indices of tokens under a negation, an alternative or a doubt."""
     no, whole = RULES["no"], RULES["not"]
     if (no | whole).isdisjoint(lows) and not any(word.endswith(_CONTRACTED) for word in lows):
         return frozenset()
@@ -280,8 +277,7 @@ def _analysed(caption: Caption) -> Reading:
 def _link(
     between: tuple[tuple[str, str, str, str, bool], ...],
 ) -> tuple[MentionLink, tuple[str, ...]]:
-    """The kind and the words of the link between two mentions, of these tokens: lower-case text and
-    lemma, part of speech, tag, whether in a phrasal preposition."""
+    """The link between mentions, of tokens (low, lemma, pos, tag, whether in a phrase)."""
     low = [word for word, *_ in between]
     copula = not {"is", "are", "was", "were", "be", "been", "'s"}.isdisjoint(low)
     core = [

@@ -325,11 +325,7 @@ def _in_list(s: Reading, category: str) -> list[tuple[Element, list[str]]]:
 
 
 def _any_word(s: Reading, rng: random.Random, categories: tuple[str, ...]) -> Iterator[Proposal]:
-    """Replaces a listed word as it stands by any other of its list, true or not.
-
-    Of phrases ("in front of") only the single words are looked for, as in the released code; they
-    take the place of other words all the same.
-    """
+    """Replaces a listed word, not a phrase, by any other of its list, true or not."""
     places = {c: [i for i, low in enumerate(s.lows) if low in WORDS[c]] for c in categories}
     options = [category for category in categories if places[category]]
     for _ in range(MAX_DRAWS if options else 0):
