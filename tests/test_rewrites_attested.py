@@ -63,7 +63,6 @@ def test_the_fluent_swap_refuses_what_captions_do_not_show() -> None:
 
 
 WRONG = rows("""
-name | caption | never
 ce-adj | a cute dog on a bench | picturesque
 ce-adj | a young boy on a bench | old boy
 ce-adj | an old fashioned train on a track | new fashioned

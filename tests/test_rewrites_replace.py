@@ -19,7 +19,6 @@ from compoclip.rewrites.relations import CONTRADICTIONS, contradicting
 from compoclip.rewrites.replace import (
     EXCEPTIONS,
     REPLACE,
-    Element,
     columns,
     drawn_candidate,
     elements,
@@ -200,8 +199,8 @@ def test_verbs_keep_their_objects_possible() -> None:
 
 def test_up_to_two_candidates_then_one_evenly() -> None:
     """A candidate of weight 999 does not crowd out the other: both are drawn, one is taken."""
-    element = Element("entity", 0, 1, "NOUN", "NN", (("cat", 999), ("horse", 1)))
-    drawn = [drawn_candidate(element, random.Random(i)) for i in range(400)]
+    options = ("cat", 999), ("horse", 1)
+    drawn = [drawn_candidate(options, random.Random(i)) for i in range(400)]
     assert 140 < drawn.count("horse") < 260
 
 

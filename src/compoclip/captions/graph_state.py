@@ -302,9 +302,9 @@ class ReadingState:
         people = self.draft.animate(link.sources)
         heads = {self.draft.nodes[i].head for i in self.last}
         # What one is in or on without being there: "in a row", "on display".
-        manners = {("in",): WORDS["in manners"], ("on",): WORDS["on manners"]}.get(link.names)
+        manners = WORDS["in manners"] if link.names == ("in",) else WORDS["on manners"]
         at_things = self.draft.among(link.sources, "places at things")
-        if manners is not None and heads <= manners:
+        if link.names in (("in",), ("on",)) and heads <= manners:
             self.hosts = list(self.subject)  # "a dog with a stick in its mouth on a path"
         elif link.names[-1] == "for" and heads <= WORDS["posed for"]:
             self.hosts = list(link.sources)  # "posing for a photo in a room"

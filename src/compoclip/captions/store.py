@@ -125,11 +125,7 @@ class ParseStore:
     Any number of processes may read while one writes (write-ahead log); writers wait for each
     other. A process that dies while writing loses its open transaction only. Damaged records count
     as missing: `get_or_parse` parses the captions again and counts them in `damaged`. Objects can
-    be pickled; each process opens the file itself.
-
-    Args:
-        path: The file, made with its folder when absent.
-        tagger_name: See `get_tagger`.
+    be pickled; each process opens the file itself, made with its folder when absent.
 
     Raises:
         CompoclipError: When the file cannot be opened, read or written.

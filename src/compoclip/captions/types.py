@@ -27,14 +27,9 @@ class Span:
 class Token:
     """One word or punctuation mark of a caption; `text == caption.text[start:end]` always holds.
 
-    Attributes:
-        text: As written.
-        lemma: Dictionary form.
-        pos: Universal part of speech: NOUN, PROPN, VERB, AUX, ADJ, ADV, ADP, DET, PRON, NUM, PART,
-            CCONJ, SCONJ, INTJ, PUNCT, SYM or X.
-        tag: Penn Treebank tag (NN, NNS, VBG, ...).
-        start: First character in the caption.
-        end: Character after the last.
+    `lemma` is its dictionary form, `tag` its Penn Treebank tag (NN, NNS, VBG, ...), `pos` its
+    universal part of speech: NOUN, PROPN, VERB, AUX, ADJ, ADV, ADP, DET, PRON, NUM, PART, CCONJ,
+    SCONJ, INTJ, PUNCT, SYM or X.
     """
 
     text: str
@@ -66,12 +61,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class GraphObject:
-    """An object of a scene graph.
+    """An object of a scene graph, where the caption names it, with its properties in order.
 
-    Attributes:
-        name: Lemma of the head noun, with its compound words ("fire hydrant").
-        span: Where the caption names it.
-        attributes: Its properties, in caption order.
+    Its name is the lemma of the head noun, with its compound words ("fire hydrant").
     """
 
     name: str
@@ -85,7 +77,6 @@ class GraphAttribute:
 
     Attributes:
         name: As written, in lower case.
-        span: Its place in the caption.
         kind: Quality ("red", "wooden", "dark blue"), number ("two", "group of"), or action or place
             without an object ("smiling", "outside"). Some uses count only qualities.
         sure: Whether the caption has no other reading, see `GraphRelation`.
@@ -102,14 +93,11 @@ class GraphRelation:
     """A directed relation between two objects.
 
     Attributes:
-        subject: Index of the subject in the graph's objects.
+        subject, object: Indexes in the graph's objects.
         name: Lemmas ("sit on", "surround by"). A possessor is the object of a relation "of" in
             every wording ("the man's hat": hat of man).
-        object: Index of the object.
-        span: Its place in the caption.
         words: As written, without auxiliaries ("sitting on"), so that "subject words object" is
             English.
-        kind: Preposition, verb, passive or possession.
         sure: Whether the words allow no other reading. In "a man on a horse with a hat", the hat
             may belong to either; the graph holds the likelier relation and marks it as not sure.
     """
@@ -140,9 +128,8 @@ class Caption:
 
     Attributes:
         text: The parsed text; the `beginning` of a very long caption.
-        tokens: Words and marks in order.
         chunks: Base noun phrases in order.
-        graph: Scene graph; None when no parser was run.
+        graph: None when no parser was run.
         cut: Whether the caption is longer than `text`.
     """
 

@@ -32,14 +32,10 @@ class PromptTask:
     """One prompt and the rules for its answers.
 
     Attributes:
-        name: Of the task.
-        source: Where the prompt comes from.
         gives: Kind of text for `train`.
         change: How a text may differ from its caption (see `judge`).
         most: Most texts taken from one answer.
-        temperature: Default temperature.
-        max_tokens: Default token limit.
-        instruction: The prompt.
+        temperature, max_tokens: Defaults of the sampling.
         examples: (sentence, answer) pairs that the prompt shows.
         needs_word: Captions without this word are not asked about.
     """

@@ -96,13 +96,11 @@ def _json(text: str) -> list[str] | None:
 
 
 def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         return [text for each in value for text in _strings(each)]
-    return []
+    return [value] if isinstance(value, str) else []
 
 
 def _clean(line: str) -> str:

@@ -229,7 +229,6 @@ def edit_level(
     """How well the slots that an edit changes are attested.
 
     Args:
-        s: Reading of the caption.
         words: Token -> the lemma that comes to stand there, of a compound its last word; "" for a
             word that goes.
         moved: Spans that are moved as they are: what belongs together inside stays.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import takewhile
 
 from compoclip.rewrites.base import Edit, Refused
 from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
@@ -71,14 +72,11 @@ def _belongs(before: str, token: str) -> bool:
 def _changed_span(old: str, new: str) -> Edit:
     """The one stretch outside which both texts agree, widened to whole words."""
     shortest = min(len(old), len(new))
-    start = 0
-    while start < shortest and old[start] == new[start]:
-        start += 1
+    start = next((i for i in range(shortest) if old[i] != new[i]), shortest)
     while start > 0 and not old[start - 1].isspace():
         start -= 1
-    tail = 0
-    while tail < shortest - start and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
+    same = takewhile(lambda i: old[-1 - i] == new[-1 - i], range(shortest - start))
+    tail = sum(1 for _ in same)
     while tail > 0 and not old[len(old) - tail].isspace():
         tail -= 1
     return Edit(start, len(old) - tail, start, len(new) - tail)

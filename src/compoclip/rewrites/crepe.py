@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 
 from compoclip.rewrites.base import Edit, Refused
-from compoclip.rewrites.driver import CandidateEdit, Proposal, Round, SampledRewrite
-from compoclip.rewrites.edit import MAX_DRAWS, SpanChange, apply_changes, inflect
+from compoclip.rewrites.driver import CandidateEdit, Proposal, SampledRewrite
+from compoclip.rewrites.edit import SpanChange, apply_changes, inflect
 from compoclip.rewrites.exclusion import NOT_THINGS, UNIVERSAL, families
 from compoclip.rewrites.legality import (
     has_namesake,
@@ -27,10 +28,11 @@ from compoclip.rewrites.relations import phrases
 from compoclip.rewrites.replace import (
     NO_CANDIDATE,
     TOO_FEW,
+    Element,
     drawn_candidate,
     elements,
     enough_elements,
-    fluent,
+    in_rounds,
 )
 from compoclip.rewrites.slots import NOUNS
 
@@ -48,13 +50,11 @@ def _atoms(s: Reading, rng: random.Random) -> Iterator[Proposal]:
     if not enough_elements(s):
         yield Refused(TOO_FEW)
         return
-    atoms = elements(s)
-    kinds = [kind for kind in _TYPES if any(atom.kind == kind for atom in atoms)]
-    for kind in rng.sample(kinds, len(kinds)):
-        yield Round()
-        for _ in range(MAX_DRAWS):
-            atom = rng.choice([atom for atom in atoms if atom.kind == kind])
-            yield fluent(s, atom, drawn_candidate(atom, rng), f"atom:{_TYPES[kind]}")
+    options: dict[str, list[Element]] = {}
+    for kind, name in _TYPES.items():
+        if atoms := [atom for atom in elements(s) if atom.kind == kind]:
+            options[f"atom:{name}"] = atoms
+    yield from in_rounds(s, rng, options, partial(drawn_candidate, rng=rng))
 
 
 def _swaps(s: Reading, rng: random.Random) -> Iterator[Proposal]:

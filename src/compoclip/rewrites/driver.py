@@ -69,9 +69,6 @@ class SampledRewrite:
     """A rewrite that proposes candidate edits of a caption; the driver picks one.
 
     Attributes:
-        name: Name of the rewrite.
-        version: Raised whenever its texts change.
-        keeps_meaning: Whether it makes positives.
         none: Reason of the refusal without any candidate.
         propose: Yields candidates of a caption in sampled order.
     """

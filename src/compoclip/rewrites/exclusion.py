@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
@@ -41,21 +40,15 @@ NO_THINGS = _FAMILIES["NO THINGS"]
 NOT_THINGS = NO_THINGS | _FAMILIES["MEASURES"]
 #: Things of which there is some in most pictures, named or not.
 EVERYWHERE = RULES["everywhere"]
+Cells = tuple[tuple[str, ...], ...]
 #: (lemma, weight) of candidates.
 Weighted = tuple[tuple[str, int], ...]
 
 
-class _Index(NamedTuple):
-    """Word -> its (family, cell) pairs, word -> families, family -> its cells."""
-
-    places: Mapping[str, Sequence[tuple[str, int]]]
-    families: Mapping[str, frozenset[str]]
-    cells: Mapping[str, tuple[tuple[str, ...], ...]]
-
-
 @lru_cache(maxsize=8)
-def _index(pos: str) -> _Index:
-    cells: dict[str, tuple[tuple[str, ...], ...]] = {}
+def _index(pos: str) -> tuple[Mapping[str, Sequence[tuple[str, int]]], Mapping[str, Cells]]:
+    """Word -> its (family, cell) pairs; family -> its cells."""
+    cells: dict[str, Cells] = {}
     places: dict[str, list[tuple[str, int]]] = {}
     section = "NOUN" if pos == "PROPN" else pos
     lines = _FAMILIES.rows(section) if section in ("NOUN", "ADJ", "VERB") else ()
@@ -63,38 +56,37 @@ def _index(pos: str) -> _Index:
     if pos == "ADJ":
         rows += [(line, line) for line in _FAMILIES.rows("OPPOSITES")]
     for family, text in rows:
-        row = tuple(tuple(cell.replace("_", " ").split("/")) for cell in text.split())
-        cells[family] = row
-        for number, cell in enumerate(row):
+        cells[family] = tuple(tuple(c.replace("_", " ").split("/")) for c in text.split())
+        for number, cell in enumerate(cells[family]):
             for word in cell:
                 places.setdefault(word, []).append((family, number))
-    known = {word: frozenset(family for family, _ in found) for word, found in places.items()}
-    return _Index(places, known, cells)
+    return places, cells
 
 
+@lru_cache(maxsize=65536)
 def families(lemma: str, pos: str) -> frozenset[str]:
     """Names of the families that hold the word; empty when it is in none."""
-    return _index(pos).families.get(lemma.lower(), frozenset())
+    return frozenset(family for family, _ in _index(pos)[0].get(lemma.lower(), ()))
 
 
 def members(family: str, pos: str) -> tuple[str, ...]:
     """The words of a family."""
-    return tuple([word for cell in _index(pos).cells[family] for word in cell])
+    return tuple([word for cell in _index(pos)[1][family] for word in cell])
 
 
 def may_coincide(a: str, b: str, pos: str) -> bool:
     """Return whether both words share a cell of the lists, so that they can mean the same."""
-    places = _index(pos).places
+    places = _index(pos)[0]
     return a == b or not set(places.get(a.lower(), ())).isdisjoint(places.get(b.lower(), ()))
 
 
 @lru_cache(maxsize=16384)
 def exclusive(lemma: str, pos: str) -> tuple[str, ...]:
     """First words of the other cells of every family of the word: what it certainly is not."""
-    index = _index(pos)
+    places, cells = _index(pos)
     found: dict[str, None] = {}
-    for family, number in index.places.get(lemma.lower(), ()):
-        for other, cell in enumerate(index.cells[family]):
+    for family, number in places.get(lemma.lower(), ()):
+        for other, cell in enumerate(cells[family]):
             if other != number and not any(may_coincide(lemma, w, pos) for w in cell):
                 found[cell[0]] = None
     return tuple(found)
@@ -189,7 +181,7 @@ def entity(compound: str, head: str, *, single: bool, plural: bool) -> Weighted:
 def _by_field() -> Mapping[int, Iterable[str]]:
     """The first word of every cell of things, by its field."""
     found: dict[int, dict[str, None]] = {}
-    for family, cells in _index("NOUN").cells.items():
+    for family, cells in _index("NOUN")[1].items():
         for cell in cells if family not in _FAMILIES["NAMED ELSEWHERE"] else ():
             for field in lexicon().fields(cell[0], "NOUN"):
                 found.setdefault(field, {})[cell[0]] = None

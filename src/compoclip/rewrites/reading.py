@@ -103,13 +103,10 @@ class Reading:
     Members about objects are computed on first use; they are empty without a graph.
 
     Attributes:
-        caption: The caption.
-        mentions: Noun phrases in order.
         owner: For every token the mention it belongs to, or -1.
         phrasal: Tokens of phrasal prepositions ("in front of").
         unasserted: Tokens that the caption does not claim ("no", "or", "might").
-        lows: Text of every token in lower case.
-        lemmas: Lemma of every token in lower case.
+        lows, lemmas: Text and lemma of every token in lower case.
     """
 
     caption: Caption

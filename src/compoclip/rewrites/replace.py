@@ -9,7 +9,7 @@ them are rows of data/exceptions.txt.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -225,7 +225,8 @@ def _proposed(s: Reading, rng: random.Random, parts: tuple[str, ...]) -> Iterato
     shares = [min(_SHARE, len(element.candidates)) for element in found]
     for _ in range(MAX_DRAWS if found else 0):
         element = rng.choices(found, shares)[0]
-        yield fluent(s, element, drawn_candidate(element, rng), f"replace:{element.kind}")
+        word = drawn_candidate(element.candidates, rng)
+        yield fluent(s, element, word, f"replace:{element.kind}")
 
 
 def replacement(
@@ -234,7 +235,6 @@ def replacement(
     """Return the rewrite that replaces one element.
 
     Args:
-        name: Its name.
         parts: Parts of speech that may be replaced: NOUN (entities), ADJ (modifiers), ADP and VERB
             (relations).
     """
@@ -244,9 +244,9 @@ def replacement(
 REPLACE = replacement()
 
 
-def drawn_candidate(element: Element, rng: random.Random) -> str:
+def drawn_candidate(candidates: Weighted, rng: random.Random) -> str:
     """Two candidates by weight (or the only one), then one of them uniformly."""
-    left, drawn = list(element.candidates), []
+    left, drawn = list(candidates), []
     for _ in range(min(_SHARE, len(left))):
         at = rng.choices(range(len(left)), [weight for _, weight in left])[0]
         drawn.append(left.pop(at)[0])
@@ -304,23 +304,33 @@ WORDS = {name: frozenset(words) for name, words in word_lists(__file__, "tsvlc")
 
 def _listed(s: Reading, rng: random.Random, categories: tuple[str, ...]) -> Iterator[Proposal]:
     """Replaces one listed word: category uniform among those that apply, then word, then foil."""
-    options = {c: found for c in categories if (found := _in_list(s, c))}
-    for category in rng.sample(list(options), len(options)):
+    options = {f"list:{c}": found for c in categories if (found := _in_list(s, c))}
+    return in_rounds(s, rng, options, lambda candidates: rng.choice(candidates)[0])
+
+
+def in_rounds(
+    s: Reading,
+    rng: random.Random,
+    options: Mapping[str, Sequence[Element]],
+    choose: Callable[[Weighted], str],
+) -> Iterator[Proposal]:
+    """Propose replacements of the elements of one rule after the other, the rules in any order."""
+    for rule in rng.sample(list(options), len(options)):
         yield Round()
         for _ in range(MAX_DRAWS):
-            element, words = rng.choice(options[category])
-            yield fluent(s, element, rng.choice(words), f"list:{category}")
+            element = rng.choice(options[rule])
+            yield fluent(s, element, choose(element.candidates), rule)
 
 
-def _in_list(s: Reading, category: str) -> list[tuple[Element, list[str]]]:
+def _in_list(s: Reading, category: str) -> list[Element]:
     """The elements whose word is in the list, with the words of it that exclude theirs."""
     words, found = WORDS[category], []
     part = {"action": "VERB", "spatial": "ADP"}.get(category, "ADJ")
     for element in elements(s):
         said = {" ".join(each[element.first : element.stop]) for each in (s.lows, s.lemmas)}
-        foils = [word for word, _ in element.candidates if word in words]
+        foils = tuple([each for each in element.candidates if each[0] in words])
         if element.pos == part and foils and said & words:
-            found.append((element, foils))
+            found.append(element._replace(candidates=foils))
     return found
 
 

@@ -15,14 +15,7 @@ from typing import Protocol
 
 from compoclip.captions.subgraphs import SubGraph, phrase, relation_words
 from compoclip.captions.types import Caption
-from compoclip.rewrites.base import (
-    Edit,
-    Refused,
-    Rewritten,
-    fits_context,
-    same_to_clip,
-    token_key,
-)
+from compoclip.rewrites.base import Edit, Refused, Rewritten, fits_context, same_to_clip, token_key
 from compoclip.rewrites.driver import SampledRewrite, first_fluent
 from compoclip.rewrites.edit import MAX_DRAWS, TOO_LONG
 from compoclip.rewrites.exclusion import NOT_THINGS, RELATED, entity, head_noun, same_thing
@@ -97,9 +90,6 @@ def draw_units(
     foil. A slot without candidates stays empty.
 
     Args:
-        entities: The entities of a caption.
-        relations: Its relations.
-        rng: Source of all randomness.
         slots: Most units.
         relation_share: Probability that a slot tries the relations.
         pair_share: Probability that an entity comes with another one.
