@@ -14,12 +14,10 @@ from compoclip.rewrites import exclusion as candidates
 from compoclip.rewrites.base import Refused, get_rewrite
 from compoclip.rewrites.edit import MASS_NOUNS
 from compoclip.rewrites.exclusion import exclusive, families, may_coincide
-from compoclip.rewrites.reading import read
+from compoclip.rewrites.reading import EXCEPTIONS, read
 from compoclip.rewrites.relations import CONTRADICTIONS, contradicting
 from compoclip.rewrites.replace import (
-    EXCEPTIONS,
     REPLACE,
-    columns,
     drawn_candidate,
     elements,
     forbidden,
@@ -215,7 +213,7 @@ EXCEPTION_ROWS = [(name, row) for name, table in EXCEPTIONS.items() for row in t
 
 @pytest.mark.parametrize(("name", "row"), EXCEPTION_ROWS, ids=lambda x: getattr(x, "example", x))
 def test_an_exception_holds_in_its_example(name: str, row: TagRow) -> None:
-    words = columns(read(parse(row.example)))
+    words = read(parse(row.example)).columns
     places = range(len(words[0]))
     held = [at for at in places if row in EXCEPTIONS[name][tuple(c[at] for c in words)]]
     assert any(all(holds(words, at) for holds in row.around) for at in held)

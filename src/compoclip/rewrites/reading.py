@@ -14,6 +14,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from compoclip.captions.lists import word_lists
 from compoclip.captions.subgraphs import (
     SubGraph,
     decompose,
@@ -24,6 +25,7 @@ from compoclip.captions.subgraphs import (
     worded,
 )
 from compoclip.captions.tagger import lemma_of
+from compoclip.captions.tagrules import Columns, Patterns
 from compoclip.captions.types import Caption, GraphObject, SceneGraph, Span
 from compoclip.rewrites.base import token_key
 from compoclip.rewrites.edit import RULES
@@ -172,6 +174,12 @@ class Reading:
         return found
 
     @cached_property
+    def columns(self) -> Columns:
+        """Return the columns of `EXCEPTIONS`: m is "in" for the words of noun phrases."""
+        tokens, inside = self.caption.tokens, ["in" if i >= 0 else "" for i in self.owner]
+        return self.lows, self.lemmas, [t.pos for t in tokens], [t.tag for t in tokens], inside
+
+    @cached_property
     def words(self) -> frozenset[str]:
         """Return every word as written and as lemma, in lower case."""
         return frozenset((*self.lows, *self.lemmas))
@@ -220,6 +228,11 @@ class Reading:
         return next((token.tag for token in tokens_in(self.caption, span)), "")
 
 
+#: Exceptions of rewrites by what stands around a word; see data/exceptions.txt.
+_EXCEPTIONS = word_lists(__file__, "exceptions")
+EXCEPTIONS = {
+    name: Patterns("wlptm", _EXCEPTIONS.rows(name), {}) for name in _EXCEPTIONS.names() if name
+}
 _last: list[Reading] = []
 
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from compoclip.captions.lexicon import lexicon
 from compoclip.captions.lists import word_lists
-from compoclip.captions.tagrules import Columns, Patterns
 from compoclip.rewrites.attested import edit_level, preposition_level
 from compoclip.rewrites.base import Refused
 from compoclip.rewrites.driver import CandidateEdit, Proposal, Round, SampledRewrite
@@ -43,7 +42,7 @@ from compoclip.rewrites.legality import (
     states_place,
     subject_of,
 )
-from compoclip.rewrites.reading import STARTS, Reading
+from compoclip.rewrites.reading import EXCEPTIONS, STARTS, Reading
 from compoclip.rewrites.relations import KNOWN_PHRASES, contradicting
 from compoclip.rewrites.slots import NOUNS, preposition
 
@@ -53,19 +52,6 @@ _GENDERS = RULES.keys_of("genders")
 _SHARE = 2  # candidates that are sampled of an element
 
 # --- The replaceable elements of a caption, each with its candidates. ---
-
-_EXCEPTIONS = word_lists(__file__, "exceptions")
-EXCEPTIONS = {
-    name: Patterns("wlptm", _EXCEPTIONS.rows(name), {}) for name in _EXCEPTIONS.names() if name
-}
-
-
-@lru_cache(maxsize=1)
-def columns(s: Reading) -> Columns:
-    """Return the columns of `EXCEPTIONS`: m is "in" for the words of noun phrases."""
-    tokens = s.caption.tokens
-    inside = ["in" if owner >= 0 else "" for owner in s.owner]
-    return s.lows, s.lemmas, [t.pos for t in tokens], [t.tag for t in tokens], inside
 
 
 class Element(NamedTuple):
@@ -137,7 +123,7 @@ def _modifiers(s: Reading, free: list[int]) -> Iterator[Element]:
         token, owner, lemma = tokens[index], s.owner[index], s.lemmas[index]
         if token.pos != "ADJ" or token.tag not in ("JJ", "JJR", "JJS"):
             continue
-        if names_together(tokens, index) or EXCEPTIONS["modifiers"].first(columns(s), index):
+        if names_together(tokens, index) or EXCEPTIONS["modifiers"].first(s.columns, index):
             continue
         if lemma == "same":  # "the same colour" -> "a different colour"
             if index and s.lows[index - 1] == "the" and owner >= 0:
@@ -177,14 +163,14 @@ def _verbs(s: Reading, free: list[int]) -> Iterator[Element]:
             continue
         posture = "posture" in families(lemma, "VERB")
         after = tokens[index + 1] if index + 1 < len(tokens) else None
-        if EXCEPTIONS["verbs"].first(columns(s), index) or (posture and not acts(s, index)):
+        if EXCEPTIONS["verbs"].first(s.columns, index) or (posture and not acts(s, index)):
             continue  # a plate stands as well as it lies
         if after and lexicon().known(f"{s.lows[index]} {after.text.lower()}", "NOUN"):
             continue  # "a washing machine"
         if posture and after and (after.pos == "ADJ" or after.text.lower() in ("up", "down")):
             continue  # "sitting up in bed", "lying unconscious"
         transitive = after is not None and s.owner[index + 1] >= 0
-        unlikely = set(" ".join(EXCEPTIONS["unlikely verbs"].every(columns(s), index)).split())
+        unlikely = set(" ".join(EXCEPTIONS["unlikely verbs"].every(s.columns, index)).split())
         if not acts(s, index):
             unlikely |= {"/posture", "/grazing", "/playing"}
         options = [

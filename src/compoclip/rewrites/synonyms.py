@@ -14,7 +14,7 @@ from compoclip.rewrites.driver import CandidateEdit, SampledRewrite
 from compoclip.rewrites.edit import RULES, SpanChange, cased_like, inflect
 from compoclip.rewrites.exclusion import families, is_living, names_people
 from compoclip.rewrites.legality import names_together, states_place, subject_of
-from compoclip.rewrites.reading import Reading
+from compoclip.rewrites.reading import EXCEPTIONS, Reading
 from compoclip.rewrites.relations import is_symmetric, phrases
 
 NO_SYNONYM = "no-synonym"
@@ -94,29 +94,17 @@ def _verb(form: str) -> str:
 
 def _verb_fits(s: Reading, entry: SynonymEntry, at: int, after: int) -> bool:
     """Return whether the verb has the sense, and the surroundings, that its synonym needs."""
-    if s.owner[at] >= 0:
+    if s.owner[at] >= 0 or entry.word not in EXCEPTIONS:
         return False
-    follower = "".join(s.lows[after : after + 1])
-    has_object = after < len(s.lows) and s.owner[after] >= 0
-    be = at > 0 and s.lemmas[at - 1] == "be"
     subject = subject_of(s, at)
     lives = subject >= 0 and is_living(s.head_lemma(subject))
-    match entry.word:
-        case "holding":
-            return has_object and (subject < 0 or lives)
-        case "wearing" | "wears" | "riding" | "riding on" | "eating":
-            return has_object
-        case "sitting" | "standing":  # plates stand, and are not upright; houses sit
-            bare = not has_object and follower not in ("up", "down", "out", "upright")
-            return lives and bare and (be or entry.kind == "relation")
-        case "hanging" | "walking":
-            return not has_object and follower not in ("out", "up", "off", "on")
-        case "looking":
-            gazed = follower in RULES["gazed"]
-            return gazed and (at == 0 or s.caption.tokens[at - 1].pos != "ADJ")
-        case "smiling":
-            return be and not has_object and follower not in ("at", "for")
-    return False
+    be = at > 0 and s.lemmas[at - 1] == "be"
+    if entry.word == "holding" and subject >= 0 and not lives:
+        return False
+    # Plates stand, and are not upright; houses sit.
+    if entry.word in ("sitting", "standing") and not (lives and (be or entry.kind == "relation")):
+        return False
+    return bool(EXCEPTIONS[entry.word].first(s.columns, after - 1))
 
 
 def _adjective_fits(s: Reading, word: str, at: int) -> bool:

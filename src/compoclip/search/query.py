@@ -92,8 +92,8 @@ def split_negation(text: str) -> tuple[str, tuple[str, ...]]:
 def _split_once(text: str) -> tuple[str, list[str]] | None:
     caption = parse(text)
     tokens, lows = caption.tokens, [token.text.lower() for token in caption.tokens]
-    denied = WORDS["negations"]
-    at = next((k for k, low in enumerate(lows) if low in denied or low.endswith("n't")), None)
+    negations = WORDS["negations"]
+    at = next((k for k, low in enumerate(lows) if low in negations or low.endswith("n't")), None)
     if at is None:
         return None
     end = next((k for k in range(at, len(lows)) if lows[k] in _ENDS), len(lows))
