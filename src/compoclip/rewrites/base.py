@@ -163,7 +163,8 @@ def get_rewrite(name: str) -> Rewrite:
     """
     known = _found()
     if not own.is_file(name):
-        refuse({f"no rewrite '{name}'; {closest(name, known)}": name not in known})
+        if name not in known:
+            raise UsageError(f"no rewrite '{name}'; {closest(name, known)}")
         return known[name]
     values = own.parts_of(name)
     module = str(values["__name__"])
