@@ -138,8 +138,13 @@ def sentences(caption: str) -> tuple[str, ...]:
     """Split a long caption into sentences for training.
 
     A sentence ends at ". " before a capital, unless the dot belongs to an abbreviation ("St.") or
-    an initial. Openings such as "The image shows" are removed, runs of blanks become one. Return
-    the sentences of 4 to 34 words, in order; the first is the main one.
+    an initial. Openings such as "The image shows" are removed, runs of blanks become one.
+
+    Args:
+        caption: One or more sentences.
+
+    Returns:
+        The sentences of 4 to 34 words, in order; the first is the main one.
     """
     text = " ".join(caption.split())
     parts, start = [], 0
@@ -166,8 +171,13 @@ _BLANKS = re.compile(r"\s{2,}")
 def pre_caption(text: str, words: int) -> str:
     """Clean a caption as the evaluation code of BLIP and ARO does.
 
-    Return the first `words` words of the text in lower case, with each of . ! " ( ) * # : ; ~ and
-    each run of blanks replaced by one blank.
+    Args:
+        text: A caption.
+        words: Number of words to keep.
+
+    Returns:
+        The first `words` words of the text in lower case, with each of . ! " ( ) * # : ; ~ and each
+        run of blanks replaced by one blank.
     """
     text = _BLANKS.sub(" ", _MARKS.sub(" ", text.lower())).strip()
     return " ".join(text.split(" ")[:words])

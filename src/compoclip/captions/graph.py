@@ -352,10 +352,16 @@ class _Reader(ReadingState):
 
 
 def graph_tree(graph: SceneGraph) -> list[str]:
-    """Draw a scene graph as a tree of text: objects with attributes, below each its relations.
+    """Draw a scene graph as text.
 
     Objects come in caption order, numbered if two share a name. Attributes are aligned in one
     column, relations and their objects in others.
+
+    Args:
+        graph: Any scene graph.
+
+    Returns:
+        The lines of a tree: objects with their attributes, and below each its relations.
     """
     if not graph.objects:
         return ["(no objects)"]

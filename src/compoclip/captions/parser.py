@@ -22,8 +22,14 @@ _BATCH = 500
 def parse(text: str, tagger: Tagger | None = None) -> Caption:
     """Tag, chunk and parse a caption. Never raises on odd text.
 
-    Of a caption longer than any model reads, the `beginning` is parsed. tagger: `get_tagger()` by
-    default.
+    The graph takes a quarter of the time of the tags and is always made.
+
+    Args:
+        text: The caption. If it is longer than any model reads, its `beginning` is parsed.
+        tagger: `get_tagger()` by default.
+
+    Returns:
+        The caption with tokens, noun chunks and scene graph.
     """
     head = beginning(text)
     tokens = (tagger or get_tagger()).tag(head)
@@ -36,8 +42,10 @@ def parse_many(
 ) -> list[Caption]:
     """Parse captions, in several processes if there are many.
 
-    The result does not depend on the number of workers. tagger: a name for `get_tagger`, so that
-    each process can load its own.
+    Args:
+        texts: Captions.
+        tagger: A name for `get_tagger`, so that each process can load its own.
+        workers: Number of processes; the result does not depend on it.
     """
     todo = list(texts)
     if workers <= 1 or len(todo) < POOL_FLOOR:

@@ -44,7 +44,12 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
 
     These are each object with all its attributes, and with each one if there are several; then
     each relation with all attributes of both objects, and without. Numbers are not attributes.
-    There is one sub-graph per text, a sure one if there is any.
+
+    Args:
+        graph: The graph of a caption.
+
+    Returns:
+        The sub-graphs, one per text, a sure one if there is any.
     """
     objects = [replace(o, attributes=_qualities(o)) for o in graph.objects]
     found: list[SubGraph] = []
@@ -72,8 +77,12 @@ def decompose(graph: SceneGraph) -> tuple[SubGraph, ...]:
 def phrase(subgraph: SubGraph) -> str:
     """Return a sub-graph as text, such as "black cat sitting on red mat".
 
-    Attributes in caption order and the noun of each object, without articles, with the words of the
-    relations between them.
+    Args:
+        subgraph: Objects in a row.
+
+    Returns:
+        Attributes in caption order and the noun of each object, without articles, with the words of
+        the relations between them.
     """
     return " ".join(text for text, _ in pieces(subgraph))
 

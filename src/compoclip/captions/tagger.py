@@ -58,7 +58,8 @@ def get_tagger(name: str = DEFAULT_TAGGER) -> Tagger:
 def tagger_version(name: str = DEFAULT_TAGGER) -> str:
     """Return name and version of a tagger, without loading the default model.
 
-    name: as for `get_tagger`.
+    Args:
+        name: As for `get_tagger`.
     """
     return f"hanta-{version('HanTa')}" if name == "hanta" else get_tagger(name).name
 

@@ -92,7 +92,10 @@ def collect(
     """Ask about all captions without a recorded answer, and record the answers.
 
     Args:
+        task: The prompt.
         captions: Distinct captions.
+        engine: Answers the prompts, from several threads if it allows.
+        asking: Settings of the sampling.
         path: The record, see `recordfile`.
         made_from: Inputs of the record, to refuse a record made from others.
         track: Wraps the stream of finished captions, for progress.

@@ -78,7 +78,11 @@ def task_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def load_task(name: str) -> PromptTask:
-    """Return the task of a name; raise UsageError for none of `task_names()`."""
+    """Return the task of a name; raise UsageError for an unknown one.
+
+    Args:
+        name: One of `task_names()`.
+    """
     known = task_names()
     refuse({f"no task '{name}'; {closest(name, known)}": name not in known})
     data = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))

@@ -96,9 +96,12 @@ def write_outputs(
     caption without a usable text gets an empty list.
 
     Args:
+        task: The prompt.
         items: (id, captions) of every sample.
         numbers: Number of every distinct caption.
+        collected: All answers.
         provenance: Fields added to every row.
+        out: The files.
     """
     verdicts = {
         number: judged(task, caption, collected.records[number])

@@ -92,6 +92,12 @@ def rng_for(seed: int, sample_id: str, epoch: int, name: str) -> random.Random:
     """Return the random generator of a sample, epoch and rewrite, for any worker and order.
 
     Seeded by BLAKE2b over the four (docs/decisions.md, rule 7).
+
+    Args:
+        seed: Seed of the run.
+        sample_id: Id of the sample.
+        epoch: Epoch, from 0.
+        name: Name of the rewrite.
     """
     key = f"{seed}\x1f{sample_id}\x1f{epoch}\x1f{name}".encode("utf-8", "surrogatepass")
     return random.Random(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big"))
@@ -190,6 +196,9 @@ def rewrite_sources(names: Iterable[str]) -> dict[str, str]:
 def rewrites_named(text: str) -> tuple[str, ...]:
     """Return the names in a list such as "negclip,./mine.py", each once, or all for "all".
 
+    Args:
+        text: Names, or custom files, joined by commas; or "all".
+
     Raises:
         UsageError: For an unknown name or an empty list.
         CompoclipError: When a file cannot be read or run.
@@ -236,12 +245,20 @@ def token_key(text: str) -> tuple[str, ...]:
 
     Keys are equal if and only if the token ids are; the 77-token limit is not applied. Case and
     blanks before punctuation are ignored: "A mat ." and "a mat." have the same key.
+
+    Args:
+        text: Any text.
     """
     return tuple(_PIECE.findall(_clean(text)))
 
 
 def same_to_clip(a: str, b: str) -> bool:
-    """Return whether two texts have the same token ids."""
+    """Return whether two texts have the same token ids.
+
+    Args:
+        a: A text.
+        b: Another text.
+    """
     # The pieces hold every sign that is not blank, so those of unlike texts cannot be alike.
     return _signs(a) == _signs(b) and token_key(a) == token_key(b)
 
@@ -252,7 +269,12 @@ def _signs(text: str) -> str:
 
 
 def fits_context(text: str, context: int = CONTEXT_LENGTH) -> bool:
-    """Return whether a text with start and end token fits into a context of so many tokens."""
+    """Return whether a text with start and end token fits into the context.
+
+    Args:
+        text: Any text.
+        context: Tokens of the context.
+    """
     room = context - SPECIAL_TOKENS
     # A token stands for one byte at least, so short texts need neither pieces nor byte pairs.
     if len(text) <= room and text.isascii() and text.isprintable() and "&" not in text:

@@ -41,7 +41,13 @@ def cross_swap(
     form of the word it replaces. The first pair is taken whose words are both attested in their new
     places, nouns of one kind, else the best attested pair.
 
-    Return both texts, or `Refused`: "no-common-category", "empty-caption" or a rule.
+    Args:
+        first: A parsed caption.
+        second: The other one.
+        rng: Source of all randomness.
+
+    Returns:
+        Both texts, or `Refused`: "no-common-category", "empty-caption" or a rule.
     """
     if not first.tokens or not second.tokens:
         return Refused(EMPTY)

@@ -80,7 +80,10 @@ def default_vocabulary() -> GraphVocabulary:
 
 
 def load_vocabulary(path: Path) -> GraphVocabulary:
-    """Read a vocabulary file (JSON, see `rewrites/data/README.md`).
+    """Read a vocabulary file.
+
+    Args:
+        path: JSON, see `rewrites/data/README.md`.
 
     Raises:
         CompoclipError: When the file is not a vocabulary or a list is empty.

@@ -80,7 +80,10 @@ def sample_graph_texts(
     Args:
         caption: With a graph. Without one, or with an empty one, the result has no texts, and
             `refused` says why.
+        rng: Source of all randomness.
         weights: Weights of c_obj, c_rel and c_attr.
+        positives: Most positives.
+        negatives: Most negatives.
         vocabulary: Words for negatives, the shipped ones by default.
         graph_filter: "valid" refuses negatives that may be true; "none" takes all, as the paper
             does.

@@ -60,6 +60,8 @@ def negclip_swap(
     """Return the rewrite that swaps a pair.
 
     Args:
+        name: Its name.
+        version: Its version.
         groups: Which of `GROUPS` may be swapped.
         least: Lowest accepted level of `attested.edit_level`; 1 accepts attested swaps only.
     """

@@ -237,10 +237,13 @@ _last: list[Reading] = []
 
 
 def read(caption: Caption) -> Reading:
-    """Analyse a caption, even without chunks or graph.
+    """Analyse a caption: its mentions and the links between them. Its graph is read on first use.
 
-    The rewrites of one caption run one after another, so the last reading is cached. Captions are
-    compared by identity, as hashing one would take longer than reading it.
+    Args:
+        caption: Any caption, even without chunks or graph.
+
+    Returns:
+        The reading; the last one is cached.
     """
     last = _last[:]  # another thread may replace it
     if not last or last[0].caption is not caption:

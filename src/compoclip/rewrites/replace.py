@@ -221,6 +221,7 @@ def replacement(
     """Return the rewrite that replaces one element.
 
     Args:
+        name: Its name.
         parts: Parts of speech that may be replaced: NOUN (entities), ADJ (modifiers), ADP and VERB
             (relations).
     """

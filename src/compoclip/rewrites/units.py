@@ -90,6 +90,9 @@ def draw_units(
     foil. A slot without candidates stays empty.
 
     Args:
+        entities: The entities of a caption.
+        relations: Its relations.
+        rng: Source of all randomness.
         slots: Most units.
         relation_share: Probability that a slot tries the relations.
         pair_share: Probability that an entity comes with another one.
@@ -235,11 +238,16 @@ class GraphPart:
 
 
 def graph_parts(caption: Caption) -> tuple[tuple[GraphPart, ...], tuple[GraphPart, ...]]:
-    """Return the entities and the relations that a caption asserts, in its order.
+    """Return the entities and the relations that a caption asserts.
 
     Entities have all their attributes, relations the attributes of both things. Negated or
-    ambiguous parts, invisible things and the whole caption are left out; without a graph there are
-    none.
+    ambiguous parts, invisible things and the whole caption are left out.
+
+    Args:
+        caption: A parsed caption.
+
+    Returns:
+        Entities and relations, in the order of the caption; () without a graph.
     """
     return _parts_of(read(caption))
 
@@ -292,6 +300,9 @@ def noun_phrases(caption: Caption) -> tuple[str, ...]:
 
     Left out are pronouns, negated or only possible things ("no dog", "a cat or a dog"), the caption
     itself, and words about the picture or a place in it ("the left side").
+
+    Args:
+        caption: With chunks.
     """
     reading, tokens = read(caption), caption.tokens
     found = {token_key(caption.text): ""}

@@ -212,7 +212,14 @@ def form_objection(caption: str, written: str) -> str | None:
     """Judge the form of a written positive or negative.
 
     It must contain words, have other CLIP tokens than the caption, fit into the context and have
-    at most 1.5 times as many words. Return the reason to refuse it, or None.
+    at most 1.5 times as many words.
+
+    Args:
+        caption: The caption.
+        written: The written text.
+
+    Returns:
+        The reason to refuse it, or None.
     """
     if not written.strip():
         return EMPTY
@@ -229,7 +236,13 @@ def positive_objection(caption: Caption, written: Caption) -> str | None:
     Content words are nouns, verbs, adjectives, adverbs and numbers outside phrasal prepositions.
     Their multiset must be equal (words reordered, same statements), or differ in one word (a word
     replaced) that does not exclude the old one. Neither text may negate a claim of the other.
-    Return the reason to refuse it, or None.
+
+    Args:
+        caption: The caption.
+        written: The written text.
+
+    Returns:
+        The reason to refuse it, or None if it may keep the meaning.
     """
     change = difference(caption, written)
     if len(change.lost) != len(change.gained) or len(change.lost) > 1:
@@ -245,7 +258,14 @@ def negative_objection(caption: Caption, written: Caption) -> str | None:
     It must negate a claim of the caption; or have a content word that excludes a replaced one
     ("crimson" does not exclude "red", nor does "small"); or a preposition that contradicts the
     replaced one; or the same words in an order with another meaning. Texts that only add or drop
-    words are refused: both may be true. Return why it may still be true of the image, or None.
+    words are refused: both may be true.
+
+    Args:
+        caption: The caption.
+        written: The written text.
+
+    Returns:
+        The reason why it may still be true of the image, or None.
     """
 
     def both_hold(old: Token, new: Token) -> bool:
@@ -279,7 +299,14 @@ def paraphrase_objection(caption: Caption, written: Caption) -> str | None:
     """Judge whether a paraphrase has the same meaning.
 
     Half of the content words must be in both or be possible synonyms; no word may exclude a removed
-    one, and no claim may be negated. Return the reason to refuse it, or None.
+    one, and no claim may be negated.
+
+    Args:
+        caption: The caption.
+        written: The paraphrase.
+
+    Returns:
+        The reason to refuse it, or None if it may have the same meaning.
     """
     change = difference(caption, written)
     gone = [old for old in change.lost if not any(may_mean_the_same(old, n) for n in change.gained)]
